@@ -1,0 +1,72 @@
+# What there is to do with a clone of Canopy. Every target builds the environment it needs (see .ci/environment).
+#
+#   make run     start the broker on 127.0.0.1:1883            ARGS="--listen mqtt://0.0.0.0:1883"
+#   make test    lint, then the whole test suite               ARGS="-k retained -x"
+#   make lint    style, types and the walls between packages
+#   make bench   Canopy beside mosquitto, on this machine      ARGS="--quick"
+#   make demo    a broker, a subscriber and a publisher, for a few seconds
+#   make fuzz    random and mutated packets for FUZZ_SECONDS (default 60)
+#   make setup   only the environment, in .venv, with everything the tests need
+#   make clean   remove what the targets built
+#
+# CANOPY_PURE=1 leaves the core interpreted; without a C compiler that happens by itself.
+
+VENV ?= .venv
+export VENV
+ARGS ?=
+FUZZ_SECONDS ?= 60
+export FUZZ_SECONDS
+
+# -P: the folder one stands in is not importable, so `broker` is the installed package and not the source beside it.
+PY := $(VENV)/bin/python -P
+# The tests' own modules are importable from here, and only they.
+TESTS := PYTHONPATH="$(VENV)/paths"
+
+.PHONY: help run test suite lint bench demo fuzz setup setup-run clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+setup:
+	@.ci/environment dev
+
+setup-run:
+	@.ci/environment run
+
+run: setup-run
+	@exec $(PY) -m broker serve $(ARGS)
+
+# The interpreted pass over tests/core comes first in time, so that the last line printed is that of the whole suite.
+test: lint
+	@$(MAKE) --no-print-directory suite
+
+suite: setup
+	@core=$$($(PY) -m broker.buildinfo) && \
+	if [ "$$core" = compiled ]; then \
+	    echo "canopy: tests/core, interpreted from the source tree" && \
+	    PYTHONPATH=. CANOPY_EXPECT=interpreted $(PY) -m pytest tests/core -q && \
+	    echo "canopy: the whole suite, against the compiled install"; \
+	else \
+	    echo "canopy: the core is not compiled here, so the whole suite runs interpreted"; \
+	fi && \
+	CANOPY_EXPECT="$$core" $(TESTS) $(PY) -m pytest $(ARGS)
+
+lint: setup
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+	@PYTHONPATH=. $(VENV)/bin/lint-imports
+	@if [ -f tools/conformance.py ]; then $(PY) tools/conformance.py --check; fi
+
+bench: setup
+	@$(PY) -m loadtest.bench $(ARGS)
+
+demo: setup
+	@$(PY) tools/demo.py $(ARGS)
+
+fuzz: setup
+	@$(TESTS) $(PY) -m tests.fuzz $(ARGS)
+
+clean:
+	rm -rf $(VENV) $(VENV).lock build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis tests/e2e/js/node_modules
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

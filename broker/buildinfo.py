@@ -1,0 +1,76 @@
+"""How this copy of Canopy was built.
+
+Owns: the answer to "is the core compiled?", read from the files that are really installed, never from a note made at
+build time. `python -m broker.buildinfo` prints that one word for the make targets and scripts.
+
+Promises: looking imports nothing of `broker.core` beyond the empty package.
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import find_spec
+from pathlib import Path
+from pkgutil import iter_modules
+
+import broker
+
+COMPILED = "compiled"
+INTERPRETED = "interpreted"
+MIXED = "partly compiled"
+
+
+@dataclass(frozen=True, slots=True)
+class BuildInfo:
+    """What `canopy --version` tells."""
+
+    version: str
+    core: str
+    """`compiled`, `interpreted`, or `partly compiled` (a broken install: the two were mixed by hand)."""
+    python: str
+    uvloop: str | None
+    """The installed version of uvloop, or None where the standard event loop is used."""
+    location: Path
+    """The folder the package was imported from."""
+
+    def __str__(self) -> str:
+        loop = f"uvloop {self.uvloop}" if self.uvloop else "asyncio's own loop"
+        return f"canopy {self.version} ({self.core}, {self.python}, {loop})"
+
+
+def build_info() -> BuildInfo:
+    """Look at the running install."""
+    return BuildInfo(
+        version=broker.__version__,
+        core=core_state(),
+        python=f"{platform.python_implementation()} {platform.python_version()}",
+        uvloop=_installed("uvloop"),
+        location=Path(broker.__file__).resolve().parent,
+    )
+
+
+def core_state() -> str:
+    """`compiled` when every module of `broker.core` is an extension module, `interpreted` when none is."""
+    package = find_spec("broker.core")
+    if package is None or package.submodule_search_locations is None:
+        return INTERPRETED
+    names = [module.name for module in iter_modules(package.submodule_search_locations)]
+    specs = [find_spec(f"broker.core.{name}") for name in names]
+    compiled = [bool(spec and spec.origin and spec.origin.endswith(tuple(EXTENSION_SUFFIXES))) for spec in specs]
+    if not any(compiled):
+        return INTERPRETED
+    return COMPILED if all(compiled) else MIXED
+
+
+def _installed(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+if __name__ == "__main__":
+    print(core_state())

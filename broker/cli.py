@@ -1,0 +1,140 @@
+"""The `canopy` command.
+
+Owns: its arguments, its exit codes, and how failures look.
+
+Promises: every failure that can be foreseen is told in plain lines on standard error, without a traceback. Exit codes:
+0 all is well, 1 the broker cannot run or is not healthy, 2 the settings or the command line are wrong; after a second
+signal, 128 and the signal's number.
+
+Refuses: to do the work. Settings are found in `broker.configuration`, the process is run by `broker.daemon`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Final, NoReturn
+
+import typer
+
+from broker import daemon, logs
+from broker.buildinfo import build_info
+from broker.configuration import SettingsError, changed, load_settings, show
+from broker.health import UnhealthyError, check
+from broker.settings import Settings, parse_listen
+
+FAILED: Final = 1
+MISUSED: Final = 2
+
+app = typer.Typer(
+    name="canopy",
+    help="An MQTT 3.1.1 and 5.0 broker.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def main() -> None:
+    """The console script."""
+    app(prog_name="canopy")
+
+
+def _fail(text: str, code: int = FAILED) -> NoReturn:
+    """End the command with a message; every line of it says who speaks."""
+    for line in text.splitlines():
+        typer.echo(f"canopy: {line}", err=True)
+    raise typer.Exit(code)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(str(build_info()))
+        raise typer.Exit
+
+
+@app.callback()
+def canopy(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print version and build, and end."),
+    ] = False,
+) -> None:
+    """An MQTT 3.1.1 and 5.0 broker."""
+
+
+@app.command()
+def serve(
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings in TOML.")] = None,
+    listen: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL", help="Listen on mqtt://HOST:PORT, instead of what the settings say. Repeatable."),
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="One setting, as in limits.max_packet_size=4096. Repeatable."),
+    ] = None,
+    log_level: Annotated[
+        str | None,
+        typer.Option(metavar="LEVEL", help="debug, info, warning or error; short for --set log.level=LEVEL."),
+    ] = None,
+) -> None:
+    """Run the broker until SIGTERM or Ctrl-C.
+
+    Settings come from the defaults, then FILE, then CANOPY_ environment variables, then these flags.
+    """
+    changes = list(sets or ())
+    if log_level is not None:
+        changes.append(f"log.level={log_level}")
+    settings = _load(config, changes, listen or ())
+    logs.configure(settings.log.level, settings.log.format)
+    _run(settings, daemon.real_broker)
+
+
+@app.command("check-config")
+def check_config(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Settings in TOML.")],
+) -> None:
+    """Check a settings file, and show what it changes.
+
+    CANOPY_ environment variables count too, as they will when the broker is started here. The exit code is 0 when the
+    settings can be used and 2 when they cannot.
+    """
+    settings = _load(file, (), ())
+    typer.echo(f"{file}: OK")
+    for name, (value, default) in changed(settings).items():
+        typer.echo(f"  {name} = {show(value)}  (default {show(default)})")
+
+
+@app.command()
+def health(
+    target: Annotated[str, typer.Option(metavar="URL", help="The broker to ask.")] = "mqtt://127.0.0.1:1883",
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="How long to wait for an answer.")] = 5.0,
+) -> None:
+    """Ask a running broker whether it serves MQTT. The exit code is 0 when it does and 1 when it does not."""
+    try:
+        address = parse_listen(target)
+    except ValueError as error:
+        _fail(f"--target {target}: {error}", MISUSED)
+    try:
+        check(address, timeout)
+    except UnhealthyError as error:
+        _fail(str(error))
+    typer.echo(f"{address.url()}: OK")
+
+
+def _load(config: Path | None, sets: Sequence[str], listen: Sequence[str]) -> Settings:
+    try:
+        return load_settings(config, sets, listen)
+    except SettingsError as error:
+        _fail(str(error), MISUSED)
+
+
+def _run(settings: Settings, make: Callable[[Settings], daemon.Service]) -> None:
+    from broker.app import StartupError
+
+    try:
+        daemon.run(settings, make)
+    except (daemon.DaemonError, StartupError) as error:
+        _fail(str(error))

@@ -1,0 +1,27 @@
+"""Why a connection ended: one name for each cause, as logs and `$SYS` show it.
+
+Owns the names, and which of them spare the will.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+CLIENT_DISCONNECT: Final = "client-disconnect"
+"""DISCONNECT with reason 0x00 (or any 3.1.1 DISCONNECT): the only end that discards the will."""
+CLIENT_DISCONNECT_WITH_WILL: Final = "client-disconnect-with-will"
+CONNECTION_LOST: Final = "connection-lost"
+WRITE_FAILED: Final = "write-failed"
+STALLED: Final = "stalled"
+KEEP_ALIVE: Final = "keep-alive"
+CONNECT_TIMEOUT: Final = "connect-timeout"
+TAKEN_OVER: Final = "taken-over"
+PROTOCOL_ERROR: Final = "protocol-error"
+REFUSED: Final = "refused"
+SHUTDOWN: Final = "shutdown"
+ADMINISTRATIVE: Final = "administrative"
+
+
+def publishes_will(cause: str) -> bool:
+    """Whether the will is published on this end [MQTT-3.1.2-8] [MQTT-3.1.2-10] [MQTT-3.14.4-3]."""
+    return cause != CLIENT_DISCONNECT

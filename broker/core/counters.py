@@ -1,0 +1,45 @@
+"""The broker's running totals: plain integers, added to where things happen and read by whoever reports them.
+
+Owns nothing but numbers. All of them only grow; gauges (sessions, retained messages …) are asked of their owners.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Why a message that was offered to a session did not reach it. The order is that of `Counters.dropped`.
+FULL_MESSAGES: Final = 0
+FULL_BYTES: Final = 1
+TOO_LARGE: Final = 2
+EXPIRED: Final = 3
+DISCONNECTED: Final = 4
+REFUSED_BY_RECEIVER: Final = 5
+SESSION_ENDED: Final = 6
+DROP_CAUSES: Final[tuple[str, ...]] = (
+    "full-messages",
+    "full-bytes",
+    "too-large",
+    "expired",
+    "disconnected",
+    "refused-by-receiver",
+    "session-ended",
+)
+
+
+class Counters:
+    """Totals since the start. `messages_*` count PUBLISH packets, `bytes_*` everything on the wire."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.bytes_received = 0
+        self.bytes_sent = 0
+        self.packets_received = 0
+        self.messages_received = 0
+        self.messages_sent = 0
+        self.dropped: list[int] = [0] * len(DROP_CAUSES)
+        self.retained_refused = 0
+        self.protocol_errors = 0
+
+    def dropped_in_all(self) -> int:
+        """Messages dropped, over all causes."""
+        return sum(self.dropped)

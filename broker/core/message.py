@@ -1,0 +1,199 @@
+"""One application message inside the broker, and one delivery of it to one session.
+
+`Message` owns the bytes of a publish and every wire form that was made of it, so that a fanout encodes at most once
+for each layout (protocol version × QoS × retain flag): the frame of a QoS 0 publish is shared by all its receivers,
+and often is the very frame that came in; with QoS 1 and 2 only the packet identifier differs from receiver to
+receiver. A message is never changed after it was routed. `Delivery` is the message on its way to one session:
+queued, in flight, released.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.core.properties import MESSAGE_EXPIRY_INTERVAL, SUBSCRIPTION_IDENTIFIER
+from broker.core.retained import Retainable
+from broker.core.subscription import SharedGroup
+from broker.core.wire import string, varint
+
+OVERHEAD: Final = 64
+"""Bytes that a queued message is counted with beyond its topic, payload and properties."""
+
+# States of a Delivery.
+QUEUED: Final = 0
+"""Waiting in the session, without a packet identifier."""
+SENT: Final = 1
+"""In flight: offered to the writer, waiting for PUBACK or PUBREC."""
+RELEASED: Final = 2
+"""QoS 2 only: PUBREC came, PUBREL was sent, waiting for PUBCOMP."""
+
+
+class Message(Retainable):
+    """An application message that was accepted from a publisher.
+
+    `topic` is validated UTF-8; `properties` the encoded v5 properties that are forwarded unaltered; `expires_at` the
+    time (s, monotonic) after which no delivery may start, 0.0: never; `publisher` its client identifier.
+    """
+
+    def __init__(
+        self,
+        topic: bytes,
+        payload: bytes,
+        qos: int,
+        retain: bool,
+        properties: bytes,
+        expires_at: float,
+        publisher: str,
+    ) -> None:
+        self.topic = topic
+        self._payload = payload
+        self.qos = qos
+        self.retain = retain
+        self.properties = properties
+        self.expires_at = expires_at
+        self.publisher = publisher
+        self._size = len(topic) + len(payload) + len(properties) + OVERHEAD
+        # Frames of QoS 0 without the retain flag; None until somebody needs them.
+        self.frame_v3: bytes | None = None
+        self.frame_v5: bytes | None = None
+        # Where the payload starts in the frame that came in, while it has not been cut out of it.
+        self._payload_start = -1
+        # The last head of a QoS 1 or 2 frame that was made, and what it was made for: a fanout asks for the same again.
+        self._head = b""
+        self._head_key = -1
+        self._tail_v5: bytes | None = None
+
+    def adopt_frame(self, frame: bytes, v5: bool, payload_start: int) -> None:
+        """Take the QoS 0 frame as it came in for the one of its version; its payload starts at `payload_start`."""
+        self._payload_start = payload_start
+        self._size = len(self.topic) + len(frame) - payload_start + len(self.properties) + OVERHEAD
+        if v5:
+            self.frame_v5 = frame
+        else:
+            self.frame_v3 = frame
+
+    def payload(self) -> bytes:
+        """The payload; cut out of the incoming frame when it is first asked for."""
+        if self._payload_start >= 0:
+            frame = self.frame_v3 if self.frame_v3 is not None else self.frame_v5
+            assert frame is not None
+            self._payload = frame[self._payload_start :]
+            self._payload_start = -1
+        return self._payload
+
+    def size(self) -> int:
+        """Bytes that this message counts for in a queue; the same number for as long as it lives."""
+        return self._size
+
+    def remaining_expiry(self, now: float) -> int:
+        """Seconds left of the message expiry interval, rounded up; -1: does not expire; 0: expired."""
+        if self.expires_at == 0.0:
+            return -1
+        left = self.expires_at - now
+        if left <= 0.0:
+            return 0
+        whole = int(left)
+        return whole if whole == left else whole + 1
+
+    def qos0_frame(self, v5: bool) -> bytes:
+        """The QoS 0 frame without retain flag for one version, made once. Not for v5 when the message expires."""
+        frame = self.frame_v5 if v5 else self.frame_v3
+        if frame is None:
+            payload = self.payload()
+            if v5:
+                section = varint(len(self.properties)) + self.properties
+                size = 2 + len(self.topic) + len(section) + len(payload)
+                frame = b"".join((b"\x30", varint(size), string(self.topic), section, payload))
+                self.frame_v5 = frame
+            else:
+                size = 2 + len(self.topic) + len(payload)
+                frame = b"".join((b"\x30", varint(size), string(self.topic), payload))
+                self.frame_v3 = frame
+        return frame
+
+    def quality_frame(self, v5: bool, qos: int, packet_id: int) -> bytes:
+        """The frame of a first QoS 1 or 2 delivery without retain flag, subscription identifiers or expiry."""
+        payload = self.payload()
+        if v5:
+            tail = self._tail_v5
+            if tail is None:
+                tail = b"".join((varint(len(self.properties)), self.properties, payload))
+                self._tail_v5 = tail
+        else:
+            tail = payload
+        key = qos * 2 + (1 if v5 else 0)
+        if key != self._head_key:
+            size = 4 + len(self.topic) + len(tail)
+            self._head = b"".join((bytes((0x30 | (qos << 1),)), varint(size), string(self.topic)))
+            self._head_key = key
+        return b"".join((self._head, bytes((packet_id >> 8, packet_id & 0xFF)), tail))
+
+    def frame(
+        self,
+        v5: bool,
+        qos: int,
+        retain: bool,
+        dup: bool,
+        packet_id: int,
+        identifiers: tuple[int, ...],
+        expiry: int,
+        alias: int,
+        with_topic: bool,
+    ) -> bytes:
+        """Any PUBLISH frame of this message (section 3.3), made anew. `expiry` -1 and `alias` 0: absent."""
+        header = 0x30 | (qos << 1)
+        if retain:
+            header |= 0x01
+        if dup:
+            header |= 0x08
+        payload = self.payload()
+        parts: list[bytes] = [string(self.topic) if with_topic else b"\x00\x00"]
+        if qos > 0:
+            parts.append(bytes((packet_id >> 8, packet_id & 0xFF)))
+        if v5:
+            section = self.properties
+            if expiry >= 0:
+                section = bytes((MESSAGE_EXPIRY_INTERVAL,)) + expiry.to_bytes(4, "big") + section
+            if alias > 0:
+                section = b"\x23" + alias.to_bytes(2, "big") + section
+            for identifier in identifiers:
+                section += bytes((SUBSCRIPTION_IDENTIFIER,)) + varint(identifier)
+            parts.append(varint(len(section)))
+            parts.append(section)
+        parts.append(payload)
+        size = 0
+        for part in parts:
+            size += len(part)
+        return bytes((header,)) + varint(size) + b"".join(parts)
+
+    def frame_bound(self, v5: bool, identifiers: tuple[int, ...]) -> int:
+        """An upper bound of the size in bytes of any frame of this message towards one receiver."""
+        bound = 5 + 2 + len(self.topic) + 2 + len(self.payload())
+        if v5:
+            bound += 4 + len(self.properties) + 5 + 3 + 5 * len(identifiers)
+        return bound
+
+
+class Delivery:
+    """One message on its way to one session with QoS 1 or 2, or QoS 0 where the frame is made when it is written.
+
+    `group` is the shared subscription it was chosen for, if any: what that member leaves unsent goes to another.
+    """
+
+    def __init__(
+        self,
+        message: Message,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        group: SharedGroup | None,
+    ) -> None:
+        self.message = message
+        self.qos = qos
+        self.retain = retain
+        self.identifiers = identifiers
+        self.group = group
+        self.packet_id = 0
+        self.state = QUEUED
+        # How often it was queued for writing on some connection; from the second time on it carries DUP [MQTT-3.3.1-1].
+        self.attempts = 0

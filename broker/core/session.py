@@ -1,0 +1,486 @@
+"""The state that MQTT keeps for one client identifier, connected or not (5.0 section 4.1, 3.1.1 section 3.1.2.4).
+
+Owns: the subscriptions, the packet identifiers and the in-flight window towards the client, the queue of messages
+that wait for the window or for the client's return, the identifiers of QoS 2 publishes that came from the client and
+are not released yet, retained messages still to be streamed, and the ledger of what was offered to this client.
+
+Promises:
+- The queue is bounded in messages and bytes; what does not fit is dropped and counted by cause.
+- Messages of one topic and QoS leave in the order in which they came; a resumed session sends what was in flight
+  first, in its order, with its packet identifiers [MQTT-4.4.0-1] [MQTT-4.6.0-1].
+- Never more unacknowledged publishes than the client's Receive Maximum [MQTT-3.3.4-9].
+- offered = delivered + dropped (by cause) + queued, whenever no call is under way.
+
+Refuses: parsing, sockets, and deciding who gets what; that is the router's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from broker.core.counters import (
+    DISCONNECTED,
+    DROP_CAUSES,
+    EXPIRED,
+    FULL_BYTES,
+    FULL_MESSAGES,
+    SESSION_ENDED,
+    TOO_LARGE,
+    Counters,
+)
+from broker.core.encoder import ack
+from broker.core.errors import ProtocolViolation
+from broker.core.message import RELEASED, SENT, Delivery, Message
+from broker.core.outbox import ACCEPTED, Outbox
+from broker.core.packets import PUBREL, V5, V311, Will
+from broker.core.reasons import PACKET_IDENTIFIER_NOT_FOUND, SUCCESS
+from broker.core.retained import RetainedCursor
+from broker.core.subscription import SharedGroup, Subscriber, Subscription
+
+NEVER: Final = 0xFFFFFFFF
+"""Session Expiry Interval that means: does not expire (section 3.1.2.11.2)."""
+
+STREAM_STEP: Final = 256
+"""Retained messages queued at most in one go, so that one subscriber to all of them does not hold up the loop."""
+
+HEADROOM: Final = 16
+"""Bytes of a frame beyond `Message.size()`: fixed header, packet identifier, expiry."""
+
+
+def identifiers(subscription: Subscription) -> tuple[int, ...]:
+    """The subscription's identifier as a tuple: empty when it has none."""
+    return (subscription.identifier,) if subscription.identifier > 0 else ()
+
+
+class RetainedStream:
+    """Retained messages on their way to one new subscription, read from the tree as the receiver takes them."""
+
+    def __init__(self, subscription: Subscription, cursor: RetainedCursor) -> None:
+        self.subscription = subscription
+        self.cursor = cursor
+        self.ahead: Delivery | None = None
+
+
+class Session(Subscriber):
+    """One client's session. Bounds: `max_messages` and `max_bytes` of queued messages."""
+
+    def __init__(self, client_id: str, max_messages: int, max_bytes: int, counters: Counters) -> None:
+        self.client_id = client_id
+        self._counters = counters
+        self.user_name: str | None = None
+        self.subscriptions: dict[str, Subscription] = {}
+        # The connection, if there is one. `outbox` is changed by FanoutState.apply alone.
+        self.outbox: Outbox | None = None
+        self.version = V311
+        self.v5 = False
+        self.plain = True
+        # Expiry and will; `alarm` is the time of this session's live entry in the router's deadlines, 0.0: none.
+        self.expiry_interval = 0
+        self.expires_at = 0.0
+        self.will: Will | None = None
+        self.will_due = 0.0
+        self.alarm = 0.0
+        self.ended = False
+        # Towards the client.
+        self.max_messages = max_messages
+        self.max_bytes = max_bytes
+        self.queue_qos0 = False
+        self.window = 65535
+        self.quota = 0
+        self.inflight: dict[int, Delivery] = {}
+        self.pending: deque[Delivery] | None = None
+        self.pending_bytes = 0
+        self._resend: deque[Delivery] | None = None
+        self.streams: list[RetainedStream] | None = None
+        self._next_id = 0
+        # From the client: QoS 2 publishes that wait for PUBREL.
+        self.inbound: set[int] | None = None
+        # The ledger of what did not go through the present outbox.
+        self.offered = 0
+        self.delivered = 0
+        self.dropped: list[int] | None = None
+
+    # -- connection ----------------------------------------------------------------------------------------------------
+
+    def attach(self, version: int, window: int, plain: bool) -> None:
+        """A connection takes this session up.
+
+        `window` is the in-flight limit towards it; `plain` that no topic aliases are used, so that frames can be
+        shared.
+        """
+        self.plain = plain
+        self.version = version
+        self.v5 = version == V5
+        self.window = window
+        self.quota = window
+
+    def resume(self, now: float) -> None:
+        """Send again what was in flight when the last connection ended, then what waited (section 4.4)."""
+        outbox = self.outbox
+        if outbox is None:
+            return
+        resend: deque[Delivery] = deque()
+        for packet_id, delivery in self.inflight.items():
+            if delivery.state == RELEASED:
+                outbox.control(ack(PUBREL, packet_id, SUCCESS, self.version))
+            else:
+                resend.append(delivery)
+        self._resend = resend if resend else None
+        self.pump(now)
+
+    def detach(self, outbox: Outbox) -> None:
+        """The connection is gone: fold its ledger into the session's, and put back what was never written."""
+        self._free_expired(outbox)
+        unsent = outbox.discard(DISCONNECTED)
+        self.absorb(outbox)
+        if unsent > 0:
+            for delivery in reversed(self.inflight.values()):
+                if unsent == 0:
+                    break
+                if delivery.state == SENT and delivery.attempts > 0:
+                    delivery.attempts -= 1
+                    unsent -= 1
+        self._resend = None
+
+    def absorb(self, outbox: Outbox) -> None:
+        """Add a finished outbox's ledger to this session's."""
+        self.delivered += outbox.taken
+        if outbox.dropped is not None:
+            self._add_drops(outbox.dropped)
+
+    def _add_drops(self, drops: list[int]) -> None:
+        dropped = self.dropped
+        if dropped is None:
+            dropped = [0] * len(DROP_CAUSES)
+            self.dropped = dropped
+        for cause, count in enumerate(drops):
+            dropped[cause] += count
+
+    # -- the fanout's side ---------------------------------------------------------------------------------------------
+
+    def deliver(
+        self,
+        message: Message,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        group: SharedGroup | None,
+    ) -> int:
+        """Offer a message with the QoS that was agreed on: ACCEPTED, or the cause of its drop."""
+        self.offered += 1
+        outbox = self.outbox
+        if qos == 0:
+            if outbox is not None:
+                if not retain and not identifiers and self.plain and (message.expires_at == 0.0 or not self.v5):
+                    return outbox.offer(message.qos0_frame(self.v5))
+                return outbox.offer_late(Delivery(message, 0, retain, identifiers, group))
+            if not self.queue_qos0:
+                return self._drop(DISCONNECTED)
+        delivery = Delivery(message, qos, retain, identifiers, group)
+        if outbox is not None and self.quota > 0 and not self.pending and self._resend is None:
+            if outbox.too_large(delivery):
+                return self._drop(TOO_LARGE)
+            if outbox.has_room(message.size() + HEADROOM) and self._send(delivery, outbox):
+                return ACCEPTED
+        return self._enqueue(delivery)
+
+    def _enqueue(self, delivery: Delivery) -> int:
+        pending = self.pending
+        size = delivery.message.size()
+        if pending is None:
+            pending = deque()
+            self.pending = pending
+        if self.max_messages > 0 and len(pending) >= self.max_messages:
+            return self._drop(FULL_MESSAGES)
+        if self.max_bytes > 0 and self.pending_bytes + size > self.max_bytes:
+            return self._drop(FULL_BYTES)
+        pending.append(delivery)
+        self.pending_bytes += size
+        return ACCEPTED
+
+    def _send(self, delivery: Delivery, outbox: Outbox) -> bool:
+        """Put a delivery in flight. False when every packet identifier is in use."""
+        packet_id = self._allocate()
+        if packet_id == 0:
+            return False
+        delivery.packet_id = packet_id
+        delivery.state = SENT
+        self.inflight[packet_id] = delivery
+        self.quota -= 1
+        self._write(delivery, outbox)
+        return True
+
+    def _write(self, delivery: Delivery, outbox: Outbox) -> None:
+        delivery.attempts += 1
+        message = delivery.message
+        if (
+            delivery.attempts == 1
+            and self.plain
+            and not delivery.retain
+            and not delivery.identifiers
+            and (message.expires_at == 0.0 or not self.v5)
+        ):
+            outbox.push(message.quality_frame(self.v5, delivery.qos, delivery.packet_id))
+        else:
+            outbox.push_late(delivery)
+
+    def _allocate(self) -> int:
+        """A packet identifier that is not in use [MQTT-2.2.1-3]; 0 when all 65,535 are."""
+        inflight = self.inflight
+        if len(inflight) >= 65535:
+            return 0
+        packet_id = self._next_id
+        while True:
+            packet_id += 1
+            if packet_id > 65535:
+                packet_id = 1
+            if packet_id not in inflight:
+                self._next_id = packet_id
+                return packet_id
+
+    # -- the writer's side ---------------------------------------------------------------------------------------------
+
+    @property
+    def backlog(self) -> bool:
+        """True when `pump` may have something to do."""
+        if self.pending or self._resend is not None or self.streams is not None:
+            return True
+        return self.outbox is not None and self.outbox.has_expired
+
+    def pump(self, now: float) -> None:
+        """Fill the outbox from what waits here, as far as the window and the outbox have room."""
+        outbox = self.outbox
+        if outbox is None or outbox.closed:
+            return
+        self._free_expired(outbox)
+        resend = self._resend
+        while resend is not None and self.quota > 0:
+            delivery = resend[0]
+            size = delivery.message.size() + HEADROOM
+            if self.inflight.get(delivery.packet_id) is delivery:
+                if outbox.too_large(delivery) or size > outbox.max_bytes:
+                    # The client came back with a smaller Maximum Packet Size: as if it had been sent [MQTT-3.1.2-25].
+                    del self.inflight[delivery.packet_id]
+                    if delivery.attempts == 0:
+                        self._drop(TOO_LARGE)
+                elif not outbox.has_room(size):
+                    return
+                else:
+                    self.quota -= 1
+                    self._write(delivery, outbox)
+            resend.popleft()
+            if not resend:
+                self._resend = None
+                resend = None
+        if resend is not None:
+            return
+        pending = self.pending
+        while pending:
+            delivery = pending[0]
+            message = delivery.message
+            size = message.size()
+            if message.expires_at != 0.0 and message.expires_at <= now:
+                self._drop(EXPIRED)
+            elif outbox.too_large(delivery):
+                self._drop(TOO_LARGE)
+            elif size + HEADROOM > outbox.max_bytes:
+                self._drop(FULL_BYTES)
+            elif not outbox.has_room(size + HEADROOM):
+                return
+            elif delivery.qos == 0:
+                outbox.push_late(delivery)
+            elif self.quota <= 0 or not self._send(delivery, outbox):
+                return
+            pending.popleft()
+            self.pending_bytes -= size
+        if self.streams is not None:
+            self._pump_streams(self.streams, outbox, now)
+
+    def _pump_streams(self, streams: list[RetainedStream], outbox: Outbox, now: float) -> None:
+        """Queue retained messages at the receiver's pace: none is dropped, they wait until there is room."""
+        left = STREAM_STEP
+        while streams:
+            stream = streams[0]
+            subscription = stream.subscription
+            if self.subscriptions.get(subscription.topic_filter) is not subscription:
+                # Unsubscribed or replaced meanwhile.
+                streams.pop(0)
+                continue
+            delivery = stream.ahead
+            qos = delivery.qos if delivery is not None else 0
+            if delivery is None:
+                if left == 0 or outbox.half_full():
+                    return
+                nodes = stream.cursor.take(1)
+                if not nodes:
+                    if stream.cursor.done:
+                        streams.pop(0)
+                    else:
+                        left -= 1
+                    continue
+                message = nodes[0].value
+                if not isinstance(message, Message) or 0.0 < message.expires_at <= now:
+                    continue
+                qos = min(message.qos, subscription.qos)
+                delivery = Delivery(message, qos, True, identifiers(subscription), None)
+            left -= 1
+            size = delivery.message.size() + HEADROOM
+            if outbox.too_large(delivery):
+                cause = TOO_LARGE
+            elif size > outbox.max_bytes:
+                cause = FULL_BYTES
+            elif not outbox.has_room(size) or (qos > 0 and (self.quota <= 0 or not self._send(delivery, outbox))):
+                stream.ahead = delivery
+                return
+            else:
+                cause = ACCEPTED
+                if qos == 0:
+                    outbox.push_late(delivery)
+            stream.ahead = None
+            self.offered += 1
+            if cause != ACCEPTED:
+                self._drop(cause)
+        self.streams = None
+
+    def start_stream(self, subscription: Subscription, cursor: RetainedCursor) -> None:
+        """Begin to stream the retained messages that `cursor` finds to a new subscription."""
+        if self.streams is None:
+            self.streams = []
+        self.streams.append(RetainedStream(subscription, cursor))
+
+    # -- acknowledgements from the client ------------------------------------------------------------------------------
+
+    def on_puback(self, packet_id: int, now: float) -> None:
+        """PUBACK: the delivery is complete [MQTT-4.3.2-3]. An unknown identifier is ignored.
+
+        Raises ProtocolViolation when the identifier is in use by a QoS 2 delivery.
+        """
+        delivery = self.inflight.pop(packet_id, None)
+        if delivery is None:
+            return
+        if delivery.qos != 1:
+            self.inflight[packet_id] = delivery
+            raise ProtocolViolation("PUBACK for a QoS 2 message")
+        self._give_back()
+        if self.backlog:
+            self.pump(now)
+
+    def on_pubrec(self, packet_id: int, reason_code: int, now: float) -> None:
+        """PUBREC: answer PUBREL, or give up the message when the client refused it [MQTT-4.3.3-4]."""
+        outbox = self.outbox
+        delivery = self.inflight.get(packet_id)
+        if delivery is None:
+            if outbox is not None and reason_code < 0x80:
+                outbox.control(
+                    ack(PUBREL, packet_id, PACKET_IDENTIFIER_NOT_FOUND if self.v5 else SUCCESS, self.version)
+                )
+            return
+        if delivery.qos != 2:
+            raise ProtocolViolation("PUBREC for a QoS 1 message")
+        if reason_code >= 0x80:
+            del self.inflight[packet_id]
+            self._give_back()
+            if self.backlog:
+                self.pump(now)
+            return
+        delivery.state = RELEASED
+        if outbox is not None:
+            outbox.control(ack(PUBREL, packet_id, SUCCESS, self.version))
+
+    def on_pubcomp(self, packet_id: int, now: float) -> None:
+        """PUBCOMP: the QoS 2 delivery is complete. An unknown identifier is ignored."""
+        delivery = self.inflight.get(packet_id)
+        if delivery is None:
+            return
+        if delivery.qos != 2 or delivery.state != RELEASED:
+            raise ProtocolViolation("PUBCOMP without PUBREL")
+        del self.inflight[packet_id]
+        self._give_back()
+        if self.backlog:
+            self.pump(now)
+
+    def _free_expired(self, outbox: Outbox) -> None:
+        """What expired before it was written gives its packet identifier back; the outbox counted it."""
+        if outbox.has_expired:
+            for expired in outbox.take_expired():
+                if self.inflight.pop(expired.packet_id, None) is not None:
+                    self._give_back()
+
+    def _give_back(self) -> None:
+        if self.quota < self.window:
+            self.quota += 1
+
+    # -- shared subscriptions and the end ------------------------------------------------------------------------------
+
+    def take_shared(self, groups: set[SharedGroup]) -> list[Delivery]:
+        """Take out what was chosen for this member of some shared subscriptions, so that another may have it.
+
+        That is everything that waits, and QoS 1 in flight; QoS 2 that was sent stays [MQTT-4.8.2-4].
+        """
+        taken: list[Delivery] = []
+        for packet_id, delivery in list(self.inflight.items()):
+            if delivery.group in groups and delivery.state == SENT and (delivery.qos == 1 or delivery.attempts == 0):
+                del self.inflight[packet_id]
+                if delivery.attempts == 0:
+                    self.offered -= 1
+                taken.append(delivery)
+        pending = self.pending
+        if pending:
+            kept: deque[Delivery] = deque()
+            for delivery in pending:
+                if delivery.group in groups:
+                    self.pending_bytes -= delivery.message.size()
+                    self.offered -= 1
+                    taken.append(delivery)
+                else:
+                    kept.append(delivery)
+            self.pending = kept if kept else None
+        return taken
+
+    def end(self) -> None:
+        """The session is over: what still waits is dropped and counted."""
+        self.ended = True
+        for _ in range(self.queued()):
+            self._drop(SESSION_ENDED)
+        self.pending = None
+        self.pending_bytes = 0
+        self.inflight = {}
+        self._resend = None
+        self.streams = None
+        self.inbound = None
+        self.will = None
+
+    # -- the ledger ----------------------------------------------------------------------------------------------------
+
+    def queued(self) -> int:
+        """Messages that were offered and neither delivered nor dropped: in the outbox, waiting, or unsent in flight."""
+        count = len(self.pending) if self.pending else 0
+        outbox = self.outbox
+        if outbox is not None:
+            count += outbox.messages - outbox.again
+        for delivery in self.inflight.values():
+            if delivery.state == SENT and delivery.attempts == 0:
+                count += 1
+        return count
+
+    def delivered_in_all(self) -> int:
+        """Messages handed to a transport for the first time, the present connection included."""
+        return self.delivered + (0 if self.outbox is None else self.outbox.taken)
+
+    def dropped_by_cause(self) -> list[int]:
+        """Messages dropped, one number for each of `counters.DROP_CAUSES`, the present connection included."""
+        total = [0] * len(DROP_CAUSES) if self.dropped is None else self.dropped.copy()
+        if self.outbox is not None and self.outbox.dropped is not None:
+            for cause, count in enumerate(self.outbox.dropped):
+                total[cause] += count
+        return total
+
+    def _drop(self, cause: int) -> int:
+        dropped = self.dropped
+        if dropped is None:
+            dropped = [0] * len(DROP_CAUSES)
+            self.dropped = dropped
+        dropped[cause] += 1
+        self._counters.dropped[cause] += 1
+        return cause

@@ -1,0 +1,158 @@
+"""Runs a broker as a process of its own: file descriptors, event loop, signals, and what is told at the start.
+
+Owns: everything a process has one of, and therefore nothing an embedded broker may touch.
+
+Promises: SIGTERM and SIGINT stop the broker in order and the exit code is 0; the same signal sent again ends the
+process at once, with 128 and the signal's number. What cannot work is told in one line before the first client.
+
+Refuses: to know MQTT. It starts a `Broker`, waits, and stops it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from typing import Final, Protocol, TextIO
+
+from broker.buildinfo import build_info
+from broker.settings import DEFAULT_PORT, Address, Settings, parse_listen
+
+OWN_DESCRIPTORS: Final = 64
+"""File descriptors kept for all that is not a client's connection: listeners, logs, the event loop, stores."""
+
+MANY_DESCRIPTORS: Final = 1_048_576
+"""What is asked for where the system names no upper limit."""
+
+# A broker makes garbage in cycles only when connections end: collecting seldom is enough.
+GC_THRESHOLDS: Final = (50_000, 20, 100)
+
+
+class DaemonError(Exception):
+    """Why the broker cannot run here, in one line."""
+
+
+class Service(Protocol):
+    """What a daemon needs of a broker."""
+
+    @property
+    def listening(self) -> list[str]:
+        """URLs with the real ports, once started."""
+
+    async def start(self) -> None:
+        """Listen. Raises `DaemonError` or an error of its own kind, in one line."""
+
+    async def stop(self) -> None:
+        """Disconnect everybody, drain, stop listening."""
+
+
+def run(settings: Settings, make: Callable[[Settings], Service], stream: TextIO | None = None) -> None:
+    """Run the broker that `make` builds until a signal ends it. Returns after an orderly stop.
+
+    Raises:
+        DaemonError: there are too few file descriptors.
+    """
+    # Always, not only under a limit: the usual soft limit of 1,024 is what most brokers first run into.
+    raise_descriptor_limit(settings.limits.max_connections)
+    output = sys.stderr if stream is None else stream
+    with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
+        runner.run(_serve(settings, make, str(build_info()), output))
+
+
+def loop_factory(settings: Settings) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's loop where it is wanted and installed, else None: asyncio's own."""
+    if not settings.runtime.uvloop:
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def raise_descriptor_limit(connections: int) -> int:
+    """Allow this process as many file descriptors as the system lets it have.
+
+    Args:
+        connections: connections that must be possible; 0 for as many as there are.
+
+    Returns:
+        The limit that now holds.
+
+    Raises:
+        DaemonError: `connections` and the broker's own descriptors do not fit under it.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MANY_DESCRIPTORS if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+        except (OSError, ValueError):
+            # A system that lists a limit it does not grant: what there is may still be enough.
+            pass
+    if soft == resource.RLIM_INFINITY:
+        return MANY_DESCRIPTORS
+    if connections and connections + OWN_DESCRIPTORS > soft:
+        raise DaemonError(
+            f"limits.max_connections = {connections} needs {connections + OWN_DESCRIPTORS} file descriptors, and this "
+            f"process may have {soft}: raise the limit (ulimit -n, LimitNOFILE= of systemd) or lower the setting"
+        )
+    return soft
+
+
+async def _serve(settings: Settings, make: Callable[[Settings], Service], build: str, output: TextIO) -> None:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+
+    def on_signal(number: int) -> None:
+        if stopping.is_set():
+            output.flush()
+            os._exit(128 + number)
+        stopping.set()
+
+    # Before the start, so that a signal during a long start is not lost.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    broker = make(settings)
+    await broker.start()
+    if settings.runtime.gc_freeze:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+    print(banner(build, broker.listening), file=output, flush=True)
+    try:
+        await stopping.wait()
+    finally:
+        await broker.stop()
+
+
+def banner(build: str, listening: list[str]) -> str:
+    """What a person who starts the broker wants to know, in a few plain lines."""
+    lines = [build]
+    lines += [f"listening on {url}" for url in listening]
+    lines.append("kept in memory only: sessions, queued and retained messages; they end with this process")
+    if listening:
+        where = _client_options(parse_listen(listening[0]))
+        lines.append(f"try it:  mosquitto_sub {where}-t 'demo/#' -v")
+        lines.append(f"         mosquitto_pub {where}-t demo/hello -m 'hello world'")
+    lines.append("stop it with Ctrl-C or SIGTERM")
+    return "\n".join(lines)
+
+
+def _client_options(address: Address) -> str:
+    """The mosquitto clients' options that reach this listener from the same machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
+    port = "" if address.port == DEFAULT_PORT else f"-p {address.port} "
+    return f"-h {host} {port}"
+
+
+def real_broker(settings: Settings) -> Service:
+    """The broker of `broker.net`, loaded only when one is to be run."""
+    from broker.app import Broker
+
+    return Broker(settings)

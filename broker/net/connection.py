@@ -1,0 +1,359 @@
+"""One network connection: what comes in goes to its channel, what goes out is its writer task's.
+
+Owns the transport. Only the writer writes to it; it takes batches from the outbox and joins each to one write.
+
+Promises:
+- A peer that does not read costs its outbox, one batch in the transport, and no more: the writer waits for the
+  transport, and a write that makes no progress for `stall_timeout` seconds evicts the peer.
+- A peer that sends and does not read its acknowledgements is not read from until it does.
+- After the end of the protocol the last packet is given `LINGER` seconds to get out; then the socket is closed
+  whatever happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import socket
+import struct
+import sys
+import termios
+from typing import TYPE_CHECKING, Final, cast
+
+from broker.core import reasons
+from broker.core.causes import (
+    CLIENT_DISCONNECT,
+    CLIENT_DISCONNECT_WITH_WILL,
+    CONNECT_TIMEOUT,
+    CONNECTION_LOST,
+    KEEP_ALIVE,
+    STALLED,
+    WRITE_FAILED,
+)
+from broker.core.channel import CONNECTED, Channel
+from broker.core.outbox import Outbox
+
+if TYPE_CHECKING:
+    from broker.net.server import Server
+
+LINGER: Final = 2.0
+"""Seconds a closing connection has to take its last packet; a reset would throw that packet away."""
+
+WRITE_HIGH: Final = 65_536
+"""Bytes in the transport's own buffer at which the writer waits."""
+
+GRACE: Final = 1.5
+"""A client may be silent for this many keep alive times, section 3.1.2.10 [MQTT-3.1.2-22]."""
+
+STALL_LOOKS: Final = 4
+"""How often within `stall_timeout` a waiting writer's progress is looked at."""
+
+
+class Connection(asyncio.Protocol):
+    """The asyncio protocol of one client."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.check_at = 0.0
+        self.opened_at = 0.0
+        self.address = ""
+        # Set by connection_made.
+        self.transport: asyncio.Transport
+        self.outbox: Outbox
+        self.channel: Channel
+        self.writer: asyncio.Task[None] | None = None
+        # What the writer waits for: something to take, or room in the transport.
+        self._something: asyncio.Future[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._paused_reading = False
+        self._progress = -1
+        self._progress_at = 0.0
+        self._closing_at = 0.0
+        self._lost = False
+        self._opened = False
+
+    # -- asyncio.Protocol ----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Set up the channel, the outbox and the writer of a new connection."""
+        server = self.server
+        self.transport = cast(asyncio.Transport, transport)  # uvloop has its own class
+        self.address = _address(transport)
+        settings = server.settings
+        self.transport.set_write_buffer_limits(high=WRITE_HIGH)
+        if settings.runtime.tcp_nodelay:
+            _no_delay(transport)
+        router = server.router
+        self.outbox = Outbox(
+            router.fanout.touched, router.counters, settings.queue.live_messages, settings.queue.live_bytes
+        )
+        self.outbox.owner = self
+        self.channel = Channel(router, self.outbox, self.address)
+        self.opened_at = server.loop.time()
+        router.counters.connections += 1
+        server.joined(self)
+        self.writer = server.loop.create_task(self._write())
+        server.wheel.add(self, self.opened_at + settings.limits.connect_timeout)
+
+    def data_received(self, data: bytes) -> None:
+        """A read came in."""
+        channel = self.channel
+        if self._closing_at:
+            return
+        server = self.server
+        channel.receive(data, server.loop.time())
+        if channel.accepted is not self._opened:
+            self._open()
+        server.after_batch()
+        if channel.close_cause:
+            self._finish()
+        elif channel.waiting or self.outbox.congested:
+            self._pause_reading()
+
+    def eof_received(self) -> bool:
+        """The peer will send no more: the same as a lost connection, in MQTT."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        self._lost = True
+        cause = WRITE_FAILED if isinstance(exc, BrokenPipeError) else CONNECTION_LOST
+        self.channel.lost(cause, self.server.loop.time())
+        self.server.left(self)
+        self._release()
+        if self.writer is not None:
+            self.writer.cancel()
+            self.writer = None
+        self.server.after_batch()
+
+    def pause_writing(self) -> None:
+        """The transport has more than it can send."""
+        if self._drained is None:
+            server = self.server
+            self._drained = server.loop.create_future()
+            self._progress = -1
+            self._progress_at = server.loop.time()
+            server.wheel.add(self, self._progress_at + server.settings.queue.stall_timeout / STALL_LOOKS)
+
+    def resume_writing(self) -> None:
+        """The transport has room again."""
+        drained = self._drained
+        self._drained = None
+        if drained is not None and not drained.done():
+            drained.set_result(None)
+
+    # -- the writer ----------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """The outbox has something to take. Called at most once for each batch that is routed."""
+        something = self._something
+        if something is not None and not something.done():
+            something.set_result(None)
+
+    async def _write(self) -> None:
+        """The writer task: take what waits, join it, write it, wait for room; and at the end say goodbye."""
+        outbox = self.outbox
+        transport = self.transport
+        channel = self.channel
+        loop = self.server.loop
+        counters = self.server.router.counters
+        limit = self.server.settings.queue.write_batch_bytes
+        while True:
+            batch = outbox.take_batch(limit, loop.time())
+            if batch:
+                data = batch[0] if len(batch) == 1 else b"".join(batch)
+                batch.clear()
+                counters.bytes_sent += len(data)
+                transport.write(data)
+                session = channel.session
+                if session is not None and session.backlog:
+                    session.pump(loop.time())
+                if self._drained is not None:
+                    await self._drained
+                if self._paused_reading:
+                    self._resume_reading()
+                if not outbox.empty:
+                    # Others have their turn between two batches of a peer that reads as fast as we write.
+                    await asyncio.sleep(0)
+            elif channel.close_cause:
+                break
+            else:
+                outbox.woken()
+                self._something = loop.create_future()
+                await self._something
+                self._something = None
+        self._goodbye()
+
+    def _goodbye(self) -> None:
+        """Write the last packet and close our half; the rest goes when the peer closes or LINGER is over."""
+        self.writer = None
+        channel = self.channel
+        transport = self.transport
+        if transport.is_closing():
+            return
+        if channel.farewell:
+            self.server.router.counters.bytes_sent += len(channel.farewell)
+            transport.write(channel.farewell)
+            if transport.can_write_eof():
+                self._resume_reading()
+                transport.write_eof()
+                return
+        transport.close()
+
+    # -- ending --------------------------------------------------------------------------------------------------------
+
+    def close(self, cause: str, reason_code: int, text: str) -> None:
+        """End the connection from this side, with a DISCONNECT where the protocol has one."""
+        self.channel.close(cause, reason_code, text, self.server.loop.time())
+        self.server.after_batch()
+        self._finish()
+
+    def abort(self, cause: str) -> None:
+        """Give up a peer that takes nothing any more."""
+        self.channel.lost(cause, self.server.loop.time())
+        self.server.after_batch()
+        self._closed()
+        self.transport.abort()
+
+    def _finish(self) -> None:
+        """The protocol is over: let the writer say what is left, and see that the socket goes."""
+        if not self._closing_at:
+            self._closed()
+            self.wake()
+
+    def ended_by_core(self) -> None:
+        """The channel was closed while another connection was served: taken over."""
+        if self.channel.close_cause:
+            self._finish()
+
+    def _closed(self) -> None:
+        server = self.server
+        if self._closing_at:
+            return
+        self._closing_at = server.loop.time()
+        server.report_end(self)
+        if self.channel.close_cause in (CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, STALLED):
+            self.transport.pause_reading()
+        server.wheel.add(self, self._closing_at + LINGER)
+
+    def _release(self) -> None:
+        """The transport is gone: nothing may wait for it any more."""
+        for future in (self._something, self._drained):
+            if future is not None and not future.done():
+                future.cancel()
+        if not self._closing_at:
+            self._closing_at = self.server.loop.time()
+            self.server.report_end(self)
+        self.outbox.owner = None
+
+    # -- timers --------------------------------------------------------------------------------------------------------
+
+    def check(self, now: float) -> float:
+        """Called by the wheel: has anything taken too long?"""
+        if self._lost:
+            return 0.0
+        settings = self.server.settings
+        if self._closing_at:
+            if now >= self._closing_at + LINGER:
+                self.transport.abort()
+                return 0.0
+            return self._closing_at + LINGER
+        channel = self.channel
+        again = 0.0
+        if channel.state != CONNECTED:
+            due = self.opened_at + settings.limits.connect_timeout
+            if now >= due:
+                self.close(CONNECT_TIMEOUT, reasons.MAXIMUM_CONNECT_TIME, "no CONNECT in time")
+                return self._closing_at + LINGER
+            again = due
+        elif channel.keep_alive > 0 and not self._paused_reading:
+            due = channel.last_received + GRACE * channel.keep_alive
+            if now >= due:
+                text = f"nothing received for {GRACE} x {channel.keep_alive} s"
+                self.close(KEEP_ALIVE, reasons.KEEP_ALIVE_TIMEOUT, text)
+                return self._closing_at + LINGER
+            again = due
+        if self._drained is not None:
+            due = self._stall_due(now, settings.queue.stall_timeout)
+            if due == 0.0:
+                self.abort(STALLED)
+                return 0.0
+            if again == 0.0 or due < again:
+                again = due
+        return again
+
+    def _stall_due(self, now: float, timeout: float) -> float:
+        """When to look at the stalled write again; 0.0 when it has made no progress for too long."""
+        left = self.transport.get_write_buffer_size() + _unsent(self.transport)
+        if left != self._progress:
+            self._progress = left
+            self._progress_at = now
+        elif now >= self._progress_at + timeout:
+            return 0.0
+        return min(now + timeout / STALL_LOOKS, self._progress_at + timeout)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def admitted(self, reason_code: int) -> None:
+        """A gate that answers late has made up its mind (`Channel.admitted`)."""
+        if self._lost or self._closing_at:
+            return
+        self.channel.admitted(reason_code, self.server.loop.time())
+        if self.channel.accepted is not self._opened:
+            self._open()
+        self.server.after_batch()
+        if self.channel.close_cause:
+            self._finish()
+        else:
+            self._resume_reading()
+
+    def _open(self) -> None:
+        self._opened = True
+        self.server.report_open(self)
+        keep_alive = self.channel.keep_alive
+        if keep_alive > 0:
+            self.server.wheel.add(self, self.channel.last_received + GRACE * keep_alive)
+
+    def _pause_reading(self) -> None:
+        if not self._paused_reading:
+            self._paused_reading = True
+            self.transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if not self._paused_reading or self.transport.is_closing():
+            return
+        if self.channel.waiting or self.outbox.congested:
+            return
+        self._paused_reading = False
+        self.channel.last_received = self.server.loop.time()
+        self.transport.resume_reading()
+        if self.channel.keep_alive > 0 and not self._closing_at:
+            self.server.wheel.add(self, self.channel.last_received + GRACE * self.channel.keep_alive)
+
+
+def _address(transport: asyncio.BaseTransport) -> str:
+    peer = transport.get_extra_info("peername")
+    if isinstance(peer, tuple) and len(peer) >= 2:
+        host = peer[0]
+        return f"[{host}]:{peer[1]}" if ":" in host else f"{host}:{peer[1]}"
+    return str(peer) if peer else "unknown"
+
+
+def _no_delay(transport: asyncio.BaseTransport) -> None:
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _unsent(transport: asyncio.BaseTransport) -> int:
+    """Bytes in the kernel's send buffer that the peer has not acknowledged; 0 where the system does not tell."""
+    if not sys.platform.startswith("linux"):
+        return 0
+    sock = transport.get_extra_info("socket")
+    if sock is None:
+        return 0
+    try:
+        answer = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
+    except (OSError, ValueError):
+        return 0
+    return int(struct.unpack("i", answer)[0])

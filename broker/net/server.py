@@ -1,0 +1,286 @@
+"""The asyncio server around one router: listeners, connections, and the one batch loop that they share.
+
+Owns the event loop's side of a broker: the listening sockets, the set of connections, the wheel of their timers, and
+the one timer for what falls due in the router. A program embeds `broker.Broker`, which adds what is told about the
+broker.
+
+Promises: constructible without a running loop; `start` either listens on every address or on none, and says in one
+line why not; `stop` accepts nobody more, lets queues drain within `shutdown.flush_timeout`, tells 5.0 clients 0x8B,
+and leaves no task behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from typing import Any, Final
+
+import structlog
+
+from broker.core import reasons
+from broker.core.causes import CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, PROTOCOL_ERROR, REFUSED, SHUTDOWN
+from broker.core.hooks import AuthMethod, Gate, Watcher
+from broker.core.router import Limits, Router
+from broker.net.connection import LINGER, Connection
+from broker.net.timers import Wheel
+from broker.settings import Address, Settings
+
+HALF_OPEN_ROOM: Final = 128
+"""Connections beyond `max_connections` that may wait for their CONNECT; above that they are closed at once."""
+
+
+class StartupError(Exception):
+    """Why the broker cannot listen, in one line."""
+
+
+class _Silent:
+    """The log of an embedding program that has not asked for one."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self._nothing
+
+    def _nothing(self, *_: object, **__: object) -> None:
+        pass
+
+
+class _Subscriptions(Watcher):
+    """Tells the log of subscriptions."""
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+
+    def subscribed(self, client_id: str, topic_filter: str, qos: int) -> None:
+        self._log.debug("subscribed", client_id=client_id, topic_filter=topic_filter, qos=qos)
+
+    def unsubscribed(self, client_id: str, topic_filter: str) -> None:
+        self._log.debug("unsubscribed", client_id=client_id, topic_filter=topic_filter)
+
+    def session_ended(self, client_id: str) -> None:
+        self._log.debug("session ended", client_id=client_id)
+
+
+class Server:
+    """Listeners and connections of one broker."""
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        gate: Gate | None = None,
+        watcher: Watcher | None = None,
+        auth_methods: dict[str, AuthMethod] | None = None,
+    ) -> None:
+        """`gate` decides who may do what, `auth_methods` are the 5.0 authentication methods by name (`core.hooks`)."""
+        self.settings = Settings() if settings is None else settings
+        self.router = Router(limits(self.settings), self.settings.routing.trie, self.settings.routing.match_cache)
+        self.router.gate = gate
+        # Only a program that has set up structlog hears from us.
+        self.log: Any = structlog.get_logger("canopy") if structlog.is_configured() else _Silent()
+        self.router.watcher = watcher if watcher is not None else _Subscriptions(self.log)
+        if auth_methods:
+            self.router.auth_methods.update(auth_methods)
+        self.connections: set[Connection] = set()
+        self.loop: asyncio.AbstractEventLoop
+        self.wheel: Wheel
+        self._servers: list[asyncio.Server] = []
+        self._addresses: list[Address] = []
+        self._due: asyncio.TimerHandle | None = None
+        self._due_at = -1.0
+        self._stopping = False
+        self._all_gone: asyncio.Future[None] | None = None
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen on every address of the settings.
+
+        Raises:
+            StartupError: one of them cannot be listened on; then none is.
+        """
+        self.loop = asyncio.get_running_loop()
+        self.wheel = Wheel(self.loop)
+        self._stopping = False
+        try:
+            for address in self.settings.addresses:
+                await self._listen(address)
+        except StartupError:
+            await self._close_listeners()
+            raise
+
+    async def _listen(self, address: Address) -> None:
+        try:
+            server = await self.loop.create_server(
+                lambda: Connection(self),
+                address.host,
+                address.port,
+                backlog=self.settings.runtime.tcp_backlog,
+                reuse_address=True,
+            )
+        except OSError as error:
+            raise StartupError(_why(address, error)) from error
+        self._servers.append(server)
+        port = address.port
+        for sock in server.sockets:
+            port = sock.getsockname()[1]
+            break
+        self._addresses.append(Address(address.host, port))
+
+    async def stop(self) -> None:
+        """End in order: stop accepting, drain, say goodbye. Safe to call twice."""
+        if self._stopping or not hasattr(self, "loop"):
+            return
+        self._stopping = True
+        await self._close_listeners()
+        flush = self.settings.shutdown.flush_timeout
+        waiting = [c for c in self.connections if not c.outbox.empty]
+        deadline = self.loop.time() + flush
+        while waiting and self.loop.time() < deadline:
+            await asyncio.sleep(0.01)
+            waiting = [c for c in waiting if not c.outbox.empty and c in self.connections]
+        writers = [c.writer for c in self.connections if c.writer is not None]
+        for connection in list(self.connections):
+            connection.close(SHUTDOWN, reasons.SERVER_SHUTTING_DOWN, "the broker is stopping")
+        if self.connections:
+            self._all_gone = self.loop.create_future()
+            await asyncio.wait([self._all_gone], timeout=LINGER)
+        for connection in list(self.connections):
+            connection.transport.abort()
+        if self.connections:
+            self._all_gone = self.loop.create_future()
+            await asyncio.wait([self._all_gone], timeout=LINGER)
+        if writers:
+            await asyncio.wait(writers, timeout=LINGER)
+        self.wheel.close()
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+            self._due_at = -1.0
+
+    async def _close_listeners(self) -> None:
+        servers = self._servers
+        self._servers = []
+        for server in servers:
+            server.close()
+        # wait_closed also waits for the connections in newer Pythons; those end later.
+        self._addresses = []
+
+    @property
+    def listening(self) -> list[str]:
+        """URLs that are listened on, with their real ports."""
+        return [address.url() for address in self._addresses]
+
+    @property
+    def ports(self) -> list[int]:
+        """The ports that are listened on, in the order of the settings."""
+        return [address.port for address in self._addresses]
+
+    # -- connections ---------------------------------------------------------------------------------------------------
+
+    def joined(self, connection: Connection) -> None:
+        """A connection was made. Its CONNECT decides whether it may stay; far too many are closed at once."""
+        limit = self.settings.limits.max_connections
+        if self._stopping or (limit > 0 and len(self.connections) >= limit + HALF_OPEN_ROOM):
+            self.connections.add(connection)
+            connection.transport.abort()
+            return
+        self.connections.add(connection)
+
+    def left(self, connection: Connection) -> None:
+        """A connection's socket is gone."""
+        self.connections.discard(connection)
+        if not self.connections and self._all_gone is not None and not self._all_gone.done():
+            self._all_gone.set_result(None)
+
+    def after_batch(self) -> None:
+        """After each batch: wake the writers it touched, once each, and see when the router wants to be called next."""
+        touched = self.router.fanout.touched
+        if touched:
+            for outbox in touched:
+                owner = outbox.owner
+                if isinstance(owner, Connection):
+                    owner.wake()
+                    if outbox.closed:
+                        owner.ended_by_core()
+            touched.clear()
+        due = self.router.deadlines.next_due()
+        if due != self._due_at:
+            self._arm(due)
+
+    def _arm(self, due: float) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        self._due_at = due
+        if due >= 0.0 and not self._stopping:
+            self._due = self.loop.call_at(due, self._tick)
+
+    def _tick(self) -> None:
+        self._due = None
+        self._due_at = -1.0
+        self.router.tick(self.loop.time())
+        self.after_batch()
+
+    # -- log -----------------------------------------------------------------------------------------------------------
+
+    def report_open(self, connection: Connection) -> None:
+        """A client was accepted."""
+        channel = connection.channel
+        self.log.info(
+            "client connected",
+            client_id=channel.client_id,
+            address=connection.address,
+            version=channel.version,
+            keep_alive=channel.keep_alive,
+        )
+
+    def report_end(self, connection: Connection) -> None:
+        """A connection's protocol is over, for the cause that its channel names."""
+        channel = connection.channel
+        cause = channel.close_cause
+        known = {"client_id": channel.client_id, "address": connection.address, "cause": cause}
+        if channel.close_text:
+            known["detail"] = channel.close_text
+        if cause in (CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, SHUTDOWN):
+            self.log.info("client disconnected", **known)
+        elif cause == REFUSED:
+            self.log.warning("client refused", **known)
+        elif cause == PROTOCOL_ERROR:
+            self.log.warning("client broke the protocol", **known)
+        else:
+            self.log.warning("client evicted", **known)
+
+
+def limits(settings: Settings) -> Limits:
+    """The settings as the core knows them."""
+    made = Limits()
+    for section in (settings.limits, settings.mqtt):
+        for name, value in section:
+            if hasattr(made, name):
+                setattr(made, name, value)
+    made.max_session_expiry = settings.session.max_expiry
+    made.queue_qos0 = settings.session.queue_qos0
+    made.max_sessions = settings.session.max_sessions
+    made.live_messages = settings.queue.live_messages
+    made.live_bytes = settings.queue.live_bytes
+    made.session_messages = settings.queue.session_messages
+    made.session_bytes = settings.queue.session_bytes
+    made.max_retained_messages = settings.retained.max_messages
+    made.max_retained_bytes = settings.retained.max_bytes
+    return made
+
+
+def _why(address: Address, error: OSError) -> str:
+    """One line that says what is wrong with an address and what to do."""
+    where = address.url()
+    if error.errno == errno.EADDRINUSE:
+        return f"cannot listen on {where}: the port is in use; stop the other program or choose another port (--listen)"
+    if error.errno == errno.EACCES:
+        return f"cannot listen on {where}: ports below 1024 need a privilege; choose a higher port (--listen)"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"cannot listen on {where}: this machine does not have that address"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"cannot listen on {where}: too few file descriptors (ulimit -n)"
+    if error.errno is None or error.errno < 0 or type(error).__name__ == "gaierror":
+        return f"cannot listen on {where}: unknown host {address.host!r}"
+    return f"cannot listen on {where}: {os.strerror(error.errno)}"

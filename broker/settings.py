@@ -1,0 +1,296 @@
+"""Every setting: its name, unit, bounds and default.
+
+Owns: the models, and what makes a single value good or bad. How values are found in files, environment and flags is
+`broker.configuration`'s business.
+
+Promises: settings never change once built (the models are frozen), a value of the wrong type is refused rather than
+converted, and an unknown name is refused. `Settings()` reads no file and no environment variable: a program that embeds
+the broker gets exactly what it passes in.
+
+Refuses: to do anything. A setting is data; the code that obeys it lives with its subject.
+
+Wherever a limit accepts 0, 0 means "no limit" or "switched off", and its text says which. Sizes are bytes, times are
+seconds. `config/default.toml` explains each setting to the people who run a broker; a test holds it to these models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+DEFAULT_PORT: Final = 1883
+
+MAX_REMAINING_LENGTH: Final = 268_435_455
+"""The largest remaining length four bytes can tell (section 2.1.4 of the MQTT 5.0 specification)."""
+
+LARGEST_PACKET: Final = MAX_REMAINING_LENGTH + 5
+"""The largest packet there can be, with its fixed header of one type byte and four length bytes."""
+
+NEVER: Final = 0xFFFF_FFFF
+"""The session expiry interval that means "does not expire" (MQTT 5.0, section 3.1.2.11.2)."""
+
+# Not limits anybody is meant to reach: they keep a slip of the keyboard from passing as a number.
+MOST_MESSAGES: Final = 2_000_000_000
+MOST_BYTES: Final = 1 << 40
+LONGEST_TIME: Final = 86_400.0
+
+NOT_YET: Final = ("mqtts", "ssl", "tls", "ws", "wss", "unix")
+
+
+class Address(NamedTuple):
+    """Where a listener binds. Port 0 lets the system choose a free one."""
+
+    host: str
+    port: int
+
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"mqtt://{host}:{self.port}"
+
+
+def parse_listen(url: str) -> Address:
+    """Read ``mqtt://HOST[:PORT]``; an IPv6 address stands in brackets.
+
+    Raises:
+        ValueError: the text says what is wrong and what would be right, without repeating the URL.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"not a URL of the form mqtt://HOST:PORT ({error})") from None
+    if parts.scheme in NOT_YET:
+        raise ValueError(f'the scheme "{parts.scheme}" is not supported by this version; mqtt://HOST:PORT is')
+    if parts.scheme != "mqtt" or not parts.netloc:
+        raise ValueError("not a URL of the form mqtt://HOST:PORT")
+    if not parts.hostname:
+        raise ValueError("the host is missing; mqtt://0.0.0.0:PORT or mqtt://[::]:PORT listens on every interface")
+    if "@" in parts.netloc or parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise ValueError("a listener takes no user, path, query or fragment: only mqtt://HOST:PORT")
+    return Address(parts.hostname, DEFAULT_PORT if port is None else port)
+
+
+def _listeners(urls: Sequence[str]) -> tuple[str, ...]:
+    if not urls:
+        raise PydanticCustomError("listen", "at least one listener is needed")
+    seen: set[Address] = set()
+    for url in urls:
+        try:
+            address = parse_listen(url)
+        except ValueError as error:
+            raise PydanticCustomError("listen", '"{url}": {why}', {"url": url, "why": str(error)}) from None
+        if address in seen and address.port:
+            raise PydanticCustomError("listen", '"{url}" is listed twice', {"url": url})
+        seen.add(address)
+    return tuple(urls)
+
+
+def _client_id_length(value: int) -> int:
+    # [MQTT-3.1.3-5] A server has to accept client identifiers of up to 23 bytes.
+    if 0 < value < 23:
+        raise PydanticCustomError("client_id_length", "below 23 bytes, which every server has to accept")
+    return value
+
+
+# The numbers that occur again and again, each with its bounds.
+Count: TypeAlias = Annotated[int, Field(ge=1, le=MOST_MESSAGES)]
+CountOrUnlimited: TypeAlias = Annotated[int, Field(ge=0, le=MOST_MESSAGES)]
+Size: TypeAlias = Annotated[int, Field(ge=1, le=MOST_BYTES)]
+SizeOrUnlimited: TypeAlias = Annotated[int, Field(ge=0, le=MOST_BYTES)]
+Seconds: TypeAlias = Annotated[float, Field(gt=0, le=LONGEST_TIME, allow_inf_nan=False)]
+SecondsOrOff: TypeAlias = Annotated[float, Field(ge=0, le=LONGEST_TIME, allow_inf_nan=False)]
+Window: TypeAlias = Annotated[int, Field(ge=1, le=65_535)]
+SixteenBits: TypeAlias = Annotated[int, Field(ge=0, le=65_535)]
+
+
+class Section(BaseModel):
+    """What all groups of settings have in common: strict types, no unknown names, no changes."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Limits(Section):
+    """What one connection, or all of them, may take."""
+
+    max_connections: CountOrUnlimited = 0
+    """Open network connections in all. 0: no limit but that of the system."""
+    max_packet_size: Annotated[int, Field(ge=2, le=LARGEST_PACKET)] = 1_048_576
+    """Bytes of the largest packet accepted, fixed header included. MQTT 5.0 clients are told."""
+    connect_timeout: Seconds = 10.0
+    """Seconds from accepting a connection to the end of its CONNECT (and of an AUTH exchange)."""
+    max_client_id_length: Annotated[SixteenBits, AfterValidator(_client_id_length)] = 256
+    """Bytes of UTF-8 in a client identifier, at least 23. 0: what the protocol allows, 65,535."""
+    max_topic_levels: SixteenBits = 128
+    """Levels in a topic or topic filter. 0: no limit."""
+    max_subscriptions_per_client: CountOrUnlimited = 0
+    """Subscriptions one session may hold. 0: no limit."""
+
+
+class Mqtt(Section):
+    """What the broker offers to clients. MQTT 5.0 clients are told in CONNACK."""
+
+    max_qos: Literal[0, 1, 2] = 2
+    """The highest quality of service accepted and granted."""
+    receive_maximum: Window = 1024
+    """QoS 1 and 2 publishes a client may have unacknowledged towards the broker."""
+    max_inflight: Window = 1024
+    """QoS 1 and 2 publishes unacknowledged towards one client. The client's receive maximum may lower it."""
+    topic_alias_maximum: SixteenBits = 64
+    """Topic aliases a client may set on its connection. 0: none."""
+    topic_alias_outbound: SixteenBits = 0
+    """Topic aliases used towards a client, within what the client allows. 0: none."""
+    max_keep_alive: SixteenBits = 0
+    """Seconds. A client that asks for more, or for none, is given this. 0: what the client asks for."""
+    retain_available: bool = True
+    """Whether messages are retained."""
+    wildcard_subscriptions: bool = True
+    """Whether filters may hold wildcards."""
+    shared_subscriptions: bool = True
+    """Whether `$share/group/filter` is served."""
+    subscription_identifiers: bool = True
+    """Whether subscriptions may carry an identifier."""
+    allow_anonymous: bool = True
+    """Whether a connection may come without a user name."""
+    allow_empty_client_id: bool = True
+    """Whether a client may leave its identifier to the broker."""
+
+
+class Session(Section):
+    """What is kept for clients that are away."""
+
+    max_expiry: Annotated[int, Field(ge=0, le=NEVER)] = 604_800
+    """Seconds a session is kept after its connection ended, at most. 4294967295: for ever. 0: not at all."""
+    queue_qos0: bool = False
+    """Whether QoS 0 messages too wait for a client that is away."""
+    max_sessions: CountOrUnlimited = 0
+    """Sessions kept in all, connected or not. 0: no limit."""
+
+
+class Queue(Section):
+    """The bounds of every queue. Both bounds of a queue, messages and bytes, always hold."""
+
+    live_messages: Count = 10_000
+    """Messages waiting for one connected client to read."""
+    live_bytes: Size = 8_388_608
+    """Bytes waiting for one connected client to read."""
+    session_messages: Count = 10_000
+    """QoS 1 and 2 messages waiting in one session, for the client's return or for its window."""
+    session_bytes: Size = 33_554_432
+    """Bytes waiting in one session."""
+    write_batch_bytes: Size = 262_144
+    """Bytes joined to one write."""
+    stall_timeout: Seconds = 30.0
+    """Seconds a client may take nothing, with messages waiting, before it is disconnected."""
+
+
+class Retained(Section):
+    """What retained messages may take."""
+
+    max_messages: CountOrUnlimited = 1_000_000
+    """Retained messages in all. 0: no limit."""
+    max_bytes: SizeOrUnlimited = 268_435_456
+    """Bytes of topics and payloads retained in all. 0: no limit."""
+
+
+class Routing(Section):
+    """How topics are matched."""
+
+    trie: Literal["nodes", "compact"] = "nodes"
+    """The layout of the filter trie."""
+    match_cache: CountOrUnlimited = 16_384
+    """Topics whose matching filters are remembered. 0: none."""
+
+
+class Sys(Section):
+    """The `$SYS` topics."""
+
+    interval: SecondsOrOff = 10.0
+    """Seconds between updates. 0: no `$SYS` topics."""
+
+
+class Log(Section):
+    """What is logged, and how it looks. Obeyed by the `canopy` command; a program that embeds the broker decides."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least severe level that is logged."""
+    format: Literal["auto", "console", "json"] = "auto"
+    """`auto`: for people on a terminal, JSON elsewhere."""
+
+
+class Shutdown(Section):
+    """How the broker stops."""
+
+    flush_timeout: SecondsOrOff = 5.0
+    """Seconds that queues are given to drain. 0: none."""
+
+
+class Runtime(Section):
+    """The event loop and the process."""
+
+    uvloop: bool = True
+    """Whether uvloop is used where it is installed. Obeyed by the `canopy` command."""
+    gc_freeze: bool = True
+    """Whether objects of the start are taken out of garbage collection. Obeyed by the `canopy` command."""
+    tcp_backlog: Annotated[int, Field(ge=1, le=65_535)] = 1024
+    """Connections the system holds ready for acceptance, on each listener."""
+    tcp_nodelay: bool = True
+    """Whether small packets are sent at once."""
+
+
+class Settings(BaseModel):
+    """All settings of one broker.
+
+    Sections are given as models or as plain mappings: ``Settings(limits=Limits(max_packet_size=1000))``.
+
+    Raises:
+        pydantic.ValidationError: a value is out of bounds or of the wrong type, or a name is unknown.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    listen: Annotated[Sequence[str], AfterValidator(_listeners)] = ("mqtt://127.0.0.1:1883",)
+    """Where to listen, as mqtt://HOST:PORT. Port 0: any free port. Always a tuple after validation."""
+    limits: Limits = Limits()
+    mqtt: Mqtt = Mqtt()
+    session: Session = Session()
+    queue: Queue = Queue()
+    retained: Retained = Retained()
+    routing: Routing = Routing()
+    sys: Sys = Sys()
+    log: Log = Log()
+    shutdown: Shutdown = Shutdown()
+    runtime: Runtime = Runtime()
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """`listen`, taken apart."""
+        return tuple(parse_listen(url) for url in self.listen)
+
+
+def section_models() -> dict[str, type[Section]]:
+    """Section name → its model, in the order of the file."""
+    found: dict[str, type[Section]] = {}
+    for name, field in Settings.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            found[name] = field.annotation
+    return found
+
+
+def defaults() -> dict[str, Any]:
+    """Every setting by its full name (``limits.max_packet_size``) with its default, in the order of the file."""
+    return flatten(Settings())
+
+
+def flatten(settings: Settings) -> dict[str, Any]:
+    """Every setting by its full name with its value, in the order of the file."""
+    flat: dict[str, Any] = {}
+    for name, value in settings:
+        if isinstance(value, Section):
+            flat.update({f"{name}.{key}": item for key, item in value})
+        else:
+            flat[name] = value
+    return flat

@@ -1,0 +1,14 @@
+"""The benchmark of brokers: the same loads on several brokers in one run (``python -m loadtest.bench``).
+
+Owns: the rows of ``docs/benchmarks.md``, the load generator behind them, the peers they are run on.
+
+Promises: every row states how many messages were lost or doubled; brokers take turns within each row, so that a noisy
+machine is noisy for all of them; each run gets a fresh broker process, and every process that was started is ended.
+
+Refuses: to measure what it cannot load. Where the generator, and not the broker, was the limit, the row says so.
+
+Modules, from the wire up: ``frames`` (bytes) · ``streams`` (what a subscriber got, against what was sent) · ``links``
+(sockets and the epoll loop) · ``loads`` (closed loops) · ``paced`` (open loops with latency) · ``process`` (start, pin,
+meter, end) · ``peers`` (the brokers) · ``relay`` (a peer that only copies) · ``rows`` (the table's rows) · ``stats`` ·
+``report`` · ``cli``.
+"""

@@ -1,0 +1,168 @@
+"""Compiles the core with mypyc where that is possible, and installs it interpreted where it is not.
+
+Owns: the one list of compiled modules, and the rule "all or nothing": either every listed module that exists is
+compiled, or none is, so that an install never mixes the two by accident.
+
+Promises: without a C compiler, without Python's headers, with ``CANOPY_PURE=1``, or when mypyc itself refuses the
+source, the build still succeeds and says in one line why the core is interpreted. ``CANOPY_REQUIRE_COMPILED=1`` turns
+each of those into a failed build.
+
+Refuses: to compile for an editable install. It would leave extension modules beside the sources, and those hide every
+later edit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import cast
+
+from setuptools import Extension, setup
+from setuptools._distutils.ccompiler import new_compiler
+from setuptools._distutils.sysconfig import customize_compiler, get_python_inc
+from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
+
+# The modules compiled with mypyc, as patterns from the root of the tree. Package files (__init__.py) stay interpreted:
+# the import system needs them as files, and they hold no code worth compiling.
+COMPILED = ["broker/core/*.py"]
+
+# All modules share one extension, so that calls between them are C calls.
+GROUP = "canopy_core"
+OPTIMISATION = "3"
+
+BUILDS = {"bdist_wheel", "build", "build_ext", "install"}
+PACKAGES = ("broker", "loadtest", "pipeline")
+ROOT = Path(__file__).resolve().parent
+RECORD = ROOT / "build" / "interpreted"
+
+
+class InterpretedError(Exception):
+    """Why the core cannot be compiled here, as a clause for the end user."""
+
+
+def wanted(name: str) -> bool:
+    """Whether the environment variable is set to something other than 0."""
+    return os.environ.get(name, "") not in ("", "0")
+
+
+def modules() -> list[str]:
+    """The files to compile that exist now, relative to the root, sorted."""
+    found = {path for pattern in COMPILED for path in ROOT.glob(pattern) if path.name != "__init__.py"}
+    return sorted(path.relative_to(ROOT).as_posix() for path in found)
+
+
+def probe_compiler() -> None:
+    """Compile a three-line file that needs Python's headers.
+
+    mypyc works for many seconds before it calls the C compiler; this tells in a moment that there is none.
+
+    Raises:
+        InterpretedError: there is no working compiler, or the headers are missing.
+    """
+    compiler = new_compiler()
+    customize_compiler(compiler)
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "probe.c")
+        source.write_text("#include <Python.h>\nint canopy_probe(void) { return PY_MAJOR_VERSION; }\n")
+        try:
+            compiler.compile([str(source)], output_dir=folder, include_dirs=[get_python_inc()])
+        except Exception as error:
+            reason = "no working C compiler with Python's headers (Debian: apt install gcc python3-dev)"
+            raise InterpretedError(reason) from error
+        if not list(Path(folder).rglob("*.o*")):
+            raise InterpretedError("the C compiler produced nothing")
+
+
+def to_c() -> list[Extension]:
+    """Let mypyc write the C of the core.
+
+    Raises:
+        InterpretedError: mypyc is missing or refuses the source (its own messages stand above, on the terminal).
+    """
+    try:
+        from mypyc.build import mypycify
+    except ImportError as error:
+        raise InterpretedError(f"mypyc is not installed ({error})") from error
+    # Types are checked by `make lint`. Here mypy reads the core alone: the rest of the broker, and its dependencies,
+    # need not be installed where a wheel is built.
+    arguments = ["--config-file=", "--follow-imports=skip", "--ignore-missing-imports", *modules()]
+    output = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(output):
+            return cast("list[Extension]", mypycify(arguments, opt_level=OPTIMISATION, group_name=GROUP))
+    except SystemExit as error:  # how mypyc reports a refused source
+        print(output.getvalue(), file=sys.stderr)
+        first = next((line for line in f"{output.getvalue()}\n{error}".splitlines() if line.strip()), "no reason given")
+        raise InterpretedError(f"mypyc refused the source: {first}") from error
+    except Exception as error:  # a fault of mypyc's own must not cost the user the install
+        raise InterpretedError(f"mypyc failed: {type(error).__name__}: {error}") from error
+
+
+def plan() -> list[Extension]:
+    """The extensions of this build; empty when the core stays interpreted."""
+    if not BUILDS.intersection(sys.argv) or not modules():
+        return []
+    RECORD.unlink(missing_ok=True)
+    try:
+        if wanted("CANOPY_PURE"):
+            raise InterpretedError("CANOPY_PURE is set")
+        if sys.implementation.name != "cpython":
+            raise InterpretedError(f"mypyc needs CPython, this is {sys.implementation.name}")
+        probe_compiler()
+        return to_c()
+    except InterpretedError as reason:
+        interpret(str(reason))
+        return []
+
+
+def interpret(reason: str) -> None:
+    """Tell why the core is installed interpreted, or fail where compiling is required."""
+    if wanted("CANOPY_REQUIRE_COMPILED"):
+        raise SystemExit(f"canopy: CANOPY_REQUIRE_COMPILED is set, but {reason}")
+    text = f"canopy: the core is installed interpreted (it works, slower): {reason}"
+    print(text, file=sys.stderr)
+    # Installers hide what a successful build prints; `.ci/environment` shows this file instead.
+    RECORD.parent.mkdir(exist_ok=True)
+    RECORD.write_text(f"{text}\n", encoding="utf-8")
+
+
+def remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+class BuildPy(build_py):
+    """Copies the packages. Files of modules that left the tree since the last build are not carried along."""
+
+    def run(self) -> None:
+        if not self.editable_mode:
+            for package in PACKAGES:
+                remove(Path(self.build_lib, package).rglob("*.py"))
+        super().run()
+
+
+class BuildExt(build_ext):
+    """Compiles all extensions, or leaves none."""
+
+    def run(self) -> None:
+        self.extensions: list[Extension]
+        keep = {Path(self.get_ext_fullpath(extension.name)).resolve() for extension in self.extensions}
+        remove(path for path in self._built() if path.resolve() not in keep)
+        try:
+            super().run()
+        except Exception as error:
+            remove(self._built())
+            self.extensions = []
+            interpret(f"the C compiler failed ({error})")
+
+    def _built(self) -> list[Path]:
+        return [path for suffix in ("so", "pyd") for path in Path(self.build_lib).rglob(f"*.{suffix}")]
+
+
+setup(ext_modules=plan(), cmdclass={"build_py": BuildPy, "build_ext": BuildExt})

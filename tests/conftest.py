@@ -1,0 +1,87 @@
+"""What holds for every test.
+
+Two switches of the environment make a run prove more than "nothing failed":
+
+- `CANOPY_EXPECT=compiled` or `interpreted`: the run is refused when the `broker` that gets imported is the other kind,
+  and, for `compiled`, when it comes from the source tree. Without it, whatever is imported is tested.
+- `CANOPY_NO_SKIP=1`: a skipped test is a failed test. Continuous integration sets it, where every outside client is
+  installed; elsewhere a skipped test names its reason.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+from blockbuster import blockbuster_ctx
+
+from broker.buildinfo import COMPILED, build_info
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse to test another build than the one asked for."""
+    del config
+    expected = os.environ.get("CANOPY_EXPECT")
+    if not expected:
+        return
+    found = build_info()
+    if found.core != expected:
+        raise pytest.UsageError(f"CANOPY_EXPECT={expected}, but {found.location} is {found.core}")
+    if expected == COMPILED and found.location == ROOT / "broker":
+        raise pytest.UsageError(f"CANOPY_EXPECT={expected}, but `broker` was imported from the source tree")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say at the top which broker is under test."""
+    del config
+    found = build_info()
+    return f"under test: {found} from {found.location}"
+
+
+@pytest.fixture(autouse=True)
+def _no_blocking_calls(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In a coroutine test, a call of the broker's that blocks the event loop (a file, a sleep) is an error."""
+    if not inspect.iscoroutinefunction(getattr(request.node, "function", None)):
+        yield
+        return
+    with blockbuster_ctx("broker"):
+        yield
+
+
+def no_skips() -> bool:
+    return os.environ.get("CANOPY_NO_SKIP", "") not in ("", "0")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn a skip into a failure where none is allowed. An expected failure (xfail) stays one."""
+    del item, call
+    report = yield
+    if no_skips() and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and CANOPY_NO_SKIP is set: {_reason(report.longrepr)}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a whole module that skips itself."""
+    del collector
+    report = yield
+    if no_skips() and report.skipped:
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and CANOPY_NO_SKIP is set: {_reason(report.longrepr)}"
+    return report
+
+
+def _reason(longrepr: object) -> str:
+    return str(longrepr[2]) if isinstance(longrepr, tuple) and len(longrepr) == 3 else str(longrepr)

@@ -1,0 +1,614 @@
+"""Clients, a broker's core and the wire between them, without a socket, a task or a clock.
+
+Owns: `Network` (a real `Router`, the time `now`, and the wires), `Link` (what the shell is to a connection: it feeds the
+channel and takes from the outbox), `Client` (the other end: the project's codec turned round, acknowledgements, and the
+state that a client keeps over connections), and `Judge` (what no server may ever do on the wire, checked on every byte).
+
+Promises: everything is deterministic, and nothing moves unless a test says so. `Network.settle` moves until nothing is left to
+move; `Link.flush`, `Link.to_channel` and `Link.to_client` move one wire by hand, so that a test can cut a connection between
+any two bytes. `Network.pace` says how many bytes arrive in one read: 0 (all), 1, or any other number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from broker.core import encoder
+from broker.core import packets as p
+from broker.core.causes import CONNECTION_LOST
+from broker.core.channel import Channel
+from broker.core.decoder import Decoder
+from broker.core.outbox import Outbox
+from broker.core.packets import Ack, Connack, Connect, Disconnect, Packet, Publish, Suback, Subscribe, Unsuback, Will
+from broker.core.packets import SubscriptionRequest as Request
+from broker.core.properties import Properties
+from broker.core.router import Limits, Router
+from broker.core.session import Session
+
+ANY_SIZE: Final = 268_435_460
+"""Bytes: the largest packet there is."""
+
+START: Final = 1_000.0
+"""Seconds: the time at which every network begins. Not 0, which means "never" in the core."""
+
+BATCH: Final = 1 << 30
+"""Bytes that a link takes at once unless it is told otherwise."""
+
+
+_Kind = TypeVar("_Kind", bound=Packet)
+
+
+def bag(
+    *user: tuple[str, str],
+    i: dict[int, int] | None = None,
+    s: dict[int, str] | None = None,
+    b: dict[int, bytes] | None = None,
+) -> Properties:
+    """A filled bag of properties."""
+    made = Properties()
+    made.integers.update(i or {})
+    made.strings.update(s or {})
+    made.binaries.update(b or {})
+    made.user.extend(user)
+    return made
+
+
+def limits(**changes: int) -> Limits:
+    """Limits that differ from the defaults by name."""
+    made = Limits()
+    for name, value in changes.items():
+        if not hasattr(made, name):
+            raise AttributeError(name)
+        setattr(made, name, value)
+    return made
+
+
+class Judge:
+    """Watches both directions of one client's wire, over all its connections, and asserts what must always hold."""
+
+    def __init__(self) -> None:
+        # Sent by the server with QoS 1 or 2 and not acknowledged, in the order of sending; those after PUBREC are released.
+        self.open: dict[int, Publish] = {}
+        self.sizes: dict[int, int] = {}
+        self.released: set[int] = set()
+        # The same, sent on this connection only; and what is still to be sent again on it.
+        self.open_now: set[int] = set()
+        self.resend: list[int] = []
+        self.receive_maximum = 65_535
+        self.max_packet = ANY_SIZE
+        self.high_water = 0
+        self.enabled = True
+
+    def connecting(self, connect: Connect) -> None:
+        """The server gets a CONNECT."""
+        self.receive_maximum = connect.properties.integers.get(0x21, 65_535)
+        self.max_packet = connect.properties.integers.get(0x27, ANY_SIZE)
+        self.open_now = set()
+
+    def from_client(self, packet: Packet) -> None:
+        """The server gets a packet."""
+        if isinstance(packet, Connect):
+            self.connecting(packet)
+        elif isinstance(packet, Ack):
+            number = packet.packet_id
+            done = packet.kind in (p.PUBACK, p.PUBCOMP) or (packet.kind == p.PUBREC and packet.reason_code >= 0x80)
+            if done:
+                self.open.pop(number, None)
+                self.released.discard(number)
+                self.open_now.discard(number)
+                if number in self.resend:
+                    self.resend.remove(number)
+            elif packet.kind == p.PUBREC and number in self.open:
+                self.released.add(number)
+                if number in self.resend:
+                    self.resend.remove(number)
+
+    def from_server(self, packet: Packet, size: int) -> None:
+        """The server's writer wrote a packet."""
+        if isinstance(packet, Connack):
+            if packet.reason_code == 0 and not packet.session_present:
+                self.open, self.released = {}, set()
+            # What has become too large for the client is dropped, as if it had been sent [MQTT-3.1.2-25].
+            for number in [each for each in self.open if self.sizes[each] > self.max_packet]:
+                if number not in self.released:
+                    del self.open[number]
+            self.resend = [number for number in self.open if number not in self.released]
+        if not self.enabled:
+            return
+        # [MQTT-3.1.2-24]
+        assert size <= self.max_packet, f"{size} bytes to a client that takes {self.max_packet}: {packet!r}"
+        if isinstance(packet, Publish) and packet.qos > 0:
+            self._publish(packet)
+            self.sizes[packet.packet_id] = size
+
+    def _publish(self, packet: Publish) -> None:
+        number = packet.packet_id
+        assert number not in self.open_now, f"packet identifier {number} is in flight"  # [MQTT-2.2.1-4]
+        first = self.open.get(number)
+        if first is None:
+            # [MQTT-3.3.1-3]
+            assert not packet.dup, f"DUP on what was not sent before: {packet!r}"
+            # [MQTT-4.4.0-1]: what was in flight comes first.
+            assert not self.resend, f"{packet!r} before {self.resend} were sent again"
+            self.open[number] = packet
+        else:
+            # [MQTT-3.3.1-1] [MQTT-4.4.0-1]
+            assert packet.dup, f"sent again without DUP: {packet!r}"
+            # [MQTT-4.3.3-6]
+            assert number not in self.released, f"PUBLISH after PUBREL: {packet!r}"
+            assert (packet.topic, packet.payload, packet.qos) == (first.topic, first.payload, first.qos)
+            # [MQTT-4.6.0-1]
+            assert self.resend[:1] == [number], f"{number} was sent again before {self.resend}"
+            self.resend.remove(number)
+        self.open_now.add(number)
+        self.high_water = max(self.high_water, len(self.open_now))
+        # [MQTT-3.3.4-9] [MQTT-4.9.0-2]
+        assert len(self.open_now) <= self.receive_maximum, f"{self.open_now} above {self.receive_maximum}"
+
+
+class Link:
+    """One connection: the wire in both directions, and the shell's part at the broker's end."""
+
+    def __init__(self, network: Network, client: Client) -> None:
+        self.network = network
+        self.client = client
+        router = network.router
+        self.outbox = Outbox(
+            router.fanout.touched, router.counters, router.limits.live_messages, router.limits.live_bytes
+        )
+        self.outbox.owner = self
+        self.channel = Channel(router, self.outbox, f"client:{len(network.links)}")
+        self.up = bytearray()
+        self.down = bytearray()
+        # A frozen writer takes nothing, as for a peer that does not read.
+        self.frozen = False
+        self.batch = BATCH
+        self.cut = False
+        self.finished = False
+        self._tap_up = Decoder(ANY_SIZE, server=True)
+        self._tap_down = Decoder(ANY_SIZE, server=False, version=client.version)
+        network.links.append(self)
+
+    def flush(self, batches: int = 1_000_000) -> bool:
+        """What the writer does when it is woken; at most so many batches. False when there was nothing to do."""
+        outbox = self.outbox
+        moved = False
+        if self.cut or self.frozen:
+            return False
+        for _ in range(batches):
+            batch = outbox.take_batch(self.batch, self.network.now)
+            if batch:
+                moved = True
+                self._wrote(b"".join(batch))
+            session = self.channel.session
+            if session is not None and session.backlog:
+                session.pump(self.network.now)
+            if not batch and outbox.empty:
+                outbox.woken()
+                break
+        if self.channel.close_cause and outbox.empty and not self.finished:
+            self.finished = True
+            moved = True
+            if self.channel.farewell:
+                self._wrote(self.channel.farewell)
+        return moved
+
+    def _wrote(self, data: bytes) -> None:
+        self.down += data
+        self._tap_down.feed(data)
+        while self._tap_down.next_frame():
+            size = self._tap_down.end - self._tap_down.start
+            self.client.judge.from_server(self._tap_down.packet(), size)
+
+    def to_channel(self, count: int = ANY_SIZE) -> bool:
+        """Up to `count` bytes reach the broker, in reads of the network's pace. False when there were none."""
+        if self.cut or not self.up:
+            return False
+        moving = bytes(self.up[:count])
+        del self.up[:count]
+        if self.client.judged:
+            self._tap_up.feed(moving)
+            while self._tap_up.next_frame():
+                self.client.judge.from_client(self._tap_up.packet())
+        for read in _reads(moving, self.network.pace):
+            self.channel.receive(read, self.network.now)
+        return True
+
+    def to_client(self, count: int = ANY_SIZE) -> bool:
+        """Up to `count` bytes reach the client, in reads of the network's pace. False when there was nothing."""
+        if self.cut:
+            return False
+        moved = bool(self.down)
+        moving = bytes(self.down[:count])
+        del self.down[:count]
+        for read in _reads(moving, self.network.pace):
+            self.client.receive(read)
+        if self.finished and not self.down and not self.client.closed:
+            self.client.closed = True
+            moved = True
+        return moved
+
+    def lose(self, cause: str = CONNECTION_LOST) -> None:
+        """The network loses the connection, and with it whatever is on the wire."""
+        if not self.cut:
+            self.cut = True
+            self.up.clear()
+            self.down.clear()
+            self.channel.lost(cause, self.network.now)
+
+
+def _reads(data: bytes, pace: int) -> Iterator[bytes]:
+    step = pace or len(data) or 1
+    for at in range(0, len(data), step):
+        yield data[at : at + step]
+
+
+class Network:
+    """A broker's core, its clients and the time."""
+
+    def __init__(self, given: Limits | None = None, pace: int = 0, trie: str = "nodes", match_cache: int = 16_384) -> None:
+        self.router = Router(given or Limits(), trie, match_cache)
+        self.now = START
+        self.pace = pace
+        self.links: list[Link] = []
+
+    def client(self, client_id: str, version: int = p.V5, **connect: Any) -> Client:
+        """A client that is connected; see `Client.connect`."""
+        made = Client(self, client_id, version)
+        answer = made.connect(**connect)
+        assert answer.reason_code == 0, answer
+        return made
+
+    def idle(self, client_id: str, version: int = p.V5) -> Client:
+        """A client that is not connected."""
+        return Client(self, client_id, version)
+
+    def settle(self) -> None:
+        """Move everything until nothing moves."""
+        moved = True
+        while moved:
+            moved = self.wake()
+            for link in self.links:
+                moved = link.to_channel() or moved
+            moved = self.wake() or moved
+            for link in self.links:
+                moved = link.to_client() or moved
+            if len(self.links) > 64:
+                self.links = [link for link in self.links if not (link.cut or (link.finished and link.client.closed))]
+
+    def wake(self) -> bool:
+        """Wake the writers of the outboxes that were touched, each once."""
+        touched = self.router.fanout.touched
+        listed = list(touched)
+        touched.clear()
+        moved = False
+        for outbox in listed:
+            link = outbox.owner
+            assert isinstance(link, Link)
+            if link.frozen and not link.cut:
+                touched.append(outbox)
+            else:
+                moved = link.flush() or moved
+        return moved
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; what falls due is done, and the wires settle."""
+        self.now += seconds
+        self.router.tick(self.now)
+        self.settle()
+
+    def session(self, client_id: str) -> Session:
+        """The broker's session of a client."""
+        return self.router.sessions[client_id]
+
+
+class Client:
+    """The client's end of connections with one client identifier. Acknowledges by itself while `answering`."""
+
+    def __init__(self, network: Network, client_id: str, version: int) -> None:
+        self.network = network
+        self.client_id = client_id
+        self.version = version
+        self.judge = Judge()
+        self.judged = True
+        self.answering = True
+        self.link: Link | None = None
+        self.closed = False
+        # The ends of earlier connections that this client left open when it opened another.
+        self.ghosts: list[Client] = []
+        # Everything that came on this connection, and the application messages that came on all of them.
+        self.packets: list[Packet] = []
+        self.inbox: list[Publish] = []
+        # What the client would acknowledge next, while it is not answering.
+        self.unanswered: list[Packet] = []
+        # State that outlives a connection: what was sent and is not complete, QoS 2 that came and is not released.
+        self.outgoing: dict[int, Publish | None] = {}
+        self.incoming: set[int] = set()
+        self._decoder = Decoder(ANY_SIZE, server=False, version=version)
+        self._aliases: dict[int, bytes] = {}
+        self._next_id = 0
+
+    # -- connection --------------------------------------------------------------------------------------------------
+
+    def connect(
+        self,
+        clean: bool = True,
+        will: Will | None = None,
+        keep_alive: int = 0,
+        user_name: str | None = None,
+        password: bytes | None = None,
+        properties: Properties | None = None,
+        expiry: int | None = None,
+        receive_maximum: int | None = None,
+        max_packet: int | None = None,
+        frozen: bool = False,
+        settle: bool = True,
+    ) -> Connack:
+        """Connect, and resume what the session holds. The CONNACK; one with reason -1 when none has come yet."""
+        given = properties or Properties()
+        for identifier, value in ((0x11, expiry), (0x21, receive_maximum), (0x27, max_packet)):
+            if value is not None:
+                given.integers[identifier] = value
+        self.dial()
+        link = self.wire
+        link.frozen = frozen
+        self.send(
+            Connect(self.client_id, self.version, clean, keep_alive, will, user_name, password, given),
+        )
+        if not settle:
+            return Connack(False, -1)
+        self.network.settle()
+        return self.connack
+
+    def dial(self) -> Link:
+        """Open a connection and send nothing on it."""
+        if self.link is not None and not self.link.cut and not self.link.channel.close_cause:
+            # The old connection stays, for the broker to find out about; its bytes no longer reach this client.
+            self.link.client = _Ghost(self)
+        self.link = Link(self.network, self)
+        self.closed = False
+        self.packets = []
+        self.unanswered = []
+        self._decoder = Decoder(ANY_SIZE, server=False, version=self.version)
+        self._aliases = {}
+        return self.link
+
+    @property
+    def wire(self) -> Link:
+        """The present connection."""
+        assert self.link is not None
+        return self.link
+
+    @property
+    def connack(self) -> Connack:
+        """The CONNACK of this connection, or one with reason -1."""
+        found = self.got(Connack)
+        return found[0] if found else Connack(False, -1)
+
+    @property
+    def session(self) -> Session:
+        """The broker's session of this client."""
+        return self.network.session(self.client_id)
+
+    def cut(self) -> None:
+        """Lose the connection with all that is under way, in both directions."""
+        self.wire.lose()
+        self.unanswered = []
+
+    def disconnect(self, reason_code: int = 0, properties: Properties | None = None) -> None:
+        """Say goodbye."""
+        self.send(Disconnect(reason_code, properties or Properties()))
+        self.network.settle()
+
+    # -- sending -----------------------------------------------------------------------------------------------------
+
+    def send(self, packet: Packet) -> None:
+        """Put a packet on the wire; it moves with the network."""
+        self.wire.up += encoder.encode(packet, self.version)
+
+    def raw(self, data: bytes) -> None:
+        """Put bytes on the wire, unseen by the judge, and settle."""
+        self.judged = False
+        self.wire.up += data
+        self.network.settle()
+
+    def take_id(self) -> int:
+        """A packet identifier that is not in use."""
+        while True:
+            self._next_id = self._next_id % 65_535 + 1
+            if self._next_id not in self.outgoing:
+                return self._next_id
+
+    def post(
+        self,
+        topic: str,
+        payload: bytes = b"",
+        qos: int = 0,
+        retain: bool = False,
+        properties: bytes = b"",
+        expiry: int = -1,
+        alias: int = 0,
+    ) -> Publish:
+        """Put a PUBLISH on the wire, and remember it until it is acknowledged."""
+        packet = Publish(
+            topic.encode(), payload, qos, retain, False, self.take_id() if qos else 0, properties, alias, expiry
+        )
+        if qos:
+            self.outgoing[packet.packet_id] = packet
+        self.send(packet)
+        return packet
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes = b"",
+        qos: int = 0,
+        retain: bool = False,
+        properties: bytes = b"",
+        expiry: int = -1,
+        alias: int = 0,
+    ) -> Publish:
+        """The same, and settle."""
+        packet = self.post(topic, payload, qos, retain, properties, expiry, alias)
+        self.network.settle()
+        return packet
+
+    def subscribe(self, *filters: str | Request, qos: int = 0, identifier: int = 0) -> list[int]:
+        """Subscribe; the reason codes of the SUBACK."""
+        requests = [one if isinstance(one, Request) else Request(one, qos) for one in filters]
+        number = self.take_id()
+        self.send(Subscribe(number, requests, bag(i={0x0B: identifier}) if identifier else Properties()))
+        self.network.settle()
+        [answer] = [each for each in self.got(Suback) if each.packet_id == number][-1:]
+        return answer.reason_codes
+
+    def unsubscribe(self, *filters: str) -> list[int]:
+        """Unsubscribe; the reason codes of the UNSUBACK (none in 3.1.1)."""
+        number = self.take_id()
+        self.send(p.Unsubscribe(number, list(filters)))
+        self.network.settle()
+        [answer] = [each for each in self.got(Unsuback) if each.packet_id == number][-1:]
+        return answer.reason_codes
+
+    def ping(self) -> None:
+        """A round trip."""
+        before = len(self.got(p.Pingresp))
+        self.send(p.Pingreq())
+        self.network.settle()
+        assert len(self.got(p.Pingresp)) == before + 1
+
+    # -- receiving ---------------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """A read."""
+        decoder = self._decoder
+        decoder.feed(data)
+        while decoder.next_frame():
+            self._on_packet(decoder.packet())
+
+    def _on_packet(self, packet: Packet) -> None:
+        assert not self.got(Disconnect), f"{packet!r} after DISCONNECT"  # [MQTT-3.14.4-1]
+        self.packets.append(packet)
+        if isinstance(packet, Connack):
+            self._on_connack(packet)
+        elif isinstance(packet, Publish):
+            self._on_publish(packet)
+        elif isinstance(packet, Ack):
+            self._on_ack(packet)
+
+    def _on_connack(self, packet: Connack) -> None:
+        if packet.reason_code:
+            return
+        if not packet.session_present:
+            self.outgoing = {}
+            self.incoming = set()
+        for number, publish in self.outgoing.items():
+            if publish is None:
+                self.send(Ack(p.PUBREL, number))
+            else:
+                publish.dup = True
+                self.send(publish)
+
+    def _on_publish(self, packet: Publish) -> None:
+        if packet.topic_alias:
+            if packet.topic:
+                self._aliases[packet.topic_alias] = packet.topic
+            else:
+                packet.topic = self._aliases[packet.topic_alias]
+        if packet.qos < 2 or packet.packet_id not in self.incoming:
+            self.inbox.append(packet)
+        if packet.qos == 1:
+            self._answer(Ack(p.PUBACK, packet.packet_id))
+        elif packet.qos == 2:
+            self.incoming.add(packet.packet_id)
+            self._answer(Ack(p.PUBREC, packet.packet_id))
+
+    def _on_ack(self, packet: Ack) -> None:
+        number = packet.packet_id
+        if packet.kind == p.PUBREL:
+            self.incoming.discard(number)
+            self._answer(Ack(p.PUBCOMP, number))
+        elif packet.kind == p.PUBREC and packet.reason_code < 0x80:
+            self.outgoing[number] = None
+            self.send(Ack(p.PUBREL, number))
+        else:
+            self.outgoing.pop(number, None)
+
+    def _answer(self, packet: Packet) -> None:
+        if self.answering:
+            self.send(packet)
+        else:
+            self.unanswered.append(packet)
+
+    def answer(self, count: int = 1_000_000) -> None:
+        """Send what waits to be acknowledged, the oldest first, and settle."""
+        going, self.unanswered = self.unanswered[:count], self.unanswered[count:]
+        for packet in going:
+            self.send(packet)
+        self.network.settle()
+
+    def got(self, kind: type[_Kind]) -> list[_Kind]:
+        """The packets of one type that came on this connection."""
+        return [packet for packet in self.packets if isinstance(packet, kind)]
+
+    def acks(self, kind: int) -> list[Ack]:
+        """The acknowledgements of one type that came on this connection."""
+        return [packet for packet in self.got(Ack) if packet.kind == kind]
+
+    def take(self) -> list[Publish]:
+        """The application messages since the last call."""
+        taken, self.inbox = self.inbox, []
+        return taken
+
+    def payloads(self) -> list[bytes]:
+        """Their payloads."""
+        return [packet.payload for packet in self.take()]
+
+    @property
+    def end(self) -> int:
+        """The reason code with which the broker ended this connection; -1 for a close without a word, -2: still open."""
+        if not self.closed:
+            return -2
+        said: list[Disconnect | Connack] = [*self.got(Disconnect), *self.got(Connack)]
+        return said[0].reason_code if said and said[0].reason_code else -1
+
+
+class _Ghost(Client):
+    """What is left of a client at the end of a connection that it replaced: nobody reads."""
+
+    def __init__(self, client: Client) -> None:
+        super().__init__(client.network, client.client_id, client.version)
+        self.judge.enabled = False
+        self.link = client.link
+        client.ghosts.append(self)
+
+    def _answer(self, packet: Packet) -> None:
+        pass
+
+
+def total_ledger(sessions: Iterable[Session]) -> list[str]:
+    """What is wrong with the ledgers of some sessions; empty when all add up."""
+    wrong = []
+    for session in sessions:
+        dropped = sum(session.dropped_by_cause())
+        if session.offered != session.delivered_in_all() + dropped + session.queued():
+            wrong.append(
+                f"{session.client_id}: offered {session.offered}, delivered {session.delivered_in_all()},"
+                f" dropped {dropped}, queued {session.queued()}"
+            )
+    return wrong
+
+
+@contextmanager
+def untouched(witness: Client, publisher: Client) -> Iterator[None]:
+    """Whatever happens inside: two other clients stay connected and still hear each other."""
+    witness.subscribe("witness/#", qos=1)
+    yield
+    witness.network.settle()
+    witness.take()
+    publisher.publish("witness/a", b"still here", 1)
+    assert witness.payloads() == [b"still here"]
+    assert not witness.closed
+    assert not publisher.closed

@@ -1,0 +1,425 @@
+"""`broker.core.decoder`: every wire case in every way it can arrive, streams, limits, reason codes, topics."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.core import packets as p
+from broker.core.decoder import Decoder
+from broker.core.encoder import encode
+from broker.core.errors import MalformedPacket, PacketTooLarge, ProtocolError, ProtocolViolation
+from broker.core.packets import Packet, Publish
+from broker.core.wire import varint
+from tests.core import reason_codes
+from tests.core.strategies import VERSIONS, client_packets, connects, publishes, server_packets
+from tests.core.wire_cases import CASES, INVALID, MAX_PACKET_SIZE, VALID, Case, senders
+
+LARGEST = 268_435_460
+"""Bytes of the largest packet that the protocol knows: five of fixed header and the largest Remaining Length."""
+
+RECEIVED = [pytest.param(case, server, id=f"{case.name} {server}") for case in CASES for server in senders(case)]
+RECEIVED_VALID = [pytest.param(case, server, id=f"{case.name} {server}") for case in VALID for server in senders(case)]
+LATER_INVALID = [
+    pytest.param(case, server, id=f"{case.name} {server}")
+    for case in INVALID
+    if case.version > 0  # before the CONNECT there is no good packet to stand behind
+    for server in senders(case)
+]
+
+
+def drain(decoder: Decoder) -> list[Packet]:
+    """Every packet that is whole."""
+    found: list[Packet] = []
+    while decoder.next_frame():
+        found.append(decoder.packet())
+    return found
+
+
+def receive(case: Case, server: bool, *reads: bytes) -> list[Packet]:
+    """Decode the reads; the case's version is in force, packets are taken out after each read."""
+    decoder = Decoder(MAX_PACKET_SIZE, server, case.version)
+    found: list[Packet] = []
+    for read in reads:
+        decoder.feed(read)
+        found.extend(drain(decoder))
+    if case.packet is not None:
+        assert decoder.pending_size == 0
+    return found
+
+
+def expect(case: Case, server: bool, *reads: bytes) -> None:
+    """The reads give the case's packet and nothing else, or its error."""
+    if case.error is None:
+        assert receive(case, server, *reads) == [case.packet]
+        return
+    with pytest.raises(case.error) as caught:
+        receive(case, server, *reads)
+    assert type(caught.value) is case.error
+    assert caught.value.reason_code == case.reason
+
+
+class TestCases:
+    """The table of wire cases."""
+
+    def test_names_are_unique(self) -> None:
+        assert len({case.name for case in CASES}) == len(CASES)
+
+    @pytest.mark.parametrize(("case", "server"), RECEIVED)
+    def test_whole(self, case: Case, server: bool) -> None:
+        expect(case, server, case.raw)
+
+    @pytest.mark.parametrize(("case", "server"), RECEIVED)
+    def test_byte_by_byte(self, case: Case, server: bool) -> None:
+        expect(case, server, *(case.raw[i : i + 1] for i in range(len(case.raw))))
+
+    @pytest.mark.parametrize(("case", "server"), RECEIVED)
+    def test_split_everywhere(self, case: Case, server: bool) -> None:
+        for cut in range(1, len(case.raw)):
+            expect(case, server, case.raw[:cut], case.raw[cut:])
+
+    @pytest.mark.parametrize(("case", "server"), RECEIVED)
+    def test_every_prefix_is_incomplete_or_refused(self, case: Case, server: bool) -> None:
+        for size in range(len(case.raw)):
+            if case.error is None:
+                assert receive_prefix(case, server, size) == []
+                continue
+            try:
+                found = receive_prefix(case, server, size)
+            except case.error:
+                continue
+            assert found == []
+
+    @pytest.mark.parametrize(("case", "server"), RECEIVED_VALID)
+    def test_every_shortened_packet_is_decoded_or_refused(self, case: Case, server: bool) -> None:
+        """A packet whose declared length is honest and too short: a ProtocolError or a packet, no other exception."""
+        body_at = len(case.raw) - _remaining_length(case.raw)
+        for size in range(len(case.raw) - body_at):
+            raw = case.raw[:1] + varint(size) + case.raw[body_at : body_at + size]
+            decoder = Decoder(MAX_PACKET_SIZE, server, case.version)
+            decoder.feed(raw + b"\xff" * 8)
+            assert decoder.next_frame()
+            try:
+                decoder.packet()
+            except ProtocolError:
+                continue
+            assert decoder.end == len(raw)
+
+    @pytest.mark.parametrize(("case", "server"), RECEIVED_VALID)
+    def test_bytes_of_the_next_packet_behind_it(self, case: Case, server: bool) -> None:
+        decoder = Decoder(MAX_PACKET_SIZE, server, case.version)
+        decoder.feed(case.raw + case.raw)
+        assert drain(decoder) == [case.packet, case.packet]
+        decoder.feed(case.raw + case.raw[:1])
+        assert drain(decoder) == [case.packet]
+        assert decoder.pending_size == 1
+        decoder.feed(case.raw[1:])
+        assert drain(decoder) == [case.packet]
+
+    @pytest.mark.parametrize(("case", "server"), RECEIVED_VALID)
+    def test_frame_bounds(self, case: Case, server: bool) -> None:
+        decoder = Decoder(MAX_PACKET_SIZE, server, case.version)
+        decoder.feed(case.raw + case.raw)
+        for _ in range(2):
+            assert decoder.next_frame()
+            assert decoder.buffer[decoder.start : decoder.end] == case.raw
+            assert decoder.header == case.raw[0]
+            assert decoder.end - decoder.body == _remaining_length(case.raw)
+
+    @pytest.mark.parametrize(("case", "server"), LATER_INVALID)
+    def test_refused_behind_a_good_packet(self, case: Case, server: bool) -> None:
+        good = b"\x32\x06\x00\x01a\x00\x01x" if case.version < 5 else b"\x32\x07\x00\x01a\x00\x01\x00x"
+        with pytest.raises(ProtocolError) as caught:
+            receive(case, server, good + case.raw)
+        assert caught.value.reason_code == case.reason
+
+
+def receive_prefix(case: Case, server: bool, size: int) -> list[Packet]:
+    decoder = Decoder(MAX_PACKET_SIZE, server, case.version)
+    decoder.feed(case.raw[:size])
+    found = drain(decoder)
+    assert decoder.pending_size == size
+    return found
+
+
+def _remaining_length(raw: bytes) -> int:
+    length = 0
+    for index in range(1, 5):
+        length |= (raw[index] & 127) << 7 * (index - 1)
+        if raw[index] < 128:
+            break
+    return length
+
+
+class TestStreams:
+    """Packets one after another, cut anywhere."""
+
+    @given(st.data(), st.sampled_from(VERSIONS), st.booleans())
+    def test_any_packets_in_any_reads(self, data: st.DataObject, version: int, server: bool) -> None:
+        kinds = client_packets(version) if server else server_packets(version)
+        sent = data.draw(st.lists(kinds, max_size=6))
+        stream = b"".join(encode(packet, version) for packet in sent)
+        cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+        decoder = Decoder(LARGEST, server, version)
+        found: list[Packet] = []
+        for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+            decoder.feed(stream[start:stop])
+            found.extend(drain(decoder))
+        assert found == sent
+        assert decoder.pending_size == 0
+
+    @given(st.sampled_from(VERSIONS).flatmap(connects))
+    def test_connect_sets_the_version(self, packet: p.Connect) -> None:
+        decoder = Decoder(LARGEST)
+        decoder.feed(encode(packet, 0))
+        assert decoder.version == 0
+        assert decoder.next_frame()
+        assert decoder.packet() == packet
+        assert decoder.version == packet.version
+
+    def test_several_reads_before_packets_are_taken(self) -> None:
+        decoder = Decoder(100, True, 4)
+        decoder.feed(b"\xc0\x00\x40\x02\x00\x01")
+        decoder.feed(b"\xc0\x00\x40")
+        assert decoder.next_frame()
+        decoder.feed(b"\x02\x00\x02")
+        assert drain(decoder) == [p.Ack(p.PUBACK, 1), p.Pingreq(), p.Ack(p.PUBACK, 2)]
+
+    def test_empty_read(self) -> None:
+        decoder = Decoder(100, True, 4)
+        decoder.feed(b"")
+        assert drain(decoder) == []
+        decoder.feed(b"\xc0")
+        decoder.feed(b"")
+        assert drain(decoder) == []
+        decoder.feed(b"\x00")
+        assert drain(decoder) == [p.Pingreq()]
+
+    def test_nothing_is_kept_of_what_is_decoded(self) -> None:
+        decoder = Decoder(1 << 20, True, 4)
+        decoder.feed(b"\xc0\x00" * 1000)
+        assert len(drain(decoder)) == 1000
+        assert decoder.buffer == b""
+
+
+class TestLimits:
+    """What a peer can cost."""
+
+    def test_a_declared_length_allocates_nothing(self) -> None:
+        decoder = Decoder(LARGEST, True, 4)
+        tracemalloc.start()
+        try:
+            decoder.feed(b"\x30\xff\xff\xff\x7f\x00")
+            assert not decoder.next_frame()
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 64 * 1024
+        assert decoder.pending_size == 6
+
+    def test_a_packet_that_trickles_in_takes_no_more_memory_than_its_size(self) -> None:
+        decoder = Decoder(1 << 20, True, 4)
+        decoder.feed(b"\x30\x80\x80\x20")
+        assert not decoder.next_frame()
+        tracemalloc.start()
+        try:
+            for index in range(100_000):
+                decoder.feed(bytes((index & 63, 99)))
+                assert not decoder.next_frame()
+            now, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert decoder.pending_size == 200_004
+        assert now < 300_000
+
+    def test_a_packet_that_trickles_in_byte_by_byte(self) -> None:
+        payload = bytes(range(256)) * 1200
+        raw = encode(Publish(b"t", payload), 4)
+        decoder = Decoder(1 << 20, True, 4)
+        found: list[Packet] = []
+        for index in range(len(raw)):
+            decoder.feed(raw[index : index + 1])
+            found.extend(drain(decoder))
+        assert found == [Publish(b"t", payload)]
+
+    @pytest.mark.parametrize("excess", [-1, 0, 1])
+    def test_maximum_packet_size_counts_the_whole_packet(self, excess: int) -> None:
+        raw = encode(Publish(b"t", b"x" * (200 + excess)), 4)
+        decoder = Decoder(206, True, 4)
+        assert len(raw) == 206 + excess
+        decoder.feed(raw)
+        if excess <= 0:
+            assert decoder.next_frame()
+        else:
+            with pytest.raises(PacketTooLarge):
+                decoder.next_frame()
+
+    def test_maximum_packet_size_may_change(self) -> None:
+        decoder = Decoder(10, True, 4)
+        decoder.feed(b"\xc0\x00" + encode(Publish(b"t", b"x" * 100), 4))
+        assert decoder.next_frame()
+        decoder.max_packet_size = 200
+        assert decoder.next_frame()
+
+    @pytest.mark.parametrize("count", [3_000])
+    def test_many_subscription_identifiers(self, count: int) -> None:
+        packet = Publish(b"t", b"", subscription_ids=tuple(range(1, count + 1)))
+        decoder = Decoder(1 << 20, False, 5)
+        decoder.feed(encode(packet, 5))
+        assert drain(decoder) == [packet]
+
+    @pytest.mark.parametrize("length", [0, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152])
+    def test_every_size_of_remaining_length(self, length: int) -> None:
+        """[MQTT-1.5.5-1] written and read at both sides of every step."""
+        decoder = Decoder(LARGEST, True, 4)
+        decoder.feed(b"\x30" + varint(length) + b"\x00" * length)
+        assert decoder.next_frame()
+        assert decoder.end - decoder.body == length
+
+
+class TestReasonCodes:
+    """Each packet accepts the reason codes of its table and no others."""
+
+    @pytest.mark.parametrize(
+        ("head", "tail", "server", "allowed"),
+        [
+            (b"\x20\x03\x00", b"\x00", False, reason_codes.CONNACK),  # [MQTT-3.2.2-8]
+            (b"\x40\x03\x00\x01", b"", True, reason_codes.PUBACK),  # [MQTT-3.4.2-1]
+            (b"\x50\x03\x00\x01", b"", True, reason_codes.PUBACK),  # [MQTT-3.5.2-1]
+            (b"\x62\x03\x00\x01", b"", True, reason_codes.PUBREL),  # [MQTT-3.6.2-1]
+            (b"\x70\x03\x00\x01", b"", True, reason_codes.PUBREL),  # [MQTT-3.7.2-1]
+            (b"\x90\x04\x00\x01\x00", b"", False, reason_codes.SUBACK),  # [MQTT-3.9.3-2]
+            (b"\xb0\x04\x00\x01\x00", b"", False, reason_codes.UNSUBACK),  # [MQTT-3.11.3-2]
+            (b"\xe0\x01", b"", True, reason_codes.DISCONNECT_CLIENT),  # [MQTT-3.14.2-1]
+            (b"\xe0\x01", b"", False, (*reason_codes.DISCONNECT_SERVER, 0x8C)),  # [MQTT-3.14.2-1]; 0x8C: section 2.4
+            (b"\xf0\x06", b"\x04\x15\x00\x01m", True, (0x18, 0x19)),  # [MQTT-3.15.2-1]
+            (b"\xf0\x06", b"\x04\x15\x00\x01m", False, (0x00, 0x18)),  # [MQTT-3.15.2-1]
+        ],
+    )
+    def test_all(self, head: bytes, tail: bytes, server: bool, allowed: tuple[int, ...]) -> None:
+        accepted = []
+        for code in range(256):
+            decoder = Decoder(100, server, 5)
+            decoder.feed(head + bytes((code,)) + tail)
+            assert decoder.next_frame()
+            try:
+                decoder.packet()
+            except ProtocolViolation:
+                continue
+            accepted.append(code)
+        assert accepted == sorted(allowed)
+
+
+class TestFixedHeader:
+    """Types and flags, section 2.1."""
+
+    @pytest.mark.parametrize("version", [0, 4, 5])
+    def test_flags(self, version: int) -> None:
+        """[MQTT-2.1.3-1] [MQTT3-2.2.2-2]: only PUBLISH has flags that vary, and of those only QoS 3 is refused."""
+        accepted = set()
+        for header in range(256):
+            decoder = Decoder(100, True, version)
+            decoder.feed(bytes((header, 0)))
+            try:
+                assert decoder.next_frame()
+            except MalformedPacket:
+                continue
+            accepted.add(header)
+        fixed = {0x10, 0x20, 0x40, 0x50, 0x62, 0x70, 0x82, 0x90, 0xA2, 0xB0, 0xC0, 0xD0, 0xE0}
+        if version != 4:
+            fixed.add(0xF0)
+        assert accepted == fixed | {0x30 + flags for flags in range(16) if flags & 6 != 6}
+
+    def test_short_ack(self) -> None:
+        decoder = Decoder(100, True, 5)
+        frames = {
+            b"\x40\x02\x01\x02": 0x0102,
+            b"\x50\x03\x00\x07\x00": 7,
+            b"\x62\x04\xff\xff\x00\x00": 0xFFFF,
+            b"\x70\x02\x00\x01": 1,
+            b"\x40\x03\x00\x01\x10": -1,
+            b"\x40\x04\x00\x01\x10\x00": -1,
+            b"\x40\x04\x00\x01\x00\x01": -1,
+            b"\x40\x05\x00\x01\x00\x00\x00": -1,
+            b"\x40\x02\x00\x00": -1,
+            b"\x40\x01\x01": -1,
+            b"\x30\x02\x00\x01": -1,
+            b"\x82\x02\x00\x01": -1,
+            b"\xc0\x00": -1,
+        }
+        decoder.feed(b"".join(frames))
+        for expected in frames.values():
+            assert decoder.next_frame()
+            assert decoder.short_ack() == expected
+
+    def test_short_ack_before_5_has_two_bytes(self) -> None:
+        for version, expected in ((4, [1, -1]), (0, [-1, -1])):
+            decoder = Decoder(100, True, version)
+            decoder.feed(b"\x40\x02\x00\x01\x40\x03\x00\x01\x00")
+            found = []
+            while decoder.next_frame():
+                found.append(decoder.short_ack())
+            assert found == expected
+
+    def test_publish_before_connect(self) -> None:
+        """[MQTT-3.1.0-1]"""
+        decoder = Decoder(100)
+        decoder.feed(b"\x30\x03\x00\x01a")
+        assert decoder.next_frame()
+        with pytest.raises(ProtocolViolation):
+            decoder.publish()
+
+    @pytest.mark.parametrize(("level", "answer"), [(0, 4), (2, 4), (3, 4), (6, 5), (100, 5)])
+    def test_version_to_answer_an_unknown_level_in(self, level: int, answer: int) -> None:
+        """[MQTT-3.1.2-2] [MQTT3-3.1.2-2]"""
+        decoder = Decoder(100)
+        decoder.feed(b"\x10\x0d\x00\x04MQTT" + bytes((level,)) + b"\x02\x00\x00\x00\x00\x00")
+        assert decoder.next_frame()
+        with pytest.raises(ProtocolError) as caught:
+            decoder.packet()
+        assert caught.value.reason_code == 0x84
+        assert decoder.version == answer
+
+
+class TestTopics:
+    """Topic names on the wire."""
+
+    @given(publishes(p.V5), st.sampled_from("+#"), st.data())
+    def test_wildcards_are_refused_anywhere(self, packet: Publish, wildcard: str, data: st.DataObject) -> None:
+        """[MQTT-3.3.2-2]"""
+        topic = packet.topic.decode()
+        at = data.draw(st.integers(0, len(topic)))
+        packet.topic = (topic[:at] + wildcard + topic[at:]).encode()
+        decoder = Decoder(LARGEST, True, 5)
+        decoder.feed(encode(packet, 5))
+        assert decoder.next_frame()
+        with pytest.raises(ProtocolError) as caught:
+            decoder.packet()
+        assert caught.value.reason_code == 0x90
+
+    @given(st.binary(min_size=1, max_size=12))
+    def test_utf8(self, topic: bytes) -> None:
+        """[MQTT-1.5.4-1] [MQTT-4.7.3-2] held against Python's own strict decoder."""
+        try:
+            good = not set("\0+#") & set(topic.decode("utf-8", "strict"))
+        except UnicodeDecodeError:
+            good = False
+        decoder = Decoder(LARGEST, True, 4)
+        decoder.feed(encode(Publish(topic, b""), 4))
+        assert decoder.next_frame()
+        try:
+            assert decoder.publish().topic == topic
+        except ProtocolError:
+            assert not good
+        else:
+            assert good
+
+    def test_longest_topic(self) -> None:
+        """[MQTT-4.7.3-3]"""
+        packet = Publish(b"x" * 65_535, b"")
+        decoder = Decoder(LARGEST, True, 4)
+        decoder.feed(encode(packet, 4))
+        assert drain(decoder) == [packet]

@@ -1,0 +1,279 @@
+"""The match cache: what drops a route and what must not, its bounds, and how it stands a flood."""
+
+from __future__ import annotations
+
+import gc
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.core.matchcache import LONGEST_TOPIC, MatchCache, Route
+from broker.core.subscription import Subscriber, Subscription
+from broker.core.trie import NodeTrie
+from tests.core import naive
+
+
+def make(size: int = 1000, weight: int = 1_000_000) -> MatchCache:
+    return MatchCache(NodeTrie(), size, weight)
+
+
+def names(route: Route) -> list[str]:
+    return sorted(entry.topic_filter for entry in route.entries)
+
+
+# Remembering.
+
+
+def test_a_topic_is_asked_for_once() -> None:
+    cache = make()
+    cache.insert("a/+")
+    assert cache.lookup(b"a/b") is None
+    route = cache.store(b"a/b")
+    assert names(route) == ["a/+"]
+    assert route.topic == b"a/b"
+    assert cache.lookup(b"a/b") is route
+    assert cache.route(b"a/b") is route
+    assert (cache.hits, cache.misses, len(cache)) == (2, 1, 1)
+
+
+def test_topics_that_match_nothing_are_remembered_too() -> None:
+    cache = make()
+    assert cache.route(b"a").entries == []
+    assert cache.lookup(b"a") is not None
+    cache.insert("#")
+    assert names(cache.route(b"a")) == ["#"]
+
+
+def test_topics_are_utf8() -> None:
+    cache = make()
+    cache.insert("é/+")
+    cache.insert("é/ü")
+    topic = "é/ü".encode()
+    assert names(cache.route(topic)) == ["é/+", "é/ü"]
+    cache.remove("é/ü")
+    cache.insert("é/ü")
+    assert cache.lookup(topic) is None
+
+
+def test_off() -> None:
+    cache = make(0)
+    cache.insert("a")
+    assert names(cache.route(b"a")) == ["a"]
+    assert cache.lookup(b"a") is None
+    assert len(cache) == 0
+    cache.insert("#")
+    assert names(cache.route(b"a")) == ["#", "a"]
+
+
+# What drops a route.
+
+
+def test_subscribers_that_come_and_go_drop_nothing() -> None:
+    """The route holds the live entry: its version says that what was computed from it is stale."""
+    cache = make()
+    entry = cache.insert("a/+")
+    route = cache.route(b"a/b")
+    versions = [route.version()]
+    crowd = [Subscription(Subscriber(), "a/+") for _ in range(5)]
+    for one in crowd:
+        assert cache.insert("a/+") is entry
+        entry.add(one)
+        versions.append(route.version())
+    for one in crowd:
+        entry.discard(one)
+        versions.append(route.version())
+    assert versions == sorted(set(versions))
+    assert cache.lookup(b"a/b") is route
+    assert cache.dropped == 0
+
+
+def test_a_route_keeps_the_plan() -> None:
+    cache = make()
+    entry = cache.insert("a/+")
+    route = cache.route(b"a/b")
+    assert route.plan is None
+    assert route.plan_version != route.version()
+    route.plan = ("whom", "it", "goes", "to")
+    route.plan_version = route.version()
+    again = cache.route(b"a/b")
+    assert again.plan is route.plan
+    assert again.plan_version == again.version()
+    entry.touch()
+    assert again.plan_version != again.version()
+
+
+@given(
+    filters=st.lists(naive.topic_filters, max_size=8),
+    topics=st.lists(naive.topic_names, unique=True, min_size=1, max_size=20),
+    new=naive.topic_filters,
+)
+def test_a_new_filter_drops_what_it_matches_and_nothing_else(filters: list[str], topics: list[str], new: str) -> None:
+    cache = make()
+    for topic_filter in filters:
+        cache.insert(topic_filter)
+    routes = {topic: cache.route(topic.encode()) for topic in topics}
+    cache.insert(new)
+    changed = set() if new in filters else set(naive.matched(new, topics))
+    for topic, route in routes.items():
+        assert cache.lookup(topic.encode()) is (None if topic in changed else route)
+        assert names(cache.route(topic.encode())) == naive.matching({*filters, new}, topic)
+    assert cache.dropped == len(changed)
+
+
+def test_a_filter_that_leaves_drops_nothing_and_comes_back_as_a_new_one() -> None:
+    cache = make()
+    old = cache.insert("a/+")
+    other = cache.insert("#")
+    route = cache.route(b"a/b")
+    assert cache.remove("a/+")
+    assert not cache.remove("a/+")
+    assert cache.lookup(b"a/b") is route
+    assert old.empty
+    new = cache.insert("a/+")
+    assert new is not old
+    assert cache.lookup(b"a/b") is None
+    assert {id(entry) for entry in cache.route(b"a/b").entries} == {id(new), id(other)}
+
+
+@pytest.mark.parametrize("new", ["site/7/exact", "site/7/+/x", "site/7/#", "nowhere/+/#", "+/7/b/x/y/z"])
+def test_unrelated_churn_looks_at_a_few_topics_only(new: str) -> None:
+    """The cost of a new filter follows what it matches: counted in levels looked at, with 5,000 topics remembered."""
+    cache = make(10_000)
+    for n in range(5_000):
+        cache.store(f"device/{n}/b/c".encode())
+    for n in range(3):
+        cache.store(f"site/7/{n}/x".encode())
+    cache.insert(new)
+    assert cache.walked <= 12
+    assert cache.dropped == (3 if new in ("site/7/+/x", "site/7/#") else 0)
+    assert len(cache) == 5_003 - cache.dropped
+
+
+# Bounds.
+
+
+@pytest.mark.parametrize("size", [1, 2, 10, 100])
+def test_never_more_routes_than_allowed(size: int) -> None:
+    cache = make(size)
+    chance = random.Random(size)
+    for turn in range(2_000):
+        cache.route(f"t/{chance.randrange(3 * size)}".encode())
+        assert len(cache) <= size
+        if turn % 50 == 0:
+            cache.insert(f"t/{chance.randrange(3 * size)}")
+    assert len(cache) > 0
+    assert cache.hits > 0
+    assert cache.evicted > 0
+    cache.clear()
+    assert len(cache) == 0
+    assert cache.weight == 0
+
+
+def test_forgotten_routes_are_given_back() -> None:
+    def alive() -> int:
+        gc.collect()
+        return sum(type(thing).__name__ in {"Route", "TopicNode", "Below"} for thing in gc.get_objects())
+
+    cache = make(50)
+    before = alive()
+    for n in range(10_000):
+        cache.route(f"device/{n % 200}/{n % 7}".encode())
+    # A route has at most three levels of its own, and one record for the children of each.
+    assert alive() - before <= 50 * 7 + 2
+    cache.insert("#")
+    assert len(cache) == 0
+    assert alive() - before == 0
+
+
+def test_long_names_are_not_kept() -> None:
+    cache = make()
+    longest = b"x" * LONGEST_TOPIC
+    cache.route(longest)
+    cache.route(longest + b"x")
+    assert len(cache) == 1
+    assert cache.lookup(longest) is not None
+
+
+def test_a_flood_of_new_topics_pushes_out_nothing_that_is_used() -> None:
+    cache = make(64)
+    hot = [f"hot/{n}".encode() for n in range(32)]
+    for topic in hot:
+        cache.route(topic)
+    routes = [cache.lookup(topic) for topic in hot]
+    for n in range(20_000):
+        cache.route(f"flood/{n}".encode())
+        if n % 100 == 0:
+            for topic in hot:
+                cache.route(topic)
+    assert [cache.lookup(topic) for topic in hot] == routes
+    # Nearly all of the flood stayed outside: little was stored or evicted for it.
+    assert cache.turned_away > 19_000
+    assert cache.evicted < 1_500
+
+
+def test_what_is_asked_for_again_gets_into_a_full_cache() -> None:
+    cache = make(8)
+    for n in range(8):
+        cache.route(f"old/{n}".encode())
+    cache.route(b"new")
+    assert cache.lookup(b"new") is None
+    cache.route(b"new")
+    assert cache.lookup(b"new") is not None
+    assert len(cache) == 8
+
+
+def test_a_full_change_of_topics_is_followed() -> None:
+    """What was hot and is silent now makes room for what is hot now."""
+    cache = make(16)
+    for group in ("first", "second", "third"):
+        topics = [f"{group}/{n}".encode() for n in range(12)]
+        for _ in range(50):
+            for topic in topics:
+                cache.route(topic)
+        assert all(cache.lookup(topic) is not None for topic in topics)
+
+
+def test_weight_of_entries_is_bounded() -> None:
+    """Each route weighs one, and one for each filter that it holds."""
+    cache = make(1000, weight=100)
+    for n in range(9):
+        cache.insert("+/" * n + "#")
+    topic = "/".join("x" * 8)
+    for n in range(50):
+        cache.route(f"{topic}/{n}".encode())
+        assert cache.weight <= 100
+    assert len(cache) == 10
+    assert cache.weight == 100
+
+
+def test_a_route_beyond_the_whole_weight_is_not_kept() -> None:
+    cache = make(1000, weight=5)
+    for n in range(5):
+        cache.insert("+/" * n + "#")
+    cache.route(b"a")
+    assert len(cache) == 1
+    cache.route(b"a/b/c/d/e")
+    assert cache.lookup(b"a/b/c/d/e") is None
+    assert cache.weight == 3
+
+
+def test_plans_are_charged() -> None:
+    cache = make(1000, weight=100)
+    for n in range(20):
+        cache.route(f"t/{n}".encode())
+    assert cache.weight == 20
+    heavy = cache.route(b"t/0")
+    cache.charge(heavy, 90)
+    assert heavy.weight == 91
+    assert cache.weight <= 100
+    assert cache.lookup(b"t/0") is heavy
+    assert len(cache) == 10
+    cache.charge(heavy, 10)
+    assert cache.weight == 9 + 11
+    cache.charge(heavy, 100)
+    assert cache.lookup(b"t/0") is None
+    assert cache.weight == 9
+    cache.charge(heavy, 50)
+    assert cache.weight == 9

@@ -1,0 +1,239 @@
+"""The rules for topic names and filters: the specification's own examples, and everything against the oracle."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.core import reasons, topics
+from broker.core.errors import ProtocolError, Refused, TopicNameInvalid
+from tests.core import naive
+
+# Filter, topic, whether they match: the examples of section 4.7, and the corners beside them.
+EXAMPLES = [
+    # Section 4.7.1.2, the multi-level wildcard [MQTT-4.7.1-1].
+    ("sport/tennis/player1/#", "sport/tennis/player1", True),
+    ("sport/tennis/player1/#", "sport/tennis/player1/ranking", True),
+    ("sport/tennis/player1/#", "sport/tennis/player1/score/wimbledon", True),
+    ("sport/tennis/player1/#", "sport/tennis/player2", False),
+    ("sport/tennis/player1/#", "sport/tennis/player1x", False),
+    ("sport/#", "sport", True),
+    ("sport/#", "sport/", True),
+    ("#", "sport", True),
+    ("#", "/", True),
+    ("#", "/finance", True),
+    # Section 4.7.1.3, the single-level wildcard [MQTT-4.7.1-2].
+    ("sport/tennis/+", "sport/tennis/player1", True),
+    ("sport/tennis/+", "sport/tennis/player1/ranking", False),
+    ("sport/+", "sport", False),
+    ("sport/+", "sport/", True),
+    ("+/+", "/finance", True),
+    ("/+", "/finance", True),
+    ("+", "/finance", False),
+    ("+", "finance", True),
+    ("+/tennis/#", "sport/tennis", True),
+    ("+/tennis/#", "sport/tennis/a/b", True),
+    ("sport/+/player1", "sport/tennis/player1", True),
+    ("sport/+/player1", "sport//player1", True),
+    ("+/#", "a", True),
+    ("+/+/#", "a", False),
+    ("a/+/#", "a/b", True),
+    ("a/+/#", "a", False),
+    # Section 4.7.2, topics that begin with $ [MQTT-4.7.2-1].
+    ("#", "$SYS/broker/uptime", False),
+    ("+/monitor/Clients", "$SYS/monitor/Clients", False),
+    ("+", "$SYS", False),
+    ("+/#", "$SYS", False),
+    ("$SYS/#", "$SYS/broker/uptime", True),
+    ("$SYS/#", "$SYS", True),
+    ("$SYS/monitor/+", "$SYS/monitor/Clients", True),
+    ("a/+", "a/$SYS", True),
+    ("a/#", "a/$SYS", True),
+    ("$", "$", True),
+    ("#", "$", False),
+    # Section 4.7.3: nothing is folded or normalised [MQTT-4.7.3-4].
+    ("ACCOUNTS", "Accounts", False),
+    ("/finance", "finance", False),
+    ("a//b", "a/b", False),
+    ("a/", "a", False),
+    ("\u00e9", "e\u0301", False),
+    ("Accounts payable", "Accounts payable", True),
+]
+
+
+@pytest.mark.parametrize(("topic_filter", "topic", "expected"), EXAMPLES)
+def test_examples(topic_filter: str, topic: str, expected: bool) -> None:
+    topics.validate_filter(topic_filter)
+    topics.validate_topic(topic)
+    assert topics.matches(topic_filter, topic) is expected
+    assert naive.matches(topic_filter, topic) is expected
+
+
+@given(naive.topic_filters, naive.topic_names)
+def test_matches_as_the_oracle_does(topic_filter: str, topic: str) -> None:
+    assert topics.matches(topic_filter, topic) is naive.matches(topic_filter, topic)
+
+
+@given(naive.topic_filters, naive.topic_names)
+def test_what_matches_begins_with_the_literal_prefix(topic_filter: str, topic: str) -> None:
+    prefix = topics.literal_prefix(topic_filter)
+    assert topic_filter.startswith(prefix)
+    assert not topics.has_wildcard(prefix)
+    if topics.matches(topic_filter, topic):
+        assert (topic + "/").startswith(prefix)
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "prefix"),
+    [("a/b/+/c", "a/b/"), ("a/+/#", "a/"), ("#", ""), ("+", ""), ("a/b", "a/b"), ("a/#", "a/"), ("/+", "/")],
+)
+def test_literal_prefix(topic_filter: str, prefix: str) -> None:
+    assert topics.literal_prefix(topic_filter) == prefix
+
+
+@pytest.mark.parametrize("topic_filter", ["a", "/", "//", "+", "#", "+/+", "a/+/b/#", " ", "$SYS/#", "$share", "$"])
+def test_valid_filters(topic_filter: str) -> None:
+    topics.validate_filter(topic_filter)
+
+
+@pytest.mark.parametrize(
+    "topic_filter",
+    [
+        "",  # [MQTT-4.7.3-1]
+        "a\0b",  # [MQTT-4.7.3-2]
+        "sport/tennis#",  # [MQTT-4.7.1-1], from here on
+        "sport/tennis/#/ranking",
+        "#/a",
+        "##",
+        "a/##",
+        "#/#",
+        "a/#b",
+        "+#",
+        "sport+",  # [MQTT-4.7.1-2], from here on
+        "+sport/a",
+        "a/++/b",
+        "a/b+",
+        "+a/#",
+    ],
+)
+def test_filters_that_are_refused(topic_filter: str) -> None:
+    with pytest.raises(Refused) as caught:
+        topics.validate_filter(topic_filter)
+    assert caught.value.reason_code == reasons.TOPIC_FILTER_INVALID
+
+
+@given(st.text(alphabet="a/+#$\0", max_size=6))
+def test_filters_are_valid_as_the_grammar_says(text: str) -> None:
+    """A level is "+", free of wildcards, or "#" in the last place [MQTT-4.7.1-1] [MQTT-4.7.1-2]."""
+    levels = text.split("/")
+    allowed = (
+        text != ""
+        and "\0" not in text
+        and all(level == "+" or not set(level) & {"+", "#"} for level in levels[:-1])
+        and (levels[-1] in ("+", "#") or not set(levels[-1]) & {"+", "#"})
+    )
+    if allowed:
+        topics.validate_filter(text)
+    else:
+        with pytest.raises(Refused):
+            topics.validate_filter(text)
+
+
+def test_limit_on_levels() -> None:
+    topics.validate_filter("a/b/#", max_levels=3)
+    with pytest.raises(Refused):
+        topics.validate_filter("a/b/c/#", max_levels=3)
+    topics.validate_topic("a/b/c", max_levels=3)
+    topics.validate_topic_bytes(b"a/b/c", max_levels=3)
+    with pytest.raises(TopicNameInvalid):
+        topics.validate_topic("a/b//c", max_levels=3)
+    with pytest.raises(TopicNameInvalid):
+        topics.validate_topic_bytes(b"a/b//c", max_levels=3)
+
+
+@pytest.mark.parametrize("letter", ["a", "é", "漢", "🦜"])
+def test_longest_strings(letter: str) -> None:
+    """65,535 bytes of UTF-8 are allowed, and not one more [MQTT-4.7.3-3]."""
+    width = len(letter.encode())
+    longest = letter * (topics.MAX_BYTES // width) + "x" * (topics.MAX_BYTES % width)
+    topics.validate_filter(longest)
+    topics.validate_topic(longest)
+    topics.validate_topic_bytes(longest.encode())
+    with pytest.raises(Refused):
+        topics.validate_filter(longest + "x")
+    with pytest.raises(TopicNameInvalid):
+        topics.validate_topic(longest + "x")
+    with pytest.raises(TopicNameInvalid):
+        topics.validate_topic_bytes((longest + "x").encode())
+
+
+@pytest.mark.parametrize("topic", ["", "a/+", "#", "a#", "+a", "a\0"])
+def test_topics_that_are_refused(topic: str) -> None:
+    """Wildcards are for filters [MQTT-4.7.0-1] [MQTT-3.3.2-2]; empty and U+0000 are for nobody."""
+    with pytest.raises(TopicNameInvalid) as caught:
+        topics.validate_topic(topic)
+    assert caught.value.reason_code == reasons.TOPIC_NAME_INVALID
+    with pytest.raises(TopicNameInvalid):
+        topics.validate_topic_bytes(topic.encode())
+
+
+@given(st.text(alphabet="a/+#é\0$", max_size=6))
+def test_bytes_and_text_are_judged_alike(topic: str) -> None:
+    def verdict(check: bool) -> bool:
+        try:
+            if check:
+                topics.validate_topic(topic)
+            else:
+                topics.validate_topic_bytes(topic.encode())
+        except TopicNameInvalid:
+            return False
+        return True
+
+    assert verdict(True) is verdict(False)
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "expected"),
+    [
+        ("a/b", ("", "a/b")),
+        ("$share/g/a/b", ("g", "a/b")),
+        ("$share/g//", ("g", "/")),
+        ("$share/g/#", ("g", "#")),
+        ("$share/$g/$SYS/#", ("$g", "$SYS/#")),
+        ("$share/g/$share/h/a", ("g", "$share/h/a")),
+        ("$share", ("", "$share")),
+        ("$shared/g/a", ("", "$shared/g/a")),
+        ("a/$share/g/a", ("", "a/$share/g/a")),
+    ],
+)
+def test_shared_filters(topic_filter: str, expected: tuple[str, str]) -> None:
+    assert topics.parse_shared(topic_filter) == expected
+
+
+@pytest.mark.parametrize(
+    "topic_filter",
+    [
+        "$share/",  # [MQTT-4.8.2-1], and the next
+        "$share//a",
+        "$share/g",  # [MQTT-4.8.2-2], from here on
+        "$share/g/",
+        "$share/+/a",
+        "$share/g+/a",
+        "$share/#",
+        "$share/#/a",
+        "$share/a#/a",
+    ],
+)
+def test_shared_filters_that_are_refused(topic_filter: str) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        topics.parse_shared(topic_filter)
+    assert caught.value.reason_code == reasons.TOPIC_FILTER_INVALID
+
+
+def test_levels() -> None:
+    assert topics.split("/a//") == ["", "a", "", ""]
+    assert topics.level_count("/a//") == 4
+    assert topics.level_count("a") == 1
+    assert topics.is_reserved("$SYS/x")
+    assert not topics.is_reserved("a/$SYS")

@@ -1,0 +1,1 @@
+"""The broker as its clients see it: through sockets, and nothing else."""

@@ -1,0 +1,162 @@
+"""A broker in a process of its own for the real clients, and the event loops that the embedded broker is tested on.
+
+- `daemon`: one `canopy serve` with its default settings for all tests of this folder, on a free port of 127.0.0.1. Tests keep
+  out of each other's way by names: `unique`.
+- `elapse`: lets seconds pass at a broker, by a delayed Will: an event to wait for, and no guess.
+- The tests of overload and restart embed the broker, and run on asyncio's own event loop and on uvloop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+
+import pytest
+
+pytest.register_assert_rewrite("tests.e2e.clients.contract")
+
+from tests.e2e import wire  # noqa: E402  (assertions are rewritten from here on)
+from tests.e2e.clients.drivers import PATIENCE, Driver, Opener  # noqa: E402
+from tests.e2e.conftest import Address  # noqa: E402
+
+Unique = Callable[[str], str]
+Elapse = Callable[[int], Awaitable[None]]
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+EMBEDDED = ("test_overload.py", "test_restart.py")
+"""Modules whose broker lives in the test's own event loop."""
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, LoopFactory]:
+    """Which event loops a test runs on, one after the other."""
+    del config
+    factories: dict[str, LoopFactory] = {"asyncio": asyncio.new_event_loop}
+    if item.path.name in EMBEDDED:
+        try:
+            import uvloop
+        except ImportError:
+            return factories
+        factories["uvloop"] = uvloop.new_event_loop
+    return factories
+
+
+class Daemon:
+    """A `canopy serve` with default settings that has said where it listens."""
+
+    def __init__(self, *arguments: str) -> None:
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("CANOPY_")}
+        command = [sys.executable, "-P", "-m", "broker", "serve", "--listen", "mqtt://127.0.0.1:0", *arguments]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ)
+        self.lines: list[str] = []
+        self.port = 0
+        self._listening = threading.Event()
+        # A pipe that nobody reads would stop the broker.
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        if not self._listening.wait(PATIENCE) or not self.port:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"the broker did not start to listen: {self.lines}")
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line.rstrip("\n"))
+            if line.startswith("listening on "):
+                self.port = int(line.rsplit(":", 1)[1])
+                self._listening.set()
+        self._listening.set()
+
+    @property
+    def address(self) -> Address:
+        """Where it listens."""
+        return Address("127.0.0.1", self.port)
+
+    def stop(self) -> tuple[int, list[str]]:
+        """Ask it to stop; the exit code, and what it complained of (errors and tracebacks) in its life."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            status = self.process.wait(PATIENCE)
+        finally:
+            if self.process.poll() is None:
+                self.process.kill()
+                self.process.wait()
+            self._reader.join(PATIENCE)
+            assert self.process.stderr is not None
+            self.process.stderr.close()
+        return status, [line for line in self.lines if self._is_complaint(line)]
+
+    @staticmethod
+    def _is_complaint(line: str) -> bool:
+        if line.startswith("{"):
+            return json.loads(line)["level"] in ("error", "critical")
+        return "Traceback" in line or "Error" in line or "Exception" in line
+
+
+@pytest.fixture(scope="session")
+def daemon() -> Iterator[Daemon]:
+    """The broker that the real clients talk to. It must have survived them all without an error of its own."""
+    running = Daemon()
+    try:
+        yield running
+    finally:
+        status, complaints = running.stop()
+    assert (status, complaints) == (0, [])
+
+
+@pytest.fixture
+def unique() -> Unique:
+    """Names that no other test has: letters and digits only, 23 bytes at most."""
+    run = uuid.uuid4().hex[:8]
+    numbers = itertools.count(1)
+    return lambda stem: f"{stem[:11]}{run}{next(numbers)}"
+
+
+@pytest.fixture
+async def elapse(daemon: Daemon, unique: Unique) -> AsyncIterator[Elapse]:
+    """Let seconds pass at the broker: its clock runs when a delayed Will is due."""
+
+    async def wait(seconds: int) -> None:
+        topic = unique("clock")
+        watcher = await wire.Peer.open("127.0.0.1", daemon.port)
+        ticking = await wire.Peer.open("127.0.0.1", daemon.port)
+        try:
+            await watcher.send(wire.connect(unique("watch"), keep_alive=0))
+            await watcher.expect(wire.CONNACK)
+            await watcher.subscribe(topic)
+            will = wire.Will(topic, b"now", properties=[(wire.WILL_DELAY, seconds)])
+            await ticking.send(
+                wire.connect(unique("tick"), keep_alive=0, will=will, props=[(wire.SESSION_EXPIRY, seconds + 60)])
+            )
+            await ticking.expect(wire.CONNACK)
+            ticking.abort()
+            assert (await watcher.expect(wire.PUBLISH)).payload == b"now"
+        finally:
+            ticking.abort()
+            watcher.abort()
+
+    yield wait
+
+
+@pytest.fixture
+async def opener(daemon: Daemon) -> AsyncIterator[Opener]:
+    """Connect clients; whatever state they are in, they are gone after the test."""
+    opened: list[Driver] = []
+
+    async def connect(kind: Callable[..., Driver], client_id: str, **options: object) -> Driver:
+        client = kind(daemon.port, client_id, **options)
+        opened.append(client)
+        await client.connect()
+        return client
+
+    yield connect
+    for client in opened:
+        await client.dispose()

@@ -1,0 +1,12 @@
+"""amqtt's client against the broker: MQTT 3.1.1."""
+
+from __future__ import annotations
+
+from tests.e2e.clients.amqtt_driver import Amqtt
+from tests.e2e.clients.contract import Contract, UnicodeIdentifiers
+
+
+class TestAmqtt(Contract, UnicodeIdentifiers):
+    """MQTT 3.1.1 by amqtt."""
+
+    driver = Amqtt

@@ -1,0 +1,481 @@
+"""Clients that do not keep up, or do not mean to: nobody else pays for them, and what is lost is counted.
+
+The broker is embedded, so that its queues can be looked at; all else goes over sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from broker import Broker, Settings
+from broker.core.counters import DISCONNECTED, DROP_CAUSES, FULL_BYTES, FULL_MESSAGES
+from broker.core.outbox import CONTROL_LIMIT, Outbox
+from tests.e2e import wire
+from tests.e2e.clients.frozen import Frozen, until
+from tests.e2e.wire import Peer, Will
+
+NEVER_STALLED = 600.0
+"""A stall time-out in seconds that no test reaches."""
+
+SOON = 0.8
+"""A stall time-out in seconds that tests wait for."""
+
+PAYLOAD = bytes(16_384)
+KEPT = 3600
+
+# A read of the event loop is 256 KiB at most; the smallest PUBLISH here has 10 bytes, its PUBACK 4.
+ONE_READ = 262_144
+
+Embed = Callable[..., Awaitable[Broker]]
+
+opened: list[Peer] = []
+"""Connections of the test that runs."""
+
+
+@pytest.fixture
+async def embed() -> AsyncIterator[Embed]:
+    """Start brokers; sections of settings as keywords. At the end of the test clients are cut off before the broker stops."""
+    async with AsyncExitStack() as stack:
+
+        async def start(**sections: Any) -> Broker:
+            # Nobody waits at the end for clients that do not read.
+            sections.setdefault("shutdown", {"flush_timeout": 0.0})
+            settings = Settings(listen=("mqtt://127.0.0.1:0",), **sections)
+            return await stack.enter_async_context(Broker(settings))
+
+        try:
+            yield start
+        finally:
+            for peer in opened:
+                peer.abort()
+            opened.clear()
+            Frozen.close_all()
+
+
+async def join(broker: Broker, client_id: str, *filters: str | tuple[str, int], **options: Any) -> Peer:
+    """A client that behaves."""
+    peer = await Peer.open("127.0.0.1", broker.ports[0], options.get("version", 5))
+    opened.append(peer)
+    await peer.send(wire.connect(client_id, keep_alive=0, **options))
+    peer.connack = await peer.expect(wire.CONNACK)
+    assert peer.connack.code == 0
+    if filters:
+        assert all(code < 0x80 for code in await peer.subscribe(*filters))
+    return peer
+
+
+def outbox_of(broker: Broker, client_id: str) -> Outbox:
+    """The queue of a connected client."""
+    outbox = broker.router.sessions[client_id].outbox
+    assert outbox is not None
+    return outbox
+
+
+def balance(broker: Broker, client_id: str) -> tuple[int, int]:
+    """Both sides of a session's ledger: offered; delivered, dropped and queued."""
+    session = broker.router.sessions[client_id]
+    return session.offered, session.delivered_in_all() + sum(session.dropped_by_cause()) + session.queued()
+
+
+async def fill(broker: Broker, frozen_id: str, publisher: Peer, readers: list[Peer], *, qos: int = 0) -> int:
+    """Publish at the pace of those who read, until the frozen client's queue is full; how many messages that took.
+
+    Each reader has to get every message. The frozen client's bounds hold all the time.
+    """
+    outbox = outbox_of(broker, frozen_id)
+    session = broker.router.sessions[frozen_id]
+    count = 0
+    while not any(session.dropped_by_cause()):
+        assert count < 5000, "the frozen client's queue is never full"
+        for _ in range(10):
+            count += 1
+            assert await publisher.publish("load", b"%d " % count + PAYLOAD, qos=qos) == 0
+            assert outbox.messages <= broker.settings.queue.live_messages
+            assert outbox.bytes <= broker.settings.queue.live_bytes
+        for reader in readers:
+            for number in range(count - 9, count + 1):
+                found = await reader.message()
+                assert found.payload.split(b" ", 1)[0] == b"%d" % number
+    return count
+
+
+@pytest.mark.parametrize(
+    ("queue", "cause"),
+    [
+        ({"live_messages": 20}, FULL_MESSAGES),
+        ({"live_bytes": 100_000}, FULL_BYTES),
+    ],
+    ids=["messages", "bytes"],
+)
+async def test_a_frozen_subscriber_costs_its_bounds_and_nobody_else(
+    embed: Embed, queue: dict[str, int], cause: int
+) -> None:
+    broker = await embed(queue={"stall_timeout": NEVER_STALLED, **queue}, sys={"interval": 0.2})
+    frozen = await Frozen.join(broker.ports[0], wire.connect("frozen", keep_alive=0), ("load", 0))
+    healthy = [await join(broker, f"healthy{number}", "load") for number in range(3)]
+    publisher = await join(broker, "publisher")
+    count = await fill(broker, "frozen", publisher, healthy)
+
+    session = broker.router.sessions["frozen"]
+    assert session.offered + outbox_of(broker, "frozen").offered >= count
+    dropped = session.dropped_by_cause()
+    assert dropped[cause] > 0
+    assert sum(dropped) == dropped[cause]
+    # The broker tells how many, and why.
+    watcher = await join(broker, "watcher", f"$SYS/broker/messages/dropped/{DROP_CAUSES[cause]}")
+    while int((await watcher.message()).payload) != dropped[cause]:
+        pass
+
+
+async def test_the_ledger_of_a_frozen_subscriber_is_exact(embed: Embed) -> None:
+    """offered = delivered + dropped + queued, with the client frozen, and when it reads again."""
+    broker = await embed(queue={"stall_timeout": NEVER_STALLED, "live_messages": 20})
+    frozen = await Frozen.join(broker.ports[0], wire.connect("frozen", keep_alive=0), ("load", 0))
+    reader = await join(broker, "reader", "load")
+    publisher = await join(broker, "publisher")
+    count = await fill(broker, "frozen", publisher, [reader])
+    session = broker.router.sessions["frozen"]
+    offered, accounted = balance(broker, "frozen")
+    assert (offered, accounted) == (count, count)
+    lost = sum(session.dropped_by_cause())
+
+    thawed = await frozen.thaw()
+    found = await thawed.fence()
+    assert len(found) == count - lost
+    numbers = [int(packet.payload.split(b" ", 1)[0]) for packet in found]
+    assert numbers == sorted(set(numbers))
+    assert balance(broker, "frozen") == (count, count)
+    assert session.queued() == 0
+
+
+async def test_a_frozen_subscriber_with_quality_waits_in_its_bounded_session(embed: Embed) -> None:
+    """QoS 1 and 2 wait behind the window; what the session's queue does not hold is dropped and counted."""
+    broker = await embed(
+        queue={"stall_timeout": NEVER_STALLED, "live_messages": 20, "session_messages": 30}, sys={"interval": 0.0}
+    )
+    connect = wire.connect("frozen", keep_alive=0, props=[(wire.RECEIVE_MAXIMUM, 10)])
+    frozen = await Frozen.join(broker.ports[0], connect, ("load", 1))
+    reader = await join(broker, "reader", ("load", 1))
+    publisher = await join(broker, "publisher")
+    count = await fill(broker, "frozen", publisher, [reader], qos=1)
+    session = broker.router.sessions["frozen"]
+    assert session.dropped_by_cause()[FULL_MESSAGES] == sum(session.dropped_by_cause()) == count - 40
+    assert len(session.inflight) == 10
+    assert balance(broker, "frozen") == (count, count)
+
+    thawed = await frozen.thaw()
+    numbers = [int((await thawed.message()).payload.split(b" ", 1)[0]) for _ in range(40)]
+    assert numbers == list(range(1, 41))
+
+
+@pytest.mark.parametrize("expiry", [0, KEPT], ids=["session ends", "session kept"])
+async def test_a_frozen_subscriber_is_evicted(embed: Embed, expiry: int) -> None:
+    """After the stall time-out: its Will is published, its session kept as its expiry says, and its socket is gone."""
+    broker = await embed(queue={"stall_timeout": SOON, "live_messages": 20}, sys={"interval": 0.2})
+    will = Will("wills", b"stalled")
+    connect = wire.connect("frozen", keep_alive=0, will=will, props=[(wire.SESSION_EXPIRY, expiry)])
+    frozen = await Frozen.join(broker.ports[0], connect, ("load", 0), ("wanted", 1))
+    reader = await join(broker, "reader", "load")
+    publisher = await join(broker, "publisher")
+    watcher = await join(broker, "watcher", "wills")
+    await fill(broker, "frozen", publisher, [reader])
+    assert (await watcher.message()).payload == b"stalled"
+    assert "frozen" not in [session.client_id for session in broker.router.fanout.peers]
+    await until("the socket is gone", lambda: len(broker.connections) == 3, publisher)
+    assert broker.router.counters.dropped[DISCONNECTED] >= 20
+
+    await publisher.publish("wanted", b"kept", qos=1)
+    # What the dead socket still holds is data, then its end.
+    await frozen.read_to_end()
+    back = await join(broker, "frozen", clean=False)
+    assert back.connack.session_present is (expiry > 0)
+    if expiry:
+        assert (await back.message()).payload == b"kept"
+
+
+async def test_a_frozen_subscriber_that_only_gets_a_little_is_not_evicted(embed: Embed) -> None:
+    """A client that has nothing to take is not stalled, however long it says nothing."""
+    broker = await embed(queue={"stall_timeout": 0.2}, sys={"interval": 0.0})
+    quiet = await Frozen.join(broker.ports[0], wire.connect("quiet", keep_alive=0), ("load", 0))
+    publisher = await join(broker, "publisher")
+    clock = await join(broker, "clock", "clock")
+    await publisher.publish("load", b"a little")
+    ticking = await join(
+        broker, "ticking", will=Will("clock", b"", properties=[(wire.WILL_DELAY, 1)]), props=[(wire.SESSION_EXPIRY, 9)]
+    )
+    ticking.abort()
+    await clock.message()
+    assert "quiet" in broker.router.sessions
+    thawed = await quiet.thaw()
+    assert [packet.payload for packet in await thawed.fence()] == [b"a little"]
+
+
+async def test_a_slow_subscriber_is_not_evicted_and_loses_nothing(embed: Embed) -> None:
+    """Progress, however slow, is no stall: a megabyte taken in small sips over several stall time-outs."""
+    broker = await embed(queue={"stall_timeout": 0.5, "live_messages": 5}, sys={"interval": 0.0})
+    slow = await Frozen.join(broker.ports[0], wire.connect("slow", keep_alive=0), ("load", 1))
+    publisher = await join(broker, "publisher")
+    count = 600
+    for number in range(count):
+        assert await publisher.publish("load", b"%d " % number + PAYLOAD[:8000], qos=1) == 0
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    taken = bytearray()
+    async with asyncio.timeout(wire.TIMEOUT):
+        while loop.time() < started + 4 * broker.settings.queue.stall_timeout:
+            taken += await loop.sock_recv(slow.socket, 4096)
+            await asyncio.sleep(0.02)  # this is what makes it slow
+    assert "slow" in broker.router.sessions
+    # The rest at full speed, with its acknowledgements.
+    numbers: list[int] = []
+    async with asyncio.timeout(wire.TIMEOUT):
+        while len(numbers) < count:
+            for packet_id, payload in _publishes(taken):
+                numbers.append(int(payload.split(b" ", 1)[0]))
+                await loop.sock_sendall(slow.socket, wire.ack(wire.PUBACK, packet_id))
+            if len(numbers) < count:
+                data = await loop.sock_recv(slow.socket, 65_536)
+                assert data, f"closed after {len(numbers)} of {count} messages"
+                taken += data
+    assert numbers == list(range(count))
+
+
+def _publishes(buffer: bytearray) -> list[tuple[int, bytes]]:
+    """Packet identifier and payload of each whole QoS 1 PUBLISH at the start of a buffer, which is used up."""
+    found = []
+    while len(buffer) > 5:
+        length = shift = 0
+        at = 1
+        while True:
+            digit = buffer[at]
+            length |= (digit & 0x7F) << shift
+            shift += 7
+            at += 1
+            if not digit & 0x80:
+                break
+        if len(buffer) < at + length:
+            break
+        assert buffer[0] & 0xF6 == 0x32, buffer[:8].hex()
+        packet = wire.parse(wire.PUBLISH, buffer[0] & 15, bytes(buffer[at : at + length]), 5)
+        assert packet.packet_id is not None
+        found.append((packet.packet_id, packet.payload))
+        del buffer[: at + length]
+    return found
+
+
+@pytest.mark.parametrize("kind", ["PUBLISH", "PINGREQ", "SUBSCRIBE"])
+async def test_who_does_not_read_answers_is_not_read_from(embed: Embed, kind: str) -> None:
+    """Acknowledgements are never dropped, so the client that causes them without end has to wait; no other has."""
+    broker = await embed(queue={"stall_timeout": NEVER_STALLED})
+    flooder = await Frozen.join(broker.ports[0], wire.connect("flooder", version=4, keep_alive=0), version=4)
+    other = await join(broker, "other", "news")
+    requests = {
+        "PUBLISH": [wire.publish("flood", b"", version=4, qos=1, packet_id=1 + i % 1000) for i in range(1000)],
+        "PINGREQ": [wire.PING] * 1000,
+        "SUBSCRIBE": [wire.subscribe(1 + i, [("flood", 0)], version=4) for i in range(1000)],
+    }[kind]
+    size = len(requests[0])
+    answer = 2 if kind == "PINGREQ" else 5 if kind == "SUBSCRIBE" else 4
+    block = b"".join(requests)
+    outbox = outbox_of(broker, "flooder")
+    (connection,) = [found for found in broker.connections if found.outbox is outbox]
+
+    def pending() -> int:
+        return outbox.control_bytes + connection.transport.get_write_buffer_size()
+
+    bound = CONTROL_LIMIT + ONE_READ // size * answer + 2 * broker.settings.queue.write_batch_bytes
+    rest = block
+    blocked = 0
+    while blocked < 20:
+        assert flooder.sent < 200_000_000, "the broker reads without end from a client that does not read"
+        went = flooder.push(rest)
+        rest = rest[went:] or block
+        # Served while the flood is on, and the reason why the broker has had its turn.
+        await other.fence()
+        assert pending() <= bound
+        blocked = 0 if went else blocked + 1
+    assert outbox.congested
+    await other.publish("news", b"still served")
+    assert [packet.payload for packet in await other.fence()] == []
+
+    # Once it reads, every request is answered.
+    if rest is not block:
+        writing = asyncio.create_task(flooder.send(rest))
+    else:
+        writing = asyncio.create_task(flooder.send(b""))
+    expected = (flooder.sent + (len(rest) if rest is not block else 0)) // size
+    answers = await flooder.read(expected * answer)
+    await writing
+    kinds = {"PUBLISH": wire.PUBACK, "PINGREQ": wire.PINGRESP, "SUBSCRIBE": wire.SUBACK}
+    assert {answers[at] >> 4 for at in range(0, len(answers), answer)} == {kinds[kind]}
+
+
+async def test_who_never_reads_answers_is_evicted(embed: Embed) -> None:
+    broker = await embed(queue={"stall_timeout": SOON})
+    connect = wire.connect("flooder", version=4, keep_alive=0, will=Will("wills", b"stalled"))
+    flooder = await Frozen.join(broker.ports[0], connect, version=4)
+    watcher = await join(broker, "watcher", "wills")
+    outbox = outbox_of(broker, "flooder")
+    block = wire.PING * 1000
+    rest = block
+    while not outbox.congested:
+        rest = rest[flooder.push(rest) :] or block
+        await watcher.send(wire.PING)
+        await watcher.wait_for(wire.PINGRESP)
+    assert (await watcher.message()).payload == b"stalled"
+    await until("the socket is gone", lambda: len(broker.connections) == 1, watcher)
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+async def test_ten_thousand_retained_messages_for_a_slow_reader(embed: Embed, qos: int) -> None:
+    """Streamed at the reader's pace through a small queue: none lost, none twice, and live traffic goes on."""
+    count = 10_000
+    broker = await embed(queue={"stall_timeout": NEVER_STALLED, "live_messages": 50}, sys={"interval": 0.0})
+    publisher = await join(broker, "publisher")
+    size = 300
+    await publisher.send(
+        *(wire.publish(f"shelf/{number}", b"%d " % number + bytes(size), retain=True) for number in range(count))
+    )
+    assert await publisher.fence() == []
+    # QoS 0 publishes are retained as QoS 0; a second pass raises them.
+    if qos:
+        for start in range(0, count, 1000):
+            for number in range(start, start + 1000):
+                payload = b"%d " % number + bytes(size)
+                publisher.writer.write(
+                    wire.publish(f"shelf/{number}", payload, qos=qos, packet_id=number % 1000 + 1, retain=True)
+                )
+            for _ in range(1000):
+                found = await publisher.expect(wire.PUBACK if qos == 1 else wire.PUBREC)
+                if qos == 2:
+                    assert found.packet_id is not None
+                    publisher.writer.write(wire.ack(wire.PUBREL, found.packet_id))
+            if qos == 2:
+                for _ in range(1000):
+                    await publisher.expect(wire.PUBCOMP)
+    assert len(broker.router.retained) == count
+
+    slow = await Frozen.join(broker.ports[0], wire.connect("slow", keep_alive=0))
+    await slow.send(wire.subscribe(1, [("shelf/#", qos)]))
+    session = broker.router.sessions["slow"]
+    await until("the stream has begun", lambda: session.streams is not None, publisher)
+    reader = await join(broker, "reader", "news")
+    for number in range(100):
+        await publisher.publish("news", b"%d" % number)
+        assert (await reader.message()).payload == b"%d" % number
+    assert outbox_of(broker, "slow").messages <= 50
+    assert session.streams is not None, "ten thousand messages went without anybody reading them"
+
+    thawed = await slow.thaw()
+    await thawed.expect(wire.SUBACK)
+    seen: set[str] = set()
+    for _ in range(count):
+        found = await thawed.wait_for(wire.PUBLISH)
+        assert found.retain
+        assert found.qos == qos
+        assert found.topic not in seen
+        seen.add(found.topic)
+        if found.packet_id is not None:
+            thawed.writer.write(wire.ack(wire.PUBACK if qos == 1 else wire.PUBREC, found.packet_id))
+            if qos == 2:
+                thawed.writer.write(wire.ack(wire.PUBCOMP, found.packet_id))
+    assert seen == {f"shelf/{number}" for number in range(count)}
+    await thawed.send(wire.PING)
+    while (after := await thawed.recv()).kind != wire.PINGRESP:
+        assert after.kind == wire.PUBREL
+    assert sum(session.dropped_by_cause()) == 0
+
+
+HALF_A_CONNECT = wire.connect("half")[:-2]
+
+
+@pytest.mark.parametrize("data", [b"", b"\x10", HALF_A_CONNECT], ids=["nothing", "one byte", "half a CONNECT"])
+async def test_a_half_open_connection_is_closed(embed: Embed, data: bytes) -> None:
+    """[MQTT-3.1.4-5] leaves the time to the server: `limits.connect_timeout`."""
+    broker = await embed(limits={"connect_timeout": 0.3})
+    mute = [await Frozen.open(broker.ports[0]) for _ in range(20)]
+    for connection in mute:
+        await connection.send(data)
+    other = await join(broker, "other")
+    await until("all connections were made", lambda: len(broker.connections) == 21, other)
+    for connection in mute:
+        assert await connection.read_to_end() == b""
+        connection.close()
+    await until("their sockets are gone", lambda: len(broker.connections) == 1, other)
+    assert list(broker.router.sessions) == ["other"]
+
+
+async def test_dripping_bytes_do_not_keep_a_connection_half_open(embed: Embed) -> None:
+    broker = await embed(limits={"connect_timeout": 0.3})
+    other = await join(broker, "other")
+    dripping = await Frozen.open(broker.ports[0])
+    await dripping.send(b"\x10\xff\xff\x03")
+    ended = asyncio.create_task(dripping.read_to_end())
+    async with asyncio.timeout(wire.TIMEOUT):
+        while not ended.done():
+            try:
+                dripping.push(b"\x00")
+            except (ConnectionResetError, BrokenPipeError):
+                break
+            await other.fence()
+    assert await ended == b""
+
+
+@pytest.mark.parametrize("version", [4, 5], ids=["3.1.1", "5.0"])
+async def test_takeover_in_the_middle_of_a_stalled_write(embed: Embed, version: int) -> None:
+    """The newcomer does not wait for the frozen one, gets what that one did not acknowledge, and outlives its end."""
+    broker = await embed(queue={"stall_timeout": NEVER_STALLED, "live_messages": 50}, sys={"interval": 0.0})
+    expiry = [(wire.SESSION_EXPIRY, KEPT)] if version == 5 else []
+    connect = wire.connect("twin", version=version, clean=False, keep_alive=0, props=expiry)
+    frozen = await Frozen.join(broker.ports[0], connect, ("load", 1), version=version)
+    publisher = await join(broker, "publisher")
+    outbox = outbox_of(broker, "twin")
+    count = 0
+    while outbox.messages < 50:
+        assert count < 1000
+        count += 1
+        assert await publisher.publish("load", b"%d " % count + PAYLOAD, qos=1) == 0
+
+    newcomer = await join(broker, "twin", version=version, clean=False, props=expiry)
+    assert newcomer.connack.session_present
+    numbers = [int((await newcomer.message()).payload.split(b" ", 1)[0]) for _ in range(count)]
+    assert numbers == list(range(1, count + 1))
+
+    await frozen.read_to_end()
+    await until("the old socket is gone", lambda: len(broker.connections) == 2, publisher)
+    assert await publisher.publish("load", b"%d " % (count + 1), qos=1) == 0
+    assert (await newcomer.message()).payload == b"%d " % (count + 1)
+
+
+async def test_a_frozen_client_that_is_never_read_from_again_is_reset_after_a_takeover(embed: Embed) -> None:
+    """The old socket does not linger when nobody takes what it holds."""
+    broker = await embed(queue={"stall_timeout": NEVER_STALLED, "live_messages": 50}, sys={"interval": 0.0})
+    frozen = await Frozen.join(broker.ports[0], wire.connect("twin", keep_alive=0), ("load", 0))
+    publisher = await join(broker, "publisher")
+    await fill(broker, "twin", publisher, [])
+    newcomer = await join(broker, "twin")
+    await until("the old socket is gone", lambda: len(broker.connections) == 2, publisher)
+    await newcomer.fence()
+
+
+async def test_a_hundred_frozen_clients_and_a_healthy_one(embed: Embed) -> None:
+    broker = await embed(queue={"stall_timeout": NEVER_STALLED, "live_messages": 20}, sys={"interval": 0.0})
+    crowd = [
+        await Frozen.join(broker.ports[0], wire.connect(f"frozen{number}", keep_alive=0), ("load", 0))
+        for number in range(100)
+    ]
+    reader = await join(broker, "reader", "load")
+    publisher = await join(broker, "publisher")
+    await fill(broker, "frozen0", publisher, [reader])
+    for number in range(100):
+        outbox = outbox_of(broker, f"frozen{number}")
+        assert outbox.messages <= 20
+    for connection in crowd:
+        connection.close()
+    await until("their sockets are gone", lambda: len(broker.connections) == 2, publisher)
+    assert len(broker.router.fanout.peers) == 2

@@ -1,0 +1,462 @@
+"""MQTT 5.0 properties: passed on, obeyed, limited, refused (chapters 2.2.2, 3.1.2.11, 3.2.2.3 and 3.3.2.3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e import wire
+from tests.e2e.conformance.conftest import Joined, Opened, Unique
+from tests.e2e.conformance.outcomes import MALFORMED, PROTOCOL_ERROR, UNREADABLE, alive, refused, thrown_out
+from tests.e2e.conftest import StartBroker
+from tests.e2e.wire import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, UNSUBACK, Packet, Peer, Properties, Will
+
+# Sections 3.3.2.3.2 to 3.3.2.3.9: what a PUBLISH may carry from end to end.
+CARRIED: list[tuple[str, wire.Property]] = [
+    ("[MQTT-3.3.2-4]", (wire.PAYLOAD_FORMAT, 0)),
+    ("[MQTT-3.3.2-4]", (wire.PAYLOAD_FORMAT, 1)),
+    ("[MQTT-3.3.2-20]", (wire.CONTENT_TYPE, "application/x; v=\u00e5")),
+    ("[MQTT-3.3.2-20]", (wire.CONTENT_TYPE, "")),
+    ("[MQTT-3.3.2-15]", (wire.RESPONSE_TOPIC, "answers/\ufeffhere")),
+    ("[MQTT-3.3.2-16]", (wire.CORRELATION_DATA, bytes(range(256)) * 4)),
+    ("[MQTT-3.3.2-16]", (wire.CORRELATION_DATA, b"")),
+    ("[MQTT-3.3.2-17]", (wire.USER_PROPERTY, ("name", "value"))),
+    ("[MQTT-3.3.2-17]", (wire.USER_PROPERTY, ("", ""))),
+]
+
+
+@pytest.mark.parametrize(("tag", "item"), CARRIED)
+@pytest.mark.parametrize("qos", [0, 1])
+async def test_one_property_passed_on(joined: Joined, unique: Unique, tag: str, item: wire.Property, qos: int) -> None:
+    """Unchanged, live and retained; a 3.1.1 subscriber gets the message without it."""
+    assert tag
+    topic = unique("t")
+    new, old, source = await joined(), await joined(version=4), await joined()
+    for peer in (new, old):
+        await peer.subscribe((topic, qos))
+    await source.publish(topic, b"text", qos=qos, retain=True, props=[item])
+    assert (await new.message()).properties == [item]
+    assert (await old.message()).payload == b"text"
+    late = await joined()
+    await late.subscribe((topic, qos))
+    assert (await late.message()).properties == [item]
+
+
+async def test_all_properties_at_once(joined: Joined, unique: Unique) -> None:
+    """User properties keep their order and their doubles. [MQTT-3.3.2-17] [MQTT-3.3.2-18] [MQTT-1.5.7-1]"""
+    topic = unique("t")
+    target, source = await joined(), await joined()
+    await target.subscribe((topic, 2))
+    user: Properties = [
+        (wire.USER_PROPERTY, pair)
+        for pair in [("z", "1"), ("a", "2"), ("z", "1"), ("", "x"), ("m\u00e4", "\U0001f600")]
+    ]
+    single: Properties = [
+        (wire.PAYLOAD_FORMAT, 1),
+        (wire.CONTENT_TYPE, "text/plain"),
+        (wire.RESPONSE_TOPIC, "a/b"),
+        (wire.CORRELATION_DATA, b"\0\1"),
+    ]
+    for qos in (0, 1, 2):
+        mixed = [user[0], *single[:2], *user[1:3], *single[2:], *user[3:]]
+        await source.publish(topic, b"text", qos=qos, props=mixed)
+        found = await target.message()
+        assert [item for item in found.properties if item[0] == wire.USER_PROPERTY] == user
+        assert sorted(item[0] for item in found.properties) == sorted(item[0] for item in mixed)
+        for item in single:
+            assert found.get(item[0]) == item[1]
+
+
+async def test_no_properties(joined: Joined, unique: Unique) -> None:
+    """What has none says so by a length of zero, in every packet. [MQTT-2.2.2-1]"""
+    topic = unique("t")
+    peer = await joined()
+    await peer.subscribe((topic, 1))  # SUBACK, PUBLISH, PUBACK and UNSUBACK are taken apart by the reader
+    await peer.send(wire.publish(topic, b"x", qos=1, packet_id=40))
+    found = {one.kind: one for one in [await peer.recv(), await peer.recv()]}
+    assert found.keys() == {PUBACK, PUBLISH}
+    assert found[PUBLISH].properties == []
+    assert found[PUBLISH].size == 2 + 2 + len(topic) + 2 + 1 + 1
+    await peer.unsubscribe(topic)
+
+
+async def test_lengths_take_as_few_bytes_as_they_need(joined: Joined, unique: Unique) -> None:
+    """Remaining lengths, property lengths and subscription identifiers around each border; the reader insists.
+
+    [MQTT-1.5.5-1]
+    """
+    topic = unique("t")
+    peer = await joined()
+    for identifier in (127, 128, 16_383, 16_384, 2_097_151, 2_097_152):
+        await peer.subscribe(topic, props=[(wire.SUBSCRIPTION_ID, identifier)])
+        await peer.send(wire.publish(topic, b"x"))
+        assert (await peer.message()).get(wire.SUBSCRIPTION_ID) == identifier
+    for length in (*range(90, 130), *range(16_340, 16_390, 7), 65_535):
+        await peer.send(wire.publish(topic, b"", props=[(wire.CORRELATION_DATA, b"c" * length)]))
+        assert (await peer.message()).get(wire.CORRELATION_DATA) == b"c" * length
+        await peer.send(wire.publish(topic, b"p" * length))
+        assert (await peer.message()).payload == b"p" * length
+
+
+# ---------------------------------------------------------------------------------------------------------- topic alias
+
+
+async def test_topic_aliases_from_the_client(joined: Joined, unique: Unique) -> None:
+    """Every alias from 1 to the maximum works, may be given a new topic, and is the client's own; subscribers see none.
+
+    [MQTT-3.3.2-12]
+    """
+    stem = unique("t")
+    watcher, peer, other = await joined(), await joined(), await joined()
+    await watcher.subscribe(f"{stem}/#")
+    largest = peer.connack.number(wire.TOPIC_ALIAS_MAXIMUM)
+    for alias in (1, 2, largest):
+        for sender, end in ((peer, "a"), (other, "b"), (peer, "c")):
+            name = f"{stem}/{end}/{alias}"
+            await sender.send(wire.publish(name, b"1", props=[(wire.TOPIC_ALIAS, alias)]))
+            await sender.send(wire.publish("", b"2", props=[(wire.TOPIC_ALIAS, alias)]))
+            for payload in (b"1", b"2"):
+                found = await watcher.message()
+                assert (found.topic, found.payload, found.properties) == (name, payload, [])
+    for number in range(1, largest + 1):
+        await peer.send(wire.publish(f"{stem}/{number}", props=[(wire.TOPIC_ALIAS, number)]))
+        assert (await watcher.message()).topic == f"{stem}/{number}"
+    for number in range(1, largest + 1):
+        await peer.send(wire.publish("", props=[(wire.TOPIC_ALIAS, number)]))
+        assert (await watcher.message()).topic == f"{stem}/{number}"
+
+
+async def test_topic_aliases_end_with_the_connection(joined: Joined, unique: Unique) -> None:
+    """A resumed session has none. [MQTT-3.3.2-7]"""
+    topic, name = unique("t"), unique("c")
+    watcher = await joined()
+    await watcher.subscribe(topic)
+    keep: Properties = [(wire.SESSION_EXPIRY, 60)]
+    peer = await joined(name, props=keep)
+    await peer.send(wire.publish(topic, b"x", props=[(wire.TOPIC_ALIAS, 1)]))
+    await watcher.message()
+    peer.abort()
+    peer = await joined(name, clean=False, props=keep)
+    assert peer.connack.session_present
+    await peer.send(wire.publish("", b"y", props=[(wire.TOPIC_ALIAS, 1)]))
+    assert await thrown_out(peer, [PROTOCOL_ERROR, 0x94]) == []
+    await alive(watcher)
+
+
+async def test_a_topic_alias_out_of_bounds(joined: Joined, start_broker: StartBroker) -> None:
+    """0, or above the maximum: DISCONNECT 0x94. [MQTT-3.3.2-8] [MQTT-3.3.2-9] [MQTT-3.2.2-17]"""
+    at = await start_broker(mqtt={"topic_alias_maximum": 5})
+    for alias in (0, 6, 65_535):
+        peer = await joined(at=at)
+        assert peer.connack.number(wire.TOPIC_ALIAS_MAXIMUM) == 5
+        await peer.send(wire.publish("t", b"x", props=[(wire.TOPIC_ALIAS, alias)]))
+        assert await thrown_out(peer, [0x94]) == []
+
+
+async def test_a_server_without_topic_aliases(joined: Joined, start_broker: StartBroker) -> None:
+    """[MQTT-3.2.2-18]"""
+    at = await start_broker(mqtt={"topic_alias_maximum": 0})
+    peer = await joined(at=at)
+    assert peer.connack.get(wire.TOPIC_ALIAS_MAXIMUM) in (None, 0)
+    await peer.send(wire.publish("t", b"x", props=[(wire.TOPIC_ALIAS, 1)]))
+    assert await thrown_out(peer, [0x94]) == []
+
+
+async def test_a_topic_alias_that_stands_for_nothing(joined: Joined) -> None:
+    """An empty topic name with an alias never set, or with none at all (section 3.3.2.3.4). [MQTT-4.13.1-1]"""
+    for props in ([(wire.TOPIC_ALIAS, 3)], []):
+        peer = await joined()
+        await peer.send(wire.publish("", b"x", props=props))
+        assert await thrown_out(peer, [PROTOCOL_ERROR, 0x94]) == []
+
+
+@pytest.mark.parametrize("allowed", [0, 2])
+async def test_topic_aliases_to_the_client(
+    joined: Joined, start_broker: StartBroker, unique: Unique, allowed: int
+) -> None:
+    """No alias above what the client takes, none where it takes none; with them, every topic still comes out right.
+
+    [MQTT-3.1.2-26] [MQTT-3.1.2-27] [MQTT-3.3.2-11] [MQTT-3.3.2-8]
+    """
+    at = await start_broker(mqtt={"topic_alias_outbound": 10})
+    stem = unique("t")
+    peer = await joined(props=[(wire.TOPIC_ALIAS_MAXIMUM, allowed)] if allowed else [], at=at)
+    await peer.subscribe((f"{stem}/#", 1))
+    source = await joined(version=4, at=at)
+    aliases: dict[int, str] = {}
+    names = [f"{stem}/{number % 4}" for number in range(40)]
+    for index, name in enumerate(names):
+        await source.publish(name, str(index).encode(), qos=index % 2)
+    for index, name in enumerate(names):
+        found = await peer.message()
+        alias = found.get(wire.TOPIC_ALIAS)
+        if alias is not None:
+            assert isinstance(alias, int)
+            assert 1 <= alias <= allowed
+            aliases[alias] = found.topic or aliases[alias]
+            found.topic = aliases[alias]
+        assert (found.topic, found.payload) == (name, str(index).encode())
+    if not allowed:
+        assert not aliases
+
+
+# -------------------------------------------------------------------------------------------------- maximum packet size
+
+
+async def test_the_clients_maximum_packet_size(joined: Joined, unique: Unique) -> None:
+    """What is too large is not sent, does not wait, and takes no place; what fits exactly comes.
+
+    [MQTT-3.1.2-24] [MQTT-3.1.2-25]
+    """
+    topic = unique("t")
+    size = 200
+    peer = await joined(props=[(wire.MAXIMUM_PACKET_SIZE, size), (wire.RECEIVE_MAXIMUM, 1)])
+    await peer.subscribe((topic, 2))
+    source = await joined()
+    for qos in (0, 1, 2):
+        overhead = len(wire.publish(topic, b"x" * 150, qos=qos, packet_id=1 if qos else None)) - 150
+        for length in (size - overhead + 1, 10_000, size - overhead):
+            assert await source.publish(topic, b"x" * length, qos=qos) in (0, 0x10)
+        found = await peer.message()
+        assert (found.size, found.qos) == (size, qos)
+    await alive(peer)
+
+
+async def test_too_large_for_one_of_two(joined: Joined, unique: Unique) -> None:
+    """The other subscriber gets it. [MQTT-3.1.2-24] [MQTT-3.1.2-25]"""
+    topic, name = unique("t"), unique("c")
+    keep: Properties = [(wire.SESSION_EXPIRY, 60)]
+    small, large = await joined(name, props=[*keep, (wire.MAXIMUM_PACKET_SIZE, 100)]), await joined()
+    for peer in (small, large):
+        await peer.subscribe((topic, 1))
+    await large.publish(topic, b"x" * 500, qos=1)
+    assert len((await large.message()).payload) == 500
+    await alive(small)
+    small.abort()
+    await alive(await joined(name, clean=False, props=[*keep, (wire.MAXIMUM_PACKET_SIZE, 100)]))
+
+
+async def answers(peer: Peer, topic: str) -> list[Packet]:
+    """One of each packet that a broker answers with, for good requests and for bad ones."""
+    found = [peer.connack]
+    await peer.send(
+        wire.subscribe(1, [(topic, 2), ("bad/#/filter", 0)]),
+        wire.unsubscribe(2, ["never/had", topic]),
+        wire.publish(topic, b"x", qos=1, packet_id=3),
+        wire.publish(topic, b"x", qos=2, packet_id=4),
+        wire.ack(PUBREL, 4),
+        wire.ack(PUBREL, 5),
+        wire.ack(PUBREC, 6),
+        wire.PING,
+    )
+    while (one := await peer.recv()).kind != wire.PINGRESP:
+        found.append(one)
+    assert {SUBACK, UNSUBACK, PUBACK, PUBREC, PUBCOMP, PUBREL} <= {one.kind for one in found}
+    await peer.send(wire.packet(wire.SUBSCRIBE, 2, b"\0\7\0"))
+    found += await peer.closed()
+    return found
+
+
+async def test_answers_fit_the_clients_maximum(opened: Opened, unique: Unique) -> None:
+    """Reason strings and user properties are left out where they would make an answer too large for the client.
+
+    [MQTT-3.2.2-19] [MQTT-3.2.2-20] [MQTT-3.4.2-2] [MQTT-3.4.2-3] [MQTT-3.5.2-2] [MQTT-3.5.2-3] [MQTT-3.6.2-2]
+    [MQTT-3.6.2-3] [MQTT-3.7.2-2] [MQTT-3.7.2-3] [MQTT-3.9.2-1] [MQTT-3.9.2-2] [MQTT-3.11.2-1] [MQTT-3.11.2-2]
+    [MQTT-3.14.2-3] [MQTT-3.14.2-4] [MQTT-3.1.2-24]
+    """
+    first = await opened()
+    await first.send(wire.connect(unique("c")))
+    needed = (await first.expect(wire.CONNACK)).size  # what this broker has to announce, with nothing to explain
+    for size in (needed, needed + 7):
+        peer = await opened()
+        await peer.send(wire.connect(unique("c"), props=[(wire.MAXIMUM_PACKET_SIZE, size)]))
+        peer.connack = await peer.expect(wire.CONNACK)
+        for one in await answers(peer, "t"):
+            assert one.size <= size, one
+        refused_one = await opened()
+        await refused_one.send(wire.connect("c", props=[(wire.MAXIMUM_PACKET_SIZE, size), (wire.AUTH_METHOD, "none")]))
+        assert [one.size <= size for one in await refused_one.closed()] == [True]
+
+
+async def test_no_problem_information(joined: Joined, unique: Unique) -> None:
+    """Request Problem Information 0: a reason string or user property is on CONNACK and DISCONNECT at most.
+
+    On a PUBLISH the user properties are the publisher's, and stay. [MQTT-3.1.2-29]
+    """
+    topic = unique("t")
+    peer = await joined(props=[(wire.REQUEST_PROBLEM, 0)])
+    await peer.subscribe(topic)
+    await (await joined()).publish(topic, b"x", props=[(wire.USER_PROPERTY, ("k", "v"))])
+    assert (await peer.message()).all(wire.USER_PROPERTY) == [("k", "v")]
+    for one in await answers(peer, topic):
+        if one.kind not in (wire.CONNACK, wire.DISCONNECT, PUBLISH):
+            assert one.properties == [], one
+
+
+# -------------------------------------------------------------------------------------------------------------- refused
+
+_LONG = b"\0\0\0\1"
+_SHORT = b"\0\1"
+_STR = wire.string("s")
+_BAD = wire.string(b"\xff")
+_PAIR = wire.string("k") + wire.string("v")
+
+# (what is wrong, the properties as bytes, the codes): CONNECT
+BAD_ON_CONNECT = [
+    ("unknown property", b"\x7f\0", UNREADABLE),
+    ("unknown property of two bytes", b"\x80\x01\0", UNREADABLE),
+    ("Session Expiry Interval twice", (b"\x11" + _LONG) * 2, [PROTOCOL_ERROR]),
+    ("Receive Maximum twice", (b"\x21" + _SHORT) * 2, [PROTOCOL_ERROR]),
+    ("Receive Maximum 0", b"\x21\0\0", [PROTOCOL_ERROR]),
+    ("Maximum Packet Size twice", (b"\x27" + _LONG) * 2, [PROTOCOL_ERROR]),
+    ("Maximum Packet Size 0", b"\x27\0\0\0\0", [PROTOCOL_ERROR]),
+    ("Topic Alias Maximum twice", (b"\x22" + _SHORT) * 2, [PROTOCOL_ERROR]),
+    ("Request Response Information 2", b"\x19\2", [PROTOCOL_ERROR]),
+    ("Request Response Information twice", b"\x19\1\x19\1", [PROTOCOL_ERROR]),
+    ("Request Problem Information 2", b"\x17\2", [PROTOCOL_ERROR]),
+    ("Request Problem Information twice", b"\x17\1\x17\1", [PROTOCOL_ERROR]),
+    ("Authentication Method twice", (b"\x15" + _STR) * 2, [PROTOCOL_ERROR]),
+    ("Authentication Data without method", b"\x16" + _STR, [PROTOCOL_ERROR]),
+    ("a property of PUBLISH", b"\x23" + _SHORT, UNREADABLE),
+    ("a property of CONNACK", b"\x24\1", UNREADABLE),
+    ("a property of the will", b"\x18" + _LONG, UNREADABLE),
+    ("a property of SUBSCRIBE", b"\x0b\1", UNREADABLE),
+    ("cut short", b"\x11\0\0\0", UNREADABLE),
+    ("a user property without value [MQTT-1.5.7-1]", b"\x26" + _STR, UNREADABLE),
+    ("a user property whose name is no UTF-8 [MQTT-1.5.7-1]", b"\x26" + _BAD + _STR, UNREADABLE),
+    ("a user property whose value is no UTF-8 [MQTT-1.5.7-1]", b"\x26" + _STR + _BAD, UNREADABLE),
+    ("a user property with a null [MQTT-1.5.7-1]", b"\x26" + _STR + wire.string("\0"), UNREADABLE),
+    ("an authentication method that is no UTF-8 [MQTT-1.5.4-1]", b"\x15" + _BAD, UNREADABLE),
+]
+
+
+@pytest.mark.parametrize(("wrong", "raw", "codes"), BAD_ON_CONNECT, ids=[case[0] for case in BAD_ON_CONNECT])
+async def test_bad_properties_on_connect(opened: Opened, wrong: str, raw: bytes, codes: list[int]) -> None:
+    """They refuse the CONNECT. [MQTT-3.1.4-1] [MQTT-4.13.1-1]"""
+    assert wrong
+    peer = await opened()
+    head = wire.string("MQTT") + b"\x05\x02\0\0" + wire.varint(len(raw)) + raw + wire.string("c")
+    await peer.send(wire.packet(wire.CONNECT, 0, head))
+    await refused(peer, codes)
+
+
+# The same for PUBLISH.
+BAD_ON_PUBLISH = [
+    ("unknown property", b"\x7f\0", UNREADABLE),
+    ("Payload Format Indicator 2", b"\1\2", UNREADABLE),
+    ("Payload Format Indicator twice", b"\1\1\1\1", [PROTOCOL_ERROR]),
+    ("Message Expiry Interval twice", (b"\2" + _LONG) * 2, [PROTOCOL_ERROR]),
+    ("Topic Alias twice", (b"\x23" + _SHORT) * 2, [PROTOCOL_ERROR]),
+    ("Response Topic twice", (b"\x08" + _STR) * 2, [PROTOCOL_ERROR]),
+    ("Correlation Data twice", (b"\x09" + _STR) * 2, [PROTOCOL_ERROR]),
+    ("Content Type twice", (b"\x03" + _STR) * 2, [PROTOCOL_ERROR]),
+    ("Response Topic # [MQTT-3.3.2-14]", b"\x08" + wire.string("a/#"), [*UNREADABLE, 0x90]),
+    ("Response Topic + [MQTT-3.3.2-14]", b"\x08" + wire.string("+/a"), [*UNREADABLE, 0x90]),
+    ("Response Topic no UTF-8 [MQTT-3.3.2-13]", b"\x08" + _BAD, UNREADABLE),
+    ("Content Type no UTF-8 [MQTT-3.3.2-19]", b"\x03" + _BAD, UNREADABLE),
+    ("Content Type with a null [MQTT-3.3.2-19]", b"\x03" + wire.string("a\0"), UNREADABLE),
+    ("user property no UTF-8 [MQTT-1.5.7-1]", b"\x26" + _STR + _BAD, UNREADABLE),
+    ("a property of CONNECT", b"\x11" + _LONG, UNREADABLE),
+    ("Will Delay Interval", b"\x18" + _LONG, UNREADABLE),
+    ("Reason String", b"\x1f" + _STR, UNREADABLE),
+    ("cut short", b"\2\0\0", UNREADABLE),
+]
+
+
+@pytest.mark.parametrize(("wrong", "raw", "codes"), BAD_ON_PUBLISH, ids=[case[0] for case in BAD_ON_PUBLISH])
+@pytest.mark.parametrize("qos", [0, 1])
+async def test_bad_properties_on_publish(
+    joined: Joined, unique: Unique, wrong: str, raw: bytes, codes: list[int], qos: int
+) -> None:
+    """They end the connection, and nobody gets the message. [MQTT-4.13.1-1]"""
+    assert wrong
+    topic = unique("t")
+    watcher, peer = await joined(), await joined()
+    await watcher.subscribe(topic)
+    head = wire.string(topic) + (b"\0\1" if qos else b"") + wire.varint(len(raw)) + raw
+    await peer.send(wire.packet(PUBLISH, qos << 1, head + b"x"))
+    assert await thrown_out(peer, codes) == []
+    await alive(watcher)
+
+
+# (packet, what is wrong with it, codes)
+BAD_ELSEWHERE = [
+    ("SUBSCRIBE", "Subscription Identifier twice", wire.SUBSCRIBE, 2, b"\0\1\4\x0b\1\x0b\2\0\1t\0", [PROTOCOL_ERROR]),
+    ("SUBSCRIBE", "Reason String", wire.SUBSCRIBE, 2, b"\0\1\4\x1f\0\1s\0\1t\0", UNREADABLE),
+    ("UNSUBSCRIBE", "Subscription Identifier", wire.UNSUBSCRIBE, 2, b"\0\1\2\x0b\1\0\1t", UNREADABLE),
+    ("PUBACK", "Reason String twice", PUBACK, 0, b"\0\1\0\x08\x1f\0\1s\x1f\0\1s", UNREADABLE),
+    ("PUBACK", "Message Expiry Interval", PUBACK, 0, b"\0\1\0\5\2\0\0\0\1", UNREADABLE),
+    ("PUBREC", "Topic Alias", PUBREC, 0, b"\0\1\0\3\x23\0\1", UNREADABLE),
+    ("PUBREL", "Content Type", PUBREL, 2, b"\0\1\0\4\3\0\1s", UNREADABLE),
+    ("PUBCOMP", "Session Expiry Interval", PUBCOMP, 0, b"\0\1\0\5\x11\0\0\0\1", UNREADABLE),
+    ("DISCONNECT", "Session Expiry Interval twice", wire.DISCONNECT, 0, b"\0\x0a" + b"\x11\0\0\0\0" * 2, UNREADABLE),
+    ("DISCONNECT", "Topic Alias", wire.DISCONNECT, 0, b"\0\3\x23\0\1", UNREADABLE),
+    ("DISCONNECT", "Server Reference", wire.DISCONNECT, 0, b"\0\4\x1c\0\1s", UNREADABLE),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "kind", "flags", "body", "codes"), BAD_ELSEWHERE, ids=[f"{c[0]} {c[1]}" for c in BAD_ELSEWHERE]
+)
+async def test_bad_properties_elsewhere(
+    joined: Joined, name: str, wrong: str, kind: int, flags: int, body: bytes, codes: list[int]
+) -> None:
+    """A property that does not belong, or not twice, ends the connection. [MQTT-4.13.1-1] [MQTT-3.14.2-2]"""
+    assert name
+    assert wrong
+    peer = await joined()
+    await peer.send(wire.packet(kind, flags, body))
+    packets = await peer.closed()
+    if name == "DISCONNECT" and wrong == "Server Reference":
+        # It is the server's to send; a server may also take the client's word that it is leaving.
+        assert [one.code for one in packets] in ([], [MALFORMED], [PROTOCOL_ERROR])
+        return
+    assert [one.kind for one in packets] == [wire.DISCONNECT]
+    assert packets[0].code in codes
+
+
+# What may not be in the will's properties.
+BAD_WILLS = [
+    ("Will Delay Interval twice", (b"\x18" + _LONG) * 2),
+    ("Payload Format Indicator 2", b"\1\2"),
+    ("Topic Alias", b"\x23" + _SHORT),
+    ("Session Expiry Interval", b"\x11" + _LONG),
+    ("Response Topic with wildcards [MQTT-3.3.2-14]", b"\x08" + wire.string("#")),
+    ("user property no UTF-8 [MQTT-1.5.7-1]", b"\x26" + _STR + _BAD),
+]
+
+
+@pytest.mark.parametrize(("wrong", "raw"), BAD_WILLS, ids=[case[0] for case in BAD_WILLS])
+async def test_bad_will_properties(opened: Opened, wrong: str, raw: bytes) -> None:
+    """They refuse the CONNECT. [MQTT-3.1.4-1]"""
+    assert wrong
+    peer = await opened()
+    will = wire.varint(len(raw)) + raw + wire.string("w") + wire.binary(b"p")
+    await peer.send(wire.connect(flags=0x06, payload=wire.string("c") + will))
+    await refused(peer, [*UNREADABLE, 0x90])
+
+
+async def test_good_properties_everywhere(joined: Joined, unique: Unique) -> None:
+    """Everything that may be there, at once, and user properties as often as one likes. [MQTT-1.5.7-1] [MQTT-2.2.2-1]"""
+    pair = [(wire.USER_PROPERTY, ("k", "v"))] * 3
+    topic = unique("t")
+    everything: Properties = [
+        (wire.SESSION_EXPIRY, 60),
+        (wire.RECEIVE_MAXIMUM, 65_535),
+        (wire.MAXIMUM_PACKET_SIZE, 0xFFFF_FFFF),
+        (wire.TOPIC_ALIAS_MAXIMUM, 65_535),
+        (wire.REQUEST_RESPONSE, 1),
+        (wire.REQUEST_PROBLEM, 1),
+        *pair,
+    ]
+    peer = await joined(props=everything, will=Will(topic, properties=[(wire.WILL_DELAY, 0xFFFF_FFFF), *pair]))
+    await peer.send(wire.subscribe(1, [(topic, 1)], [(wire.SUBSCRIPTION_ID, 5), *pair]))
+    assert (await peer.expect(SUBACK)).codes == (1,)
+    await peer.send(wire.publish(topic, b"x", qos=1, packet_id=2, props=pair))
+    found = {one.kind: one for one in [await peer.recv(), await peer.recv()]}
+    assert found.keys() == {PUBACK, PUBLISH}
+    assert found[PUBLISH].all(wire.USER_PROPERTY) == [("k", "v")] * 3
+    assert found[PUBLISH].packet_id is not None
+    await peer.send(wire.ack(PUBACK, found[PUBLISH].packet_id, 0, pair))
+    await peer.send(wire.unsubscribe(3, [topic], pair))
+    assert (await peer.expect(UNSUBACK)).codes == (0,)
+    await peer.disconnect(0, [(wire.SESSION_EXPIRY, 0), (wire.REASON_STRING, "done"), *pair])

@@ -1,0 +1,533 @@
+"""SUBSCRIBE and UNSUBSCRIBE: answers, filters, options, identifiers, sharing (chapters 3.8 to 3.11, 4.7 and 4.8)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e import wire
+from tests.e2e.conformance.conftest import Joined, Unique
+from tests.e2e.conformance.outcomes import BAD_TOPIC_FILTER, MALFORMED, PROTOCOL_ERROR, UNREADABLE, alive, thrown_out
+from tests.e2e.wire import DISCONNECT, PUBLISH, SUBACK, UNSUBACK, Closed, Peer
+
+
+async def topics_seen(peer: Peer) -> list[str]:
+    """The topics of the QoS 0 messages that are on their way to the peer."""
+    found = await peer.fence()
+    assert all(one.kind == PUBLISH for one in found)
+    return [one.topic for one in found]
+
+
+# -------------------------------------------------------------------------------------------------------------- answers
+
+
+@pytest.mark.parametrize("packet_id", [1, 2, 255, 256, 65_535])
+async def test_the_answers_carry_the_packet_identifier(joined: Joined, version: int, packet_id: int) -> None:
+    """[MQTT-3.8.4-1] [MQTT-3.8.4-2] [MQTT-2.2.1-6] [MQTT-3.10.4-4] [MQTT-3.10.4-5]"""
+    peer = await joined(version=version)
+    await peer.send(wire.subscribe(packet_id, [("t", 0)], version=version))
+    assert (await peer.expect(SUBACK)).packet_id == packet_id
+    await peer.send(wire.unsubscribe(packet_id, ["t"], version=version))
+    assert (await peer.expect(UNSUBACK)).packet_id == packet_id
+
+
+async def test_a_code_for_each_filter_in_order(joined: Joined, unique: Unique, version: int) -> None:
+    """One SUBACK for many filters, the QoS granted for each, where the filter stood.
+
+    [MQTT-3.8.4-5] [MQTT-3.8.4-6] [MQTT-3.8.4-7] [MQTT-3.9.3-1] [MQTT-3.9.3-2] [MQTT3-3.9.3-2]
+    """
+    stem = unique("t")
+    peer = await joined(version=version)
+    asked = [number * 7 % 3 for number in range(300)]
+    await peer.send(wire.subscribe(1, [(f"{stem}/{number}", qos) for number, qos in enumerate(asked)], version=version))
+    assert list((await peer.expect(SUBACK)).codes) == asked
+    await alive(peer)
+    for number in (0, 150, 299):
+        await peer.publish(f"{stem}/{number}", b"x", qos=2)
+        assert (await peer.message()).qos == asked[number]
+
+
+async def test_the_same_filter_twice_in_one_packet(joined: Joined, unique: Unique, version: int) -> None:
+    """As if two packets had come: the second replaces the first. [MQTT-3.8.4-5] [MQTT-3.8.4-3]"""
+    topic = unique("t")
+    peer = await joined(version=version)
+    assert await peer.subscribe((topic, 2), (topic, 0)) == (2, 0)
+    await peer.send(wire.publish(topic, b"x", version=version))
+    assert await topics_seen(peer) == [topic]
+
+
+@pytest.mark.parametrize(
+    ("kind", "tag"),
+    [
+        pytest.param(wire.SUBSCRIBE, "[MQTT-3.8.3-2]", id="SUBSCRIBE"),
+        pytest.param(wire.UNSUBSCRIBE, "[MQTT-3.10.3-2]", id="UNSUBSCRIBE"),
+    ],
+)
+async def test_no_filter_at_all(joined: Joined, version: int, kind: int, tag: str) -> None:
+    """It is a protocol error."""
+    assert tag
+    peer = await joined(version=version)
+    await peer.send(wire.packet(kind, 2, b"\0\x01" + (b"\0" if version == 5 else b"")))
+    assert await thrown_out(peer, UNREADABLE) == []
+
+
+@pytest.mark.parametrize("flags", [0, 1, 3, 0xA, 0xF])
+@pytest.mark.parametrize("kind", [wire.SUBSCRIBE, wire.UNSUBSCRIBE, wire.PUBREL])
+async def test_header_flags_are_0010(joined: Joined, version: int, kind: int, flags: int) -> None:
+    """[MQTT-3.8.1-1] [MQTT-3.10.1-1] [MQTT-3.6.1-1] [MQTT-2.1.3-1] [MQTT3-2.2.2-2]"""
+    good = {
+        wire.SUBSCRIBE: wire.subscribe(1, [("t", 0)], version=version),
+        wire.UNSUBSCRIBE: wire.unsubscribe(1, ["t"], version=version),
+        wire.PUBREL: wire.ack(wire.PUBREL, 1, version=version),
+    }[kind]
+    peer = await joined(version=version)
+    await peer.send(bytes([kind << 4 | flags]) + good[1:])
+    assert await thrown_out(peer, [MALFORMED]) == []
+
+
+@pytest.mark.parametrize("kind", ["subscribe", "unsubscribe"])
+async def test_packet_identifier_0(joined: Joined, version: int, kind: str) -> None:
+    """[MQTT-2.2.1-3] [MQTT3-2.3.1-1]"""
+    peer = await joined(version=version)
+    packet = (
+        wire.subscribe(0, [("t", 0)], version=version)
+        if kind == "subscribe"
+        else wire.unsubscribe(0, ["t"], version=version)
+    )
+    await peer.send(packet)
+    assert await thrown_out(peer, UNREADABLE) == []
+
+
+@pytest.mark.parametrize("text", [b"\xff", b"a\0b", b"\xed\xa0\x80", b"a/\xc0\x80"])
+@pytest.mark.parametrize("kind", ["subscribe", "unsubscribe"])
+async def test_filters_that_are_no_strings(joined: Joined, version: int, kind: str, text: bytes) -> None:
+    """[MQTT-3.8.3-1] [MQTT-3.10.3-1] [MQTT-4.7.3-2] [MQTT-1.5.4-1] [MQTT-1.5.4-2]"""
+    peer = await joined(version=version)
+    packet = (
+        wire.subscribe(1, [(text, 0)], version=version)
+        if kind == "subscribe"
+        else wire.unsubscribe(1, [text], version=version)
+    )
+    await peer.send(packet)
+    assert await thrown_out(peer, [*UNREADABLE, BAD_TOPIC_FILTER]) == []
+
+
+@pytest.mark.parametrize("options", [0x40, 0x80, 0xC1])
+async def test_reserved_option_bits_in_5(joined: Joined, options: int) -> None:
+    """[MQTT-3.8.3-5]"""
+    peer = await joined()
+    await peer.send(wire.subscribe(1, [("t", options)]))
+    assert await thrown_out(peer, [MALFORMED]) == []
+
+
+@pytest.mark.parametrize("options", [3, 4, 8, 0x10, 0x80, 0xFC])
+async def test_the_qos_byte_in_311(joined: Joined, options: int) -> None:
+    """Anything but 0, 1 or 2 closes the connection. [MQTT3-3.8.3-4]"""
+    peer = await joined(version=4)
+    await peer.send(wire.subscribe(1, [("t", 0), ("u", options)], version=4))
+    assert await thrown_out(peer, []) == []
+
+
+async def test_qos_3(joined: Joined) -> None:
+    """A maximum QoS of 3 is an error (section 3.8.3.1). [MQTT-4.13.1-1]"""
+    peer = await joined()
+    await peer.send(wire.subscribe(1, [("t", 3)]))
+    assert await thrown_out(peer, UNREADABLE) == []
+
+
+# -------------------------------------------------------------------------------------------------------------- filters
+
+# (filter, what is wrong with it)
+BAD_FILTERS = [
+    ("a#", "[MQTT-4.7.1-1]"),
+    ("a/b#", "[MQTT-4.7.1-1]"),
+    ("#/a", "[MQTT-4.7.1-1]"),
+    ("a/#/b", "[MQTT-4.7.1-1]"),
+    ("##", "[MQTT-4.7.1-1]"),
+    ("a/##", "[MQTT-4.7.1-1]"),
+    ("#+", "[MQTT-4.7.1-1]"),
+    ("a+", "[MQTT-4.7.1-2]"),
+    ("+a", "[MQTT-4.7.1-2]"),
+    ("a/+b/c", "[MQTT-4.7.1-2]"),
+    ("++", "[MQTT-4.7.1-2]"),
+    ("+/a+/b", "[MQTT-4.7.1-2]"),
+    ("", "[MQTT-4.7.3-1]"),
+    ("$share//t", "[MQTT-4.8.2-1]"),
+    ("$share/g", "[MQTT-4.8.2-2]"),
+    ("$share/g/", "[MQTT-4.8.2-2]"),
+    ("$share/a+/t", "[MQTT-4.8.2-2]"),
+    ("$share/+/t", "[MQTT-4.8.2-2]"),
+    ("$share/a#/t", "[MQTT-4.8.2-2]"),
+    ("$share/g/a#", "[MQTT-4.7.1-1]"),
+]
+
+
+@pytest.mark.parametrize(("topic_filter", "tag"), BAD_FILTERS)
+async def test_bad_filters_are_refused(joined: Joined, version: int, topic_filter: str, tag: str) -> None:
+    """By a failure code in SUBACK or by closing; a subscription does not come of it."""
+    assert tag
+    peer = await joined(version=version)
+    await peer.send(wire.subscribe(1, [(topic_filter, 0)], version=version))
+    try:
+        answer = await peer.recv()
+    except Closed:
+        assert version == 4
+        return
+    if answer.kind == SUBACK:
+        assert answer.codes in ([(0x80,)] if version == 4 else [(0x80,), (BAD_TOPIC_FILTER,)])
+    else:
+        assert answer.kind == DISCONNECT
+        assert answer.code in (*UNREADABLE, BAD_TOPIC_FILTER)
+
+
+# (filter, topics that match, topics that do not): [MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT-3.3.2-3]
+MATCHES = [
+    ("/s/a", ["/s/a"], ["/s/a/", "/s", "/s/b", "s/a", "/s/A"]),
+    ("/s/#", ["/s", "/s/", "/s/a", "/s/a/b/c", "/s//"], ["/S/a", "/sa", "s/a"]),
+    ("/s/+", ["/s/a", "/s/"], ["/s", "/s/a/", "/s/a/b"]),
+    ("/s/+/b", ["/s/a/b", "/s//b"], ["/s/b", "/s/a/a/b", "/s/a/b/"]),
+    ("/s/+/+", ["/s/a/b", "/s//"], ["/s/a", "/s/a/b/c"]),
+    ("/s/+/#", ["/s/a", "/s/a/b", "/s/", "/s/a/b/c"], ["/s"]),
+    ("/s/a/", ["/s/a/"], ["/s/a", "/s/a//"]),
+    ("/s//b", ["/s//b"], ["/s/b", "/s/a/b"]),
+    ("/s/$a/+", ["/s/$a/b"], ["/s/a/b"]),
+    ("/s/a b", ["/s/a b"], ["/s/ab", "/s/a"]),
+]
+
+
+@pytest.mark.parametrize(("topic_filter", "yes", "no"), MATCHES, ids=[case[0] for case in MATCHES])
+async def test_matching(
+    joined: Joined, unique: Unique, version: int, topic_filter: str, yes: list[str], no: list[str]
+) -> None:
+    """A filter gets the topics that match, and no others."""
+    stem = unique("t")
+    peer = await joined(version=version)
+    await peer.subscribe(stem + topic_filter)
+    for topic in no + yes + no:
+        await peer.send(wire.publish(stem + topic, b"x", version=version))
+    assert await topics_seen(peer) == [stem + topic for topic in yes]
+
+
+async def test_a_leading_wildcard(joined: Joined, unique: Unique, version: int) -> None:
+    """# alone gets everything, + fits a first level, an empty one too. [MQTT-4.7.1-1] [MQTT-4.7.1-2]"""
+    stem = unique("t")
+    everything, first, empty = [await joined(version=version) for _ in range(3)]
+    await everything.subscribe("#")
+    await first.subscribe(f"+/{stem}")
+    await empty.subscribe(f"+/+/{stem}")
+    topics = [stem, f"a/{stem}", f"/{stem}", f"a/b/{stem}", f"//{stem}", f"/a/{stem}"]
+    for topic in topics:
+        await everything.send(wire.publish(topic, b"x", version=version))
+    assert [topic for topic in await topics_seen(everything) if stem in topic] == topics
+    assert await topics_seen(first) == [f"a/{stem}", f"/{stem}"]
+    assert await topics_seen(empty) == [f"a/b/{stem}", f"//{stem}", f"/a/{stem}"]
+
+
+# ----------------------------------------------------------------------------------------------- overlapping, replacing
+
+
+async def test_overlapping_subscriptions(joined: Joined, unique: Unique, version: int) -> None:
+    """The message comes with the highest QoS of all that match. [MQTT-3.3.4-2]"""
+    stem = unique("t")
+    peer, source = await joined(version=version), await joined()
+    await peer.subscribe((f"{stem}/#", 0), (f"{stem}/+", 2), (f"{stem}/a", 1))
+    await source.publish(f"{stem}/a", b"x", qos=2)
+    first = await peer.message()
+    rest = []
+    while peer_rest := await peer.fence():  # a server may send a copy for each further subscription
+        rest += peer_rest
+    assert 2 in [first.qos, *(one.qos for one in rest if one.kind == PUBLISH)]
+
+
+async def test_subscription_identifiers(joined: Joined, unique: Unique) -> None:
+    """A message carries the identifiers of the subscriptions that brought it, each of them, and no others.
+
+    [MQTT-3.3.4-3] [MQTT-3.3.4-4]
+    """
+    stem = unique("t")
+    peer = await joined()
+    largest = 268_435_455
+    await peer.subscribe(f"{stem}/#", props=[(wire.SUBSCRIPTION_ID, 1)])
+    await peer.subscribe(f"{stem}/+", props=[(wire.SUBSCRIPTION_ID, largest)])
+    await peer.subscribe(f"{stem}/a")
+    await peer.subscribe(f"{stem}/b", props=[(wire.SUBSCRIPTION_ID, 128)])
+
+    async def identifiers(topic: str) -> list[int]:
+        await peer.send(wire.publish(topic, b"x"))
+        copies = await peer.fence()
+        return sorted(value for one in copies for value in one.all(wire.SUBSCRIPTION_ID) if isinstance(value, int))
+
+    assert await identifiers(f"{stem}/a") == [1, largest]
+    assert await identifiers(f"{stem}/b") == [1, 128, largest]
+    assert await identifiers(f"{stem}/a/b") == [1]
+    await peer.unsubscribe(f"{stem}/+", f"{stem}/#")
+    assert await identifiers(f"{stem}/a") == []
+
+
+async def test_one_copy_for_overlapping_subscriptions(joined: Joined, unique: Unique, version: int) -> None:
+    """This broker sends one. [MQTT-3.3.4-4]"""
+    stem = unique("t")
+    peer = await joined(version=version)
+    await peer.subscribe(f"{stem}/#", f"{stem}/+", f"{stem}/a", "+/a")
+    await peer.send(wire.publish(f"{stem}/a", b"x", version=version))
+    assert await topics_seen(peer) == [f"{stem}/a"]
+
+
+async def test_subscription_identifier_0(joined: Joined) -> None:
+    """It is a protocol error (section 3.8.2.1.2). [MQTT-4.13.1-1]"""
+    peer = await joined()
+    await peer.send(wire.subscribe(1, [("t", 0)], [(wire.SUBSCRIPTION_ID, 0)]))
+    assert await thrown_out(peer, [PROTOCOL_ERROR]) == []
+
+
+async def test_a_publish_with_a_subscription_identifier(joined: Joined) -> None:
+    """It is for servers alone. [MQTT-3.3.4-6]"""
+    peer = await joined()
+    await peer.send(wire.publish("t", b"x", props=[(wire.SUBSCRIPTION_ID, 1)]))
+    assert await thrown_out(peer, UNREADABLE) == []
+
+
+async def test_subscribing_again_replaces(joined: Joined, unique: Unique, version: int) -> None:
+    """QoS, options and identifier are those of the last SUBSCRIBE, and there is one subscription, not two.
+
+    [MQTT-3.8.4-3]
+    """
+    topic = unique("t")
+    peer = await joined(version=version)
+    for qos in (0, 2, 1):
+        props = [(wire.SUBSCRIPTION_ID, qos + 1)] if version == 5 else []
+        assert await peer.subscribe((topic, qos), props=props) == (qos,)
+        await peer.publish(topic, b"x", qos=2)
+        found = await peer.message()
+        assert found.qos == qos
+        assert found.all(wire.SUBSCRIPTION_ID) == ([qos + 1] if version == 5 else [])
+        await alive(peer)
+    await peer.unsubscribe(topic)
+    await peer.publish(topic, b"x", qos=1)
+    await alive(peer)
+
+
+async def test_replacing_loses_nothing(joined: Joined, unique: Unique, version: int) -> None:
+    """Retained messages come again, and messages published meanwhile come once each. [MQTT-3.8.4-4]"""
+    topic = unique("t")
+    peer, source = await joined(version=version), await joined()
+    await source.publish(topic, b"kept", retain=True)
+    await peer.subscribe((topic, 1))
+    assert (await peer.message()).payload == b"kept"
+    for number in range(20):
+        await source.send(wire.publish(topic, str(number).encode(), qos=1, packet_id=number + 1))
+        await peer.send(wire.subscribe(number + 1, [(topic, 1)], version=version))
+    await source.fence()
+    again = 0
+    live: list[int] = []
+    while again < 20 or len(live) < 20:
+        found = await peer.recv()
+        if found.kind == SUBACK:
+            continue
+        assert found.kind == PUBLISH
+        if found.packet_id is not None:
+            await peer.send(wire.ack(wire.PUBACK, found.packet_id, version=version))
+        if found.payload == b"kept":
+            assert found.retain
+            again += 1
+        else:
+            live.append(int(found.payload))
+    assert live == list(range(20))
+
+
+# -------------------------------------------------------------------------------------------------------------- options
+
+
+async def test_no_local(joined: Joined, unique: Unique) -> None:
+    """One's own messages do not come back, others' do; and only for the filter that asks for it. [MQTT-3.8.3-3]"""
+    stem = unique("t")
+    peer, other = await joined(), await joined()
+    await peer.subscribe((f"{stem}/quiet", wire.NO_LOCAL), (f"{stem}/loud", 0))
+    for source in (peer, other):
+        await source.publish(f"{stem}/quiet", source.connack.code.to_bytes(1, "big"), qos=1)
+        await source.publish(f"{stem}/loud", b"x", qos=1)
+    assert sorted(await topics_seen(peer)) == [f"{stem}/loud", f"{stem}/loud", f"{stem}/quiet"]
+
+
+async def test_no_local_is_about_the_client(joined: Joined, unique: Unique) -> None:
+    """Published by an earlier connection of the same client, it is one's own still. [MQTT-3.8.3-3]"""
+    topic, name = unique("t"), unique("c")
+    peer = await joined(name, props=[(wire.SESSION_EXPIRY, 60)])
+    await peer.subscribe((topic, 1 | wire.NO_LOCAL))
+    await peer.publish(topic, b"mine", qos=1)
+    await peer.disconnect()
+    await (await joined()).publish(topic, b"theirs", qos=1)
+    again = await joined(name, clean=False)
+    assert (await again.message()).payload == b"theirs"
+    await alive(again)
+
+
+async def test_no_local_on_a_shared_subscription(joined: Joined) -> None:
+    """[MQTT-3.8.3-4]"""
+    peer = await joined()
+    await peer.send(wire.subscribe(1, [("$share/g/t", wire.NO_LOCAL)]))
+    assert await thrown_out(peer, [PROTOCOL_ERROR]) == []
+
+
+# ---------------------------------------------------------------------------------------------------------- unsubscribe
+
+
+async def test_unsubscribing(joined: Joined, unique: Unique, version: int) -> None:
+    """Filters go by their exact text, each with a code (in 5.0), and nothing more comes for them.
+
+    [MQTT-3.10.4-1] [MQTT-3.10.4-2] [MQTT-3.10.4-6] [MQTT-3.11.3-1] [MQTT-3.11.3-2] [MQTT-3.10.4-5]
+    """
+    stem = unique("t")
+    peer = await joined(version=version)
+    await peer.subscribe(f"{stem}/a", f"{stem}/+", f"{stem}/b")
+    assert await peer.unsubscribe(f"{stem}/#", f"{stem}/A", stem) == ((0x11,) * 3 if version == 5 else ())
+    await peer.send(wire.publish(f"{stem}/c", b"x", version=version))
+    assert await topics_seen(peer) == [f"{stem}/c"]
+    codes = await peer.unsubscribe(f"{stem}/x", f"{stem}/+", f"{stem}/b", f"{stem}/+")
+    assert codes == ((0x11, 0, 0, 0x11) if version == 5 else ())
+    for end in "abc":
+        await peer.send(wire.publish(f"{stem}/{end}", b"x", version=version))
+    assert await topics_seen(peer) == [f"{stem}/a"]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_what_was_begun_is_finished(joined: Joined, unique: Unique, version: int, qos: int) -> None:
+    """A message that was sent before UNSUBSCRIBE is seen through after it, across a reconnection too.
+
+    [MQTT-3.10.4-3]
+    """
+    topic, name = unique("t"), unique("c")
+    props = [(wire.SESSION_EXPIRY, 60)] if version == 5 else []
+    peer = await joined(name, version=version, clean=False, props=props)
+    await peer.subscribe((topic, qos))
+    await (await joined()).publish(topic, b"x", qos=qos)
+    first = await peer.expect(PUBLISH)
+    await peer.unsubscribe(topic)
+    peer.abort()
+    again = await joined(name, version=version, clean=False, props=props)
+    second = await again.message()
+    assert (second.packet_id, second.payload, second.dup) == (first.packet_id, b"x", True)
+    await alive(again)
+
+
+# --------------------------------------------------------------------------------------------------------------- shared
+
+
+async def test_a_shared_subscription(joined: Joined, unique: Unique) -> None:
+    """Each message goes to one member of each group, at the QoS granted to that member; 3.1.1 members included.
+
+    [MQTT-4.8.2-1] [MQTT-4.8.2-2] [MQTT-4.8.2-3]
+    """
+    topic, group = unique("t"), unique("g")
+    members = [await joined(version=level) for level in (4, 5, 5)]
+    granted = [0, 1, 2]
+    for peer, qos in zip(members, granted, strict=True):
+        assert await peer.subscribe((f"$share/{group}/{topic}", qos)) == (qos,)
+    other = await joined()
+    await other.subscribe((f"$share/{group}x/{topic}", 1))
+    source = await joined()
+    sent = [str(number).encode() for number in range(60)]
+    for payload in sent:
+        await source.publish(topic, payload, qos=2)
+    got: list[bytes] = []
+    for peer, qos in zip(members, granted, strict=True):
+        mine: list[bytes] = []
+        while found := await peer.fence():
+            for one in found:
+                if one.kind == PUBLISH:
+                    assert one.qos == qos
+                    mine.append(one.payload)
+                    if one.packet_id is not None:
+                        kind = wire.PUBACK if qos == 1 else wire.PUBREC
+                        await peer.send(wire.ack(kind, one.packet_id, version=peer.version))
+                else:
+                    assert one.kind == wire.PUBREL
+                    assert one.packet_id is not None
+                    await peer.send(wire.ack(wire.PUBCOMP, one.packet_id, version=peer.version))
+        assert mine, "a member that works gets a share"
+        got += mine
+    assert sorted(got) == sorted(sent)
+    assert [(await other.message()).payload for _ in sent] == sent
+
+
+async def test_shared_subscriptions_get_no_retained_messages(joined: Joined, unique: Unique) -> None:
+    """They are not sent on subscribing to one (section 4.8.2)."""
+    topic = unique("t")
+    await (await joined()).publish(topic, b"kept", retain=True)
+    peer = await joined()
+    await peer.subscribe(f"$share/g/{topic}")
+    await alive(peer)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_a_refused_message_goes_to_no_other_member(joined: Joined, unique: Unique, qos: int) -> None:
+    """A PUBACK or PUBREC of 0x80 or more settles it. [MQTT-4.8.2-6] [MQTT-4.4.0-2]"""
+    topic = unique("t")
+    members = [await joined(), await joined()]
+    for peer in members:
+        await peer.subscribe((f"$share/g/{topic}", qos))
+    source = await joined()
+    await source.publish(topic, b"x", qos=qos)
+    arrived = [await peer.fence() for peer in members]
+    assert sorted(len(found) for found in arrived) == [0, 1]
+    for peer, found in zip(members, arrived, strict=True):
+        for one in found:
+            assert one.packet_id is not None
+            await peer.send(wire.ack(wire.PUBACK if qos == 1 else wire.PUBREC, one.packet_id, 0x80))
+            await alive(peer)
+    for peer in members:
+        await alive(peer)
+        peer.abort()
+
+
+async def test_a_qos_2_message_stays_with_its_member(joined: Joined, unique: Unique) -> None:
+    """Its delivery is completed to the member that has begun it, when that one is back. [MQTT-4.8.2-4]"""
+    topic, names = unique("t"), [unique("c"), unique("c")]
+    keep = [(wire.SESSION_EXPIRY, 60)]
+    members = [await joined(name, props=keep) for name in names]
+    for peer in members:
+        await peer.subscribe((f"$share/g/{topic}", 2))
+    await (await joined()).publish(topic, b"x", qos=2)
+    arrived = [await peer.fence() for peer in members]
+    chosen = 0 if arrived[0] else 1
+    assert [len(arrived[chosen]), len(arrived[1 - chosen])] == [1, 0]
+    packet_id = arrived[chosen][0].packet_id
+    assert packet_id is not None
+    await members[chosen].send(wire.ack(wire.PUBREC, packet_id))
+    assert (await members[chosen].expect(wire.PUBREL)).packet_id == packet_id
+    members[chosen].abort()
+    again = await joined(names[chosen], clean=False, props=keep)
+    assert (await again.expect(wire.PUBREL)).packet_id == packet_id
+    await again.send(wire.ack(wire.PUBCOMP, packet_id))
+    await alive(again)
+    await alive(members[1 - chosen])
+
+
+async def test_a_qos_2_message_ends_with_its_members_session(joined: Joined, unique: Unique) -> None:
+    """A member that has begun one and whose session ends takes it along: nobody else gets it. [MQTT-4.8.2-5]"""
+    topic = unique("t")
+    members = [await joined(), await joined()]
+    for peer in members:
+        await peer.subscribe((f"$share/g/{topic}", 2))
+    await (await joined()).publish(topic, b"x", qos=2)
+    arrived = [await peer.fence() for peer in members]
+    chosen = 0 if arrived[0] else 1
+    packet_id = arrived[chosen][0].packet_id
+    assert packet_id is not None
+    await members[chosen].send(wire.ack(wire.PUBREC, packet_id))
+    await members[chosen].expect(wire.PUBREL)
+    await members[chosen].disconnect()
+    await alive(members[1 - chosen])
+
+
+@pytest.mark.parametrize("level", [4, 5])
+async def test_an_unacknowledged_qos_1_message_finds_another_member(joined: Joined, unique: Unique, level: int) -> None:
+    """A member that leaves for good without PUBACK: the message goes to one that is there (section 4.8.2)."""
+    topic = unique("t")
+    members = [await joined(version=level), await joined(version=level)]
+    for peer in members:
+        await peer.subscribe((f"$share/g/{topic}", 1))
+    await (await joined()).publish(topic, b"x", qos=1)
+    arrived = [await peer.fence() for peer in members]
+    chosen = 0 if arrived[0] else 1
+    await members[chosen].disconnect()
+    assert (await members[1 - chosen].message()).payload == b"x"

@@ -1,0 +1,64 @@
+"""A running broker for the tests that talk to one through sockets.
+
+- `broker`: a broker with the default settings, on a free port of 127.0.0.1, stopped after the test.
+- `start_broker(**sections)`: the same with settings of one's own, as many as the test needs:
+  `await start_broker(limits={"max_packet_size": 1000}, mqtt={"max_qos": 1})`.
+
+With `CANOPY_E2E_BROKER=host:port` the tests that need no settings run against that broker instead, which is how the
+tests themselves are held against other implementations.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from broker.app import Broker
+from broker.settings import Settings
+
+OUTSIDE = os.environ.get("CANOPY_E2E_BROKER", "")
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+
+StartBroker = Callable[..., Awaitable[Address]]
+
+
+@pytest.fixture
+async def start_broker() -> AsyncIterator[StartBroker]:
+    """Start brokers with settings of one's own; each is stopped after the test."""
+    async with AsyncExitStack() as stack:
+
+        async def start(**sections: Any) -> Address:
+            if OUTSIDE:
+                pytest.skip("the settings of an outside broker cannot be changed")
+            settings = Settings(**{"listen": ("mqtt://127.0.0.1:0",), **sections})
+            running = await stack.enter_async_context(Broker(settings))
+            return Address("127.0.0.1", running.ports[0])
+
+        yield start
+
+
+async def default_broker(start: StartBroker) -> Address:
+    """A broker with the default settings, or the outside one."""
+    if OUTSIDE:
+        host, _, port = OUTSIDE.rpartition(":")
+        return Address(host, int(port))
+    return await start()
+
+
+@pytest.fixture
+async def broker(start_broker: StartBroker) -> Address:
+    """A broker with the default settings."""
+    return await default_broker(start_broker)

@@ -1,0 +1,212 @@
+"""The real daemon as a process of its own: start, banner, logs, orderly stop, and every start that cannot work.
+
+Clients here are a few bytes over a socket, so that nothing of the broker's own code is on both sides.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+CANOPY = [sys.executable, "-P", "-m", "broker"]
+PATIENCE = 30.0
+"""Seconds until something that should happen counts as not happening."""
+
+# CONNECT of MQTT 3.1.1 and 5.0: clean, keep alive 60 s, client identifier "log-me".
+CONNECT_4 = b"\x10\x12\x00\x04MQTT\x04\x02\x00\x3c\x00\x06log-me"
+CONNECT_5 = b"\x10\x13\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x06log-me"
+CAP_NET_BIND_SERVICE = 10
+PR_CAPBSET_DROP = 24
+UNPRIVILEGED = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+
+
+class Daemon:
+    """A running `canopy serve`, past its banner."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.banner: list[str] = []
+        self.url = ""
+        self.port = 0
+        assert process.stderr is not None
+        for line in process.stderr:
+            self.banner.append(line.rstrip("\n"))
+            if line.startswith("listening on "):
+                self.url = line.split()[-1]
+                self.port = int(self.url.rsplit(":", 1)[1])
+            if line.startswith("stop it"):
+                return
+        raise AssertionError(f"no banner: {self.banner}")
+
+    def connect(self, packet: bytes) -> socket.socket:
+        """A connection whose CONNECT was accepted."""
+        connection = socket.create_connection(("127.0.0.1", self.port), PATIENCE)
+        connection.sendall(packet)
+        head = connection.recv(2, socket.MSG_WAITALL)
+        assert head[0] == 0x20
+        answer = connection.recv(head[1], socket.MSG_WAITALL)
+        assert answer[1] == 0
+        return connection
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, list[str]]:
+        """Send the signal; the exit code, and what was written to standard error since the banner."""
+        self.process.send_signal(number)
+        _, rest = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, rest.splitlines()
+
+
+@contextmanager
+def serving(*arguments: str) -> Iterator[Daemon]:
+    command = [*CANOPY, "serve", "--listen", "mqtt://127.0.0.1:0", *arguments]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("CANOPY_")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as process:
+        try:
+            yield Daemon(process)
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def failing(*arguments: str, prepare: Callable[[], None] | None = None) -> tuple[int, str]:
+    """Exit code and standard error of a `canopy serve` that ends by itself. Standard output stays empty."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("CANOPY_")}
+    done = subprocess.run(
+        [*CANOPY, "serve", *arguments],
+        capture_output=True,
+        text=True,
+        env=environ,
+        timeout=PATIENCE,
+        preexec_fn=prepare,
+        check=False,
+    )
+    assert done.stdout == ""
+    return done.returncode, done.stderr
+
+
+def one_line(stderr: str) -> str:
+    assert stderr.startswith("canopy: ")
+    assert stderr.count("\n") == 1, stderr
+    return stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_starts_serves_and_stops(number: signal.Signals) -> None:
+    with serving() as daemon:
+        assert any("kept in memory" in line for line in daemon.banner)
+        assert any(f"mosquitto_sub -h 127.0.0.1 -p {daemon.port} " in line for line in daemon.banner)
+        assert any(f"mosquitto_pub -h 127.0.0.1 -p {daemon.port} " in line for line in daemon.banner)
+        health = [*CANOPY, "health", "--target", daemon.url]
+        assert subprocess.run(health, capture_output=True, timeout=PATIENCE, check=False).returncode == 0
+        status, _ = daemon.end(number)
+        assert status == 0
+        assert subprocess.run(health, capture_output=True, timeout=PATIENCE, check=False).returncode == 1
+
+
+def test_stopping_tells_5_0_clients_why_and_closes_3_1_1_clients() -> None:
+    """DISCONNECT with Server shutting down (0x8B) is for clients that know reasons."""
+    with (
+        serving() as daemon,
+        daemon.connect(CONNECT_5) as five,
+        daemon.connect(CONNECT_4.replace(b"log-me", b"other1")) as four,
+    ):
+        status, _ = daemon.end()
+        assert status == 0
+        told = five.recv(100)
+        assert told[0] == 0xE0
+        assert told[2] == 0x8B
+        assert five.recv(100) == b""
+        assert four.recv(100) == b""
+
+
+def test_without_a_terminal_each_event_is_a_line_of_json() -> None:
+    with serving("--log-level", "debug") as daemon:
+        daemon.connect(CONNECT_4).close()
+        _, lines = daemon.end()
+        events = [json.loads(line) for line in lines]
+        assert all({"event", "level", "timestamp"} <= event.keys() for event in events)
+        assert any("log-me" in event.values() for event in events)
+
+
+def test_below_the_level_nothing_is_written() -> None:
+    with serving("--log-level", "error") as daemon:
+        daemon.connect(CONNECT_4).close()
+        assert daemon.end() == (0, [])
+
+
+def test_settings_reach_the_broker() -> None:
+    """A broker that offers no QoS 2 tells so in CONNACK [MQTT-3.2.2-9]."""
+    with serving("--set", "mqtt.max_qos=1") as daemon:
+        connection = socket.create_connection(("127.0.0.1", daemon.port), PATIENCE)
+        with connection:
+            connection.sendall(CONNECT_5)
+            head = connection.recv(2, socket.MSG_WAITALL)
+            properties = connection.recv(head[1], socket.MSG_WAITALL)[2:]
+        assert b"\x24\x01" in properties
+
+
+def test_a_port_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        status, stderr = failing("--listen", f"mqtt://127.0.0.1:{port}")
+    assert status == 1
+    assert str(port) in one_line(stderr)
+    assert "in use" in stderr
+
+
+def test_one_bad_listener_of_two_leaves_none_open() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        status, stderr = failing("--listen", "mqtt://127.0.0.1:0", "--listen", f"mqtt://127.0.0.1:{port}")
+    assert status == 1
+    assert str(port) in one_line(stderr)
+
+
+@pytest.mark.skipif(
+    not UNPRIVILEGED.exists() or int(UNPRIVILEGED.read_text()) < 2, reason="this system knows no privileged ports"
+)
+def test_a_privileged_port() -> None:
+    port = int(UNPRIVILEGED.read_text()) - 1
+
+    def give_up_the_privilege() -> None:
+        # Only the superuser holds it, and loses it with the next program it starts.
+        if os.geteuid() == 0:
+            ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_NET_BIND_SERVICE, 0, 0, 0)
+
+    status, stderr = failing("--listen", f"mqtt://127.0.0.1:{port}", prepare=give_up_the_privilege)
+    assert status == 1
+    assert str(port) in one_line(stderr)
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])
+def test_an_address_that_is_not_ours(host: str) -> None:
+    status, stderr = failing("--listen", f"mqtt://{host}:1883")
+    assert status == 1
+    assert host in one_line(stderr)
+
+
+def test_too_few_file_descriptors() -> None:
+    def poor() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+
+    arguments = ("--listen", "mqtt://127.0.0.1:0", "--set", "limits.max_connections=1000")
+    status, stderr = failing(*arguments, prepare=poor)
+    assert status == 1
+    assert "limits.max_connections" in one_line(stderr)
+    assert "200" in stderr
+
+
+def test_wrong_settings_are_told_apart_from_a_failed_start() -> None:
+    status, stderr = failing("--set", "mqtt.max_qos=7")
+    assert status == 2
+    assert "mqtt.max_qos" in one_line(stderr)

@@ -1,0 +1,192 @@
+"""The `canopy` command: what it prints, its exit codes, and that no failure shows a traceback.
+
+`serve` runs here against a stand-in for the broker; whole processes with the real
+one: `tests/e2e/test_daemon.py`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+import broker
+from broker import cli, daemon, logs
+from broker.app import StartupError
+from broker.settings import Settings
+
+
+class StandIn:
+    """A broker that serves nobody."""
+
+    failure: Exception | None = None
+    made: list[Settings]
+
+    def __init__(self, settings: Settings) -> None:
+        self.made.append(settings)
+        self.listening = [address.url() for address in settings.addresses]
+
+    async def start(self) -> None:
+        if self.failure:
+            raise self.failure
+
+    async def stop(self) -> None:
+        pass
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[StandIn]:
+    """`canopy serve` makes one of these, and ends as soon as it has started."""
+    made = type("Made", (StandIn,), {"made": []})
+    monkeypatch.setattr(daemon, "real_broker", made)
+
+    def run(settings: Settings, make: Callable[[Settings], Any]) -> None:
+        service = make(settings)
+        try:
+            service.start().send(None)
+        except StopIteration:
+            return
+
+    monkeypatch.setattr(daemon, "run", run)
+    monkeypatch.setattr(logs, "configure", lambda *_: None)
+    return made
+
+
+def canopy(*arguments: str, **environ: str) -> Result:
+    return CliRunner().invoke(cli.app, arguments, env=dict(environ), prog_name="canopy")
+
+
+def test_version_tells_the_build() -> None:
+    result = canopy("--version")
+    assert result.exit_code == 0
+    assert result.stdout == f"{broker.build_info()}\n"
+    assert result.stdout.startswith(f"canopy {broker.__version__} (")
+
+
+def test_without_arguments_it_explains_itself() -> None:
+    result = canopy()
+    assert "serve" in result.output
+    assert "check-config" in result.output
+
+
+@pytest.mark.parametrize("arguments", [("nonsense",), ("serve", "--nonsense"), ("check-config",), ("serve", "--set")])
+def test_a_wrong_command_line(arguments: tuple[str, ...]) -> None:
+    result = canopy(*arguments)
+    assert result.exit_code == 2
+    assert "Error: " in result.stderr
+    assert "Traceback" not in result.output
+
+
+class TestServe:
+    def test_settings_from_everywhere(self, stand_in: type[StandIn], tmp_path: Path) -> None:
+        config = tmp_path / "canopy.toml"
+        config.write_text("[mqtt]\nmax_qos = 0\nmax_inflight = 5\n")
+        result = canopy(
+            "serve",
+            f"--config={config}",
+            "--listen=mqtt://127.0.0.1:0",
+            "--listen=mqtt://[::1]:0",
+            "--set=mqtt.max_inflight=6",
+            "--log-level=error",
+            CANOPY_SYS__INTERVAL="0",
+        )
+        assert result.exit_code == 0, result.output
+        (settings,) = stand_in.made
+        assert settings.listen == ("mqtt://127.0.0.1:0", "mqtt://[::1]:0")
+        assert settings.mqtt.max_qos == 0
+        assert settings.mqtt.max_inflight == 6
+        assert settings.sys.interval == 0
+        assert settings.log.level == "error"
+
+    @pytest.mark.parametrize(
+        "failure", [StartupError("port 1883 is in use"), daemon.DaemonError("port 1883 is in use")]
+    )
+    def test_a_start_that_fails_is_one_line(self, stand_in: type[StandIn], failure: Exception) -> None:
+        stand_in.failure = failure
+        result = canopy("serve")
+        assert result.exit_code == 1
+        assert result.stderr == "canopy: port 1883 is in use\n"
+        assert result.stdout == ""
+
+    def test_wrong_settings_start_nothing(self, stand_in: type[StandIn]) -> None:
+        result = canopy("serve", "--set", "mqtt.max_qos=7", "--set", "nonsense.zzz=1", "--log-level", "loud")
+        assert result.exit_code == 2
+        lines = result.stderr.splitlines()
+        assert len(lines) == 3
+        assert all(line.startswith("canopy: --set ") for line in lines)
+        assert not stand_in.made
+
+    def test_logs_are_set_up_as_the_settings_say(
+        self, stand_in: type[StandIn], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        calls: list[tuple[str, str]] = []
+        monkeypatch.setattr(logs, "configure", lambda *arguments: calls.append(arguments))
+        assert canopy("serve", "--log-level", "debug", "--set", "log.format=json").exit_code == 0
+        assert calls == [("debug", "json")]
+        assert len(stand_in.made) == 1
+
+
+class TestCheckConfig:
+    def test_good(self, tmp_path: Path) -> None:
+        config = tmp_path / "canopy.toml"
+        config.write_text('[limits]\nmax_packet_size = 1000\n[log]\nlevel = "debug"\nformat = "auto"\n')
+        result = canopy("check-config", str(config))
+        assert result.exit_code == 0
+        assert result.stdout.splitlines() == [
+            f"{config}: OK",
+            "  limits.max_packet_size = 1000  (default 1048576)",
+            '  log.level = "debug"  (default "info")',
+        ]
+
+    def test_the_environment_counts(self, tmp_path: Path) -> None:
+        config = tmp_path / "canopy.toml"
+        config.write_text("")
+        result = canopy("check-config", str(config), CANOPY_SESSION__QUEUE_QOS0="true")
+        assert result.stdout.splitlines()[1:] == ["  session.queue_qos0 = true  (default false)"]
+
+    def test_bad(self, tmp_path: Path) -> None:
+        config = tmp_path / "canopy.toml"
+        config.write_text("[limits]\nmax_packet_size = 1\nnonsense = 2\n")
+        result = canopy("check-config", str(config))
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        assert len(result.stderr.splitlines()) == 2
+        assert all(line.startswith(f"canopy: {config}: ") for line in result.stderr.splitlines())
+
+    def test_missing(self, tmp_path: Path) -> None:
+        result = canopy("check-config", str(tmp_path / "none.toml"))
+        assert result.exit_code == 2
+        assert result.stderr == f"canopy: {tmp_path / 'none.toml'}: cannot be read: No such file or directory\n"
+
+
+@pytest.mark.parametrize("target", ["localhost", "ws://localhost:80", "mqtt://localhost:x"])
+def test_health_of_no_broker_at_all(target: str) -> None:
+    result = canopy("health", "--target", target)
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_the_command_says_who_speaks_on_every_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as caught:
+        cli._fail("one\ntwo", 5)
+    assert caught.value.exit_code == 5
+    assert capsys.readouterr().err == "canopy: one\ncanopy: two\n"
+
+
+def test_importing_the_package_imports_no_event_loop() -> None:
+    """A load generator uses `broker.core` alone and must not pay for the rest."""
+    code = "import broker, sys; print(sorted({'asyncio', 'pydantic', 'structlog', 'uvloop'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_unknown_names_of_the_package_are_no_surprise() -> None:
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = broker.nonsense
+    assert set(broker.__all__) <= set(dir(broker))

@@ -1,0 +1,194 @@
+"""The process around a broker: descriptors, loop, signals, banner. The broker here is a stand-in."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import io
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from broker import daemon
+from broker.settings import Limits, Runtime, Settings
+
+CALM = Settings(listen=["mqtt://127.0.0.1:0"], runtime=Runtime(gc_freeze=False))
+
+
+class StandIn:
+    """A broker that serves nobody and notes what is asked of it. `after_start` runs once the daemon waits."""
+
+    def __init__(self, settings: Settings, after_start: Callable[[], None], failure: Exception | None = None) -> None:
+        self.listening = ["mqtt://127.0.0.1:4711"]
+        self.settings = settings
+        self.calls: list[str] = []
+        self._after_start = after_start
+        self._failure = failure
+
+    async def start(self) -> None:
+        self.calls.append(f"start on {type(asyncio.get_running_loop()).__module__}")
+        if self._failure:
+            raise self._failure
+        asyncio.get_running_loop().call_soon(self._after_start)
+
+    async def stop(self) -> None:
+        self.calls.append("stop")
+
+
+def run(settings: Settings, after_start: Callable[[], None], failure: Exception | None = None) -> tuple[StandIn, str]:
+    made: list[StandIn] = []
+    output = io.StringIO()
+
+    def make(settings: Settings) -> StandIn:
+        made.append(StandIn(settings, after_start, failure))
+        return made[-1]
+
+    try:
+        daemon.run(settings, make, output)
+    finally:
+        assert len(made) == 1
+    return made[0], output.getvalue()
+
+
+def kill(number: signal.Signals) -> Callable[[], None]:
+    return lambda: os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("uvloop", [True, False])
+def test_a_signal_stops_the_broker_in_order(number: signal.Signals, uvloop: bool) -> None:
+    settings = Settings(runtime=Runtime(gc_freeze=False, uvloop=uvloop))
+    broker, output = run(settings, kill(number))
+    assert broker.settings is settings
+    assert broker.calls == [f"start on {'uvloop' if uvloop else 'asyncio.unix_events'}", "stop"]
+    assert "listening on mqtt://127.0.0.1:4711\n" in output
+
+
+def test_a_start_that_fails_is_not_followed_by_a_banner() -> None:
+    with pytest.raises(LookupError, match="no such host"):
+        run(CALM, kill(signal.SIGTERM), LookupError("no such host"))
+
+
+def test_without_uvloop_installed_the_standard_loop_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    assert daemon.loop_factory(Settings()) is None
+
+
+def test_what_exists_after_the_start_is_left_out_of_garbage_collection() -> None:
+    before = gc.get_threshold()
+    try:
+        run(Settings(), kill(signal.SIGTERM))
+        assert gc.get_freeze_count() > 0
+        assert gc.get_threshold() == daemon.GC_THRESHOLDS
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
+
+
+def test_a_second_signal_ends_the_process_at_once() -> None:
+    """A broker whose stop never ends must still be stoppable, and the exit code has to tell how it ended."""
+    code = """
+import asyncio, sys
+from broker import daemon
+from broker.settings import Settings
+
+class Stuck:
+    listening = []
+    async def start(self): pass
+    async def stop(self):
+        print("stopping", flush=True)
+        await asyncio.Event().wait()
+
+daemon.run(Settings(), lambda settings: Stuck())
+"""
+    for number, status in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+        command = [sys.executable, "-P", "-c", code]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            for line in process.stderr:  # the banner ends with how to stop it
+                if line.startswith("stop it"):
+                    break
+            process.send_signal(signal.SIGTERM)
+            assert process.stdout.readline() == "stopping\n"
+            process.send_signal(number)
+            assert process.wait(30) == status
+
+
+class TestDescriptors:
+    @pytest.fixture(autouse=True)
+    def limits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A system with a soft limit of 1,024 and a hard one of 4,096."""
+        self.soft, self.hard = 1024, 4096
+        self.refuses = False
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (self.soft, self.hard))
+        monkeypatch.setattr(resource, "setrlimit", self._set)
+
+    def _set(self, _which: int, limits: tuple[int, int]) -> None:
+        if self.refuses:
+            raise ValueError("not allowed")
+        self.soft, self.hard = limits
+
+    def test_the_soft_limit_is_raised_to_the_hard_one(self) -> None:
+        assert daemon.raise_descriptor_limit(0) == 4096
+        assert (self.soft, self.hard) == (4096, 4096)
+
+    def test_connections_and_the_brokers_own_just_fit(self) -> None:
+        assert daemon.raise_descriptor_limit(4096 - daemon.OWN_DESCRIPTORS) == 4096
+
+    def test_one_more_does_not(self) -> None:
+        with pytest.raises(daemon.DaemonError) as caught:
+            daemon.raise_descriptor_limit(4097 - daemon.OWN_DESCRIPTORS)
+        assert "needs 4097 file descriptors" in str(caught.value)
+        assert "may have 4096" in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    def test_a_limit_that_cannot_be_raised_counts_as_it_is(self) -> None:
+        self.refuses = True
+        assert daemon.raise_descriptor_limit(900) == 1024
+        with pytest.raises(daemon.DaemonError):
+            daemon.raise_descriptor_limit(1000)
+
+    def test_no_upper_limit(self) -> None:
+        self.hard = resource.RLIM_INFINITY
+        assert daemon.raise_descriptor_limit(500_000) == daemon.MANY_DESCRIPTORS
+        self.soft = resource.RLIM_INFINITY
+        assert daemon.raise_descriptor_limit(10_000_000) > 0
+
+    def test_it_is_checked_before_anything_listens(self) -> None:
+        def never(_: Settings) -> StandIn:
+            raise AssertionError("a broker was made")
+
+        with pytest.raises(daemon.DaemonError):
+            daemon.run(Settings(limits=Limits(max_connections=100_000)), never)
+
+
+class TestBanner:
+    def test_the_default_listener_needs_no_port(self) -> None:
+        text = daemon.banner("canopy 1.2.3", ["mqtt://127.0.0.1:1883"])
+        assert text.startswith("canopy 1.2.3\nlistening on mqtt://127.0.0.1:1883\n")
+        assert "mosquitto_sub -h 127.0.0.1 -t 'demo/#' -v\n" in text
+        assert "mosquitto_pub -h 127.0.0.1 -t demo/hello -m 'hello world'\n" in text
+        assert "kept in memory" in text
+        assert text.isascii()
+        assert len(text.splitlines()) <= 7
+
+    @pytest.mark.parametrize(
+        ("url", "options"),
+        [
+            ("mqtt://127.0.0.1:2883", "-h 127.0.0.1 -p 2883 "),
+            ("mqtt://0.0.0.0:1883", "-h 127.0.0.1 "),
+            ("mqtt://[::]:2883", "-h ::1 -p 2883 "),
+            ("mqtt://example.org:1883", "-h example.org "),
+        ],
+    )
+    def test_the_lines_to_try_reach_the_listener(self, url: str, options: str) -> None:
+        text = daemon.banner("canopy 1.2.3", [url, "mqtt://127.0.0.1:9"])
+        assert f"mosquitto_sub {options}-t " in text
+        assert f"mosquitto_pub {options}-t " in text
+        assert "listening on mqtt://127.0.0.1:9\n" in text

@@ -1,0 +1,115 @@
+"""The health check, against answers written by hand."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from broker.health import UnhealthyError, check
+from broker.settings import Address
+
+
+@contextmanager
+def answering(handle: Callable[[socket.socket], None]) -> Iterator[Address]:
+    """A server for one connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                handle(connection)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield Address(*server.getsockname())
+        finally:
+            thread.join()
+
+
+def connack(code: int, seen: list[bytes]) -> Callable[[socket.socket], None]:
+    def handle(connection: socket.socket) -> None:
+        seen.append(connection.recv(100))
+        connection.sendall(b"\x20\x02\x00" + bytes([code]))
+        rest = b""
+        while piece := connection.recv(100):
+            rest += piece
+        seen.append(rest)
+
+    return handle
+
+
+def test_healthy() -> None:
+    seen: list[bytes] = []
+    with answering(connack(0, seen)) as address:
+        check(address, 10)
+    connect, rest = seen
+    assert connect[:2] == bytes([0x10, len(connect) - 2])
+    assert connect[2:12] == b"\x00\x04MQTT\x04\x02\x00\x0a"
+    assert connect[12:14] == bytes([0, len(connect) - 14])
+    assert 1 <= len(connect) - 14 <= 23
+    assert rest == b"\xe0\x00"
+
+
+def test_every_check_is_another_client() -> None:
+    """Two checks at once must not take over each other's session."""
+    seen: list[bytes] = []
+    for _ in range(2):
+        with answering(connack(0, seen)) as address:
+            check(address, 10)
+    assert seen[0] != seen[2]
+
+
+@pytest.mark.parametrize("code", [4, 5])
+def test_a_broker_that_refuses_strangers_is_healthy(code: int) -> None:
+    with answering(connack(code, [])) as address:
+        check(address, 10)
+
+
+@pytest.mark.parametrize("code", [1, 2, 3, 6])
+def test_a_broker_that_cannot_serve_is_not(code: int) -> None:
+    with (
+        answering(connack(code, [])) as address,
+        pytest.raises(UnhealthyError, match=f"refused with return code {code}$"),
+    ):
+        check(address, 10)
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x20\x03\x00\x00\x00", b"\x00\x00\x00\x00"])
+def test_something_else_listens_there(answer: bytes) -> None:
+    def handle(connection: socket.socket) -> None:
+        connection.recv(100)
+        connection.sendall(answer)
+
+    with answering(handle) as address, pytest.raises(UnhealthyError, match="no MQTT CONNACK"):
+        check(address, 10)
+
+
+@pytest.mark.parametrize("answer", [b"", b"\x20\x02\x00"])
+def test_closed_before_the_answer(answer: bytes) -> None:
+    def handle(connection: socket.socket) -> None:
+        connection.recv(100)
+        connection.sendall(answer)
+
+    with answering(handle) as address, pytest.raises(UnhealthyError, match="closed before a CONNACK"):
+        check(address, 10)
+
+
+def test_no_answer_in_time() -> None:
+    def handle(connection: socket.socket) -> None:
+        while connection.recv(100):
+            pass
+
+    with answering(handle) as address, pytest.raises(UnhealthyError, match=r"no answer within 0\.1 s"):
+        check(address, 0.1)
+
+
+def test_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = Address(*server.getsockname())
+    with pytest.raises(UnhealthyError, match=f"^mqtt://127.0.0.1:{address.port}: "):
+        check(address, 10)
