@@ -33,7 +33,7 @@ from broker.core.fanout import PeerDisconnected
 from broker.core.hooks import LATER, AuthExchange
 from broker.core.matchcache import Route
 from broker.core.message import Message
-from broker.core.outbox import Outbox, Peer
+from broker.core.outbox import LARGEST_PACKET, Outbox, Peer
 from broker.core.packets import (
     PUBACK,
     PUBCOMP,
@@ -44,6 +44,7 @@ from broker.core.packets import (
     Auth,
     Connect,
     Disconnect,
+    Packet,
     Pingreq,
     Publish,
     Suback,
@@ -54,6 +55,7 @@ from broker.core.packets import (
 from broker.core.properties import (
     AUTHENTICATION_DATA,
     AUTHENTICATION_METHOD,
+    MAXIMUM_PACKET_SIZE,
     REASON_STRING,
     SESSION_EXPIRY_INTERVAL,
     SUBSCRIPTION_IDENTIFIER,
@@ -174,8 +176,9 @@ class Channel(Peer):
             return
         if self.v5 and self.state == CONNECTED:
             self.farewell = self._disconnect(reason_code, text)
-        elif self.v5 and self.state == AUTHENTICATING:
-            self.farewell = handshake.refusal(self.version, reason_code, text)
+        elif self.state == AUTHENTICATING and reason_code == reasons.SERVER_SHUTTING_DOWN:
+            # Of the reasons for which a server ends a connection, only this one has a CONNACK to tell it.
+            self.farewell = handshake.refusal(self.version, reasons.SERVER_UNAVAILABLE, text, self.outbox.max_packet)
         self._end(cause, text)
         self.router.fanout.drain(self.router, now)
 
@@ -201,7 +204,7 @@ class Channel(Peer):
             self.session = None
         else:
             self.outbox.close()
-        self.outbox.nudge()
+        self.outbox.report_end()
 
     def _fail(self, error: ProtocolError) -> None:
         """Answer an error of the peer with its reason code and end the connection (section 4.13)."""
@@ -215,11 +218,22 @@ class Channel(Peer):
         if self.state == CLOSED:
             return
         # A CONNECT that broke off may still have told its version, and so what answer it can read.
-        self.farewell = handshake.refusal(self.version or self.decoder.version, error.reason_code, text)
+        version = self.version or self.decoder.version
+        self.farewell = handshake.refusal(version, error.reason_code, text, self.outbox.max_packet)
         if isinstance(error, Refused):
             self._end(REFUSED, text)
         else:
             self._end(PROTOCOL_ERROR, text)
+
+    def _answer(self, packet: Packet) -> None:
+        """Queue a control packet that may be long; one that the client cannot take ends the connection.
+
+        [MQTT-3.1.2-24]
+        """
+        raw = encode(packet, self.version)
+        if len(raw) > self.outbox.max_packet:
+            raise ProtocolError("the answer exceeds the client's Maximum Packet Size", reasons.PACKET_TOO_LARGE)
+        self.outbox.control(raw)
 
     def _disconnect(self, reason_code: int, text: str) -> bytes:
         packet = Disconnect(reason_code)
@@ -277,6 +291,7 @@ class Channel(Peer):
         self.version = connect.version
         self.v5 = connect.version == V5
         self.client_id = connect.client_id
+        self.outbox.max_packet = connect.properties.integers.get(MAXIMUM_PACKET_SIZE, LARGEST_PACKET)
         router = self.router
         handshake.check(connect, router)
         method = connect.properties.strings.get(AUTHENTICATION_METHOD)
@@ -291,7 +306,11 @@ class Channel(Peer):
             self._exchange.start(connect, connect.properties.binaries.get(AUTHENTICATION_DATA))
             self._after_auth_step(now)
             return
-        gate = router.gate
+        self._ask_gate(connect, now)
+
+    def _ask_gate(self, connect: Connect, now: float) -> None:
+        """Whoever decides about clients is asked last, also when an authentication method was satisfied."""
+        gate = self.router.gate
         if gate is not None:
             self._connect = connect
             self.state = AUTHENTICATING
@@ -334,6 +353,8 @@ class Channel(Peer):
         session.user_name = connect.user_name
         session.expiry_interval = terms.expiry
         session.will = connect.will
+        if router.journal is not None:
+            router.settle(session)
         self.session = session
         self.state = CONNECTED
         self.accepted = True
@@ -343,7 +364,7 @@ class Channel(Peer):
             connack.properties.strings[AUTHENTICATION_METHOD] = self._method
             if exchange.data is not None:
                 connack.properties.binaries[AUTHENTICATION_DATA] = exchange.data
-        outbox.control(encode(connack, self.version))
+        self._answer(connack)
         if present:
             session.resume(now)
 
@@ -383,7 +404,7 @@ class Channel(Peer):
             connect = self._pending_connect
             assert connect is not None
             self._pending_connect = None
-            self._admit(connect, now)
+            self._ask_gate(connect, now)
             return
         if code == reasons.SUCCESS:
             self._reauthenticating = False
@@ -391,7 +412,7 @@ class Channel(Peer):
         answer.properties.strings[AUTHENTICATION_METHOD] = self._method
         if exchange.data is not None:
             answer.properties.binaries[AUTHENTICATION_DATA] = exchange.data
-        self.outbox.control(encode(answer, V5))
+        self._answer(answer)
 
     # -- PUBLISH -------------------------------------------------------------------------------------------------------
 
@@ -456,6 +477,8 @@ class Channel(Peer):
             elif packet_id in inbound:
                 return False
             inbound.add(packet_id)
+            if session.journal is not None:
+                session.journal.received(session.client_id, packet_id)
         message = Message(topic, buffer[payload_at : decoder.end], qos, False, b"", 0.0, session.client_id)
         count = router.forward(route, message, session)
         if qos == 1:
@@ -527,6 +550,8 @@ class Channel(Peer):
             inbound = set()
             session.inbound = inbound
         inbound.add(packet_id)
+        if session.journal is not None:
+            session.journal.received(session.client_id, packet_id)
         self.outbox.control(ack(PUBREC, packet_id, reason, self.version))  # [MQTT-4.3.3-8]
 
     def _check_topic(self, topic: bytes, session: Session) -> int:
@@ -571,6 +596,8 @@ class Channel(Peer):
             reason = reasons.SUCCESS
             if inbound is not None and packet_id in inbound:
                 inbound.discard(packet_id)
+                if session.journal is not None:
+                    session.journal.completed(session.client_id, packet_id)
                 self.outbox.acks += 1
             elif self.v5:
                 reason = reasons.PACKET_IDENTIFIER_NOT_FOUND
@@ -603,7 +630,7 @@ class Channel(Peer):
                 code = reasons.V3_SUBACK_FAILURE
             codes.append(code)
         # One SUBACK with a code for each filter, in their order [MQTT-3.8.4-5] [MQTT-3.8.4-6].
-        self.outbox.control(encode(Suback(packet.packet_id, codes), self.version))
+        self._answer(Suback(packet.packet_id, codes))
         if session.streams is not None:
             session.pump(now)
 
@@ -631,7 +658,7 @@ class Channel(Peer):
             found = self.router.unsubscribe(session, name)
             codes.append(reasons.SUCCESS if found else reasons.NO_SUBSCRIPTION_EXISTED)
         # Answered even when nothing matched [MQTT-3.10.4-5].
-        self.outbox.control(encode(Unsuback(packet.packet_id, codes), self.version))
+        self._answer(Unsuback(packet.packet_id, codes))
 
     def _on_disconnect(self, packet: Disconnect, session: Session) -> None:
         expiry = packet.properties.integers.get(SESSION_EXPIRY_INTERVAL, -1)

@@ -1,12 +1,12 @@
 """Packets to bytes, for every packet type, version and direction (sections 2 and 3 of both documents).
 
-Owns the short forms that the specification allows: what can be left out is left out. Promises: what `encode`
-returns, the decoder reads back as an equal packet; what has no encoding raises `ValueError` (that is a fault of this
-program, never of a peer). In 3.1 and 3.1.1 there is no place for properties and reason codes, so they are left out
-there.
+Owns the short forms that the specification allows: what can be left out is left out. Promises: a packet that the
+specification allows is read back by the decoder as an equal one; what has no encoding raises `ValueError` (that is a
+fault of this program, never of a peer). In 3.1 and 3.1.1 there is no place for properties and reason codes: they are
+left out.
 
-Refuses: to judge topics, sessions and order. `ack`, `publish` and `publish_properties` are for the hot path; nothing
-here keeps state.
+Refuses: to judge topics, filters, sessions and order. `ack`, `publish` and `publish_properties` are for the hot path;
+nothing here keeps state.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def accept(connect: Connect, terms: Terms, assigned: str, present: bool, router:
     return connack
 
 
-def refusal(version: int, reason_code: int, text: str) -> bytes:
+def refusal(version: int, reason_code: int, text: str, max_packet: int) -> bytes:
     """The CONNACK with which a CONNECT is refused, or nothing where the protocol has none.
 
     `version` 0: no CONNECT was understood. Then only an unsupported version is answered, in the old form that every
@@ -135,8 +135,11 @@ def refusal(version: int, reason_code: int, text: str) -> bytes:
     """
     if version == V5:
         connack = Connack(False, reason_code)
+        plain = encode(connack, V5)
         connack.properties.strings[REASON_STRING] = text
-        return encode(connack, V5)
+        told = encode(connack, V5)
+        # The Reason String is left out where it would exceed what the client takes [MQTT-3.2.2-19].
+        return told if len(told) <= max_packet else plain
     if version == 0 and reason_code != reasons.UNSUPPORTED_PROTOCOL_VERSION:
         return b""
     code = reasons.v3_connack(reason_code)

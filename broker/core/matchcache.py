@@ -82,16 +82,24 @@ class Route(Retainable):
         """
         before = len(self.entries)
         if before <= SWEEP_ALWAYS or before > 2 * self._swept:
-            alive: list[FilterEntry] = []
-            for one in self.entries:
-                if one.retired:
-                    self._past += one.version
-                else:
-                    alive.append(one)
-            self.entries = alive
-            self._swept = len(alive)
+            self._sweep()
         self.entries.append(entry)
         return len(self.entries) - before
+
+    def _sweep(self) -> None:
+        retired = 0
+        for entry in self.entries:
+            if entry.retired:
+                retired += 1
+        if retired > 0:
+            alive: list[FilterEntry] = []
+            for entry in self.entries:
+                if entry.retired:
+                    self._past += entry.version
+                else:
+                    alive.append(entry)
+            self.entries = alive
+        self._swept = len(self.entries)
 
 
 class MatchCache:

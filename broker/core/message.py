@@ -26,6 +26,8 @@ SENT: Final = 1
 """In flight: offered to the writer, waiting for PUBACK or PUBREC."""
 RELEASED: Final = 2
 """QoS 2 only: PUBREC came, PUBREL was sent, waiting for PUBCOMP."""
+DONE: Final = 3
+"""Acknowledged, refused or given up."""
 
 
 class Message(Retainable):
@@ -195,5 +197,7 @@ class Delivery:
         self.group = group
         self.packet_id = 0
         self.state = QUEUED
-        # How often it was queued for writing on some connection; from the second time on it carries DUP [MQTT-3.3.1-1].
+        # How often it was handed to a transport; from the second time on it carries DUP [MQTT-3.3.1-1].
         self.attempts = 0
+        # Whether it takes part in the send quota of the present connection (section 4.9).
+        self.counted = False

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.core.counters import DISCONNECTED, DROP_CAUSES, EXPIRED, FULL_BYTES, FULL_MESSAGES, TOO_LARGE, Counters
-from broker.core.message import Delivery
+from broker.core.message import SENT, Delivery
 
 ACCEPTED: Final = -1
 """Answer of `offer`; every other answer is a drop cause of `counters`."""
@@ -135,28 +135,18 @@ class Outbox:
         if message.frame_bound(self.v5, delivery.identifiers) <= self.max_packet:
             return False
         expiry = 0 if message.expires_at != 0.0 else -1
-        frame = message.frame(self.v5, delivery.qos, False, False, 1, delivery.identifiers, expiry, 0, True)
+        alias = 1 if self.max_aliases > 0 else 0
+        frame = message.frame(self.v5, delivery.qos, False, False, 1, delivery.identifiers, expiry, alias, True)
         return len(frame) > self.max_packet
 
-    def push(self, frame: bytes) -> None:
-        """Queue a QoS 1 or 2 frame for which `has_room` was true."""
-        self.offered += 1
-        self._queue.append(frame)
-        self.messages += 1
-        self.quality += 1
-        self.bytes += len(frame)
-        if not self._listed:
-            self._listed = True
-            self._wakeups.append(self)
-
-    def push_late(self, delivery: Delivery) -> None:
-        """Queue a delivery for which `has_room` was true; its frame is made when it is taken."""
-        self.offered += 1
+    def push(self, delivery: Delivery) -> None:
+        """Queue a delivery for which `has_room` was true. With QoS 1 and 2 it is in flight in its session."""
         if delivery.qos > 0:
             self.quality += 1
-        if delivery.attempts > 1:
-            self.offered -= 1
+        if delivery.attempts > 0:
             self.again += 1
+        else:
+            self.offered += 1
         self._append_late(delivery)
 
     def _append_late(self, delivery: Delivery) -> None:
@@ -183,6 +173,11 @@ class Outbox:
         if not self._listed:
             self._listed = True
             self._wakeups.append(self)
+
+    def report_end(self) -> None:
+        """Have the shell look at this outbox after the present batch, whatever its writer is doing: it is over."""
+        self._listed = True
+        self._wakeups.append(self)
 
     @property
     def congested(self) -> bool:
@@ -231,45 +226,61 @@ class Outbox:
                 break
             used += 1
             if isinstance(item, Delivery):
-                self._late -= 1
-                self.messages -= 1
-                self.bytes -= item.message.size()
-                if item.qos > 0:
-                    self.quality -= 1
-                expiry = item.message.remaining_expiry(now)
-                if expiry == 0 and item.attempts < 2:
-                    # Delivery had not begun: the copy is deleted [MQTT-3.3.2-5].
-                    self._drop(EXPIRED)
-                    if item.qos > 0:
-                        self._expired.append(item)
+                made = self._take(item, now)
+                if made is None:
                     continue
+                frame = made
                 sent += 1
-                if item.attempts > 1:
-                    self.again -= 1
-                else:
-                    self.taken += 1
-                frame = self._make(item, expiry)
             else:
                 assert isinstance(item, bytes)
                 frame = item
-                if frame[0] & 0xF0 == 0x30:
+                kind = frame[0] & 0xF0
+                if kind == 0x30:
                     self.messages -= 1
                     self.bytes -= len(frame)
                     self.taken += 1
                     sent += 1
-                    if frame[0] & 0x06:
-                        self.quality -= 1
                 else:
                     self.control_bytes -= len(frame)
+                    if kind == 0x40 or kind == 0x70:
+                        self.acks -= 1
             batch.append(frame)
             total += len(frame)
         self._queue = self._queue[used:]
         self._counters.messages_sent += sent
-        if self.control_bytes == 0:
-            self.acks = 0
         return batch
 
-    def _make(self, delivery: Delivery, expiry: int) -> bytes:
+    def _take(self, delivery: Delivery, now: float) -> bytes | None:
+        """Take one delivery out of the accounts and make its frame; None when it is not to be sent any more."""
+        message = delivery.message
+        qos = delivery.qos
+        first = delivery.attempts == 0
+        self._late -= 1
+        self.messages -= 1
+        self.bytes -= message.size()
+        if qos > 0:
+            self.quality -= 1
+        if not first:
+            self.again -= 1
+            if delivery.state != SENT:
+                # Acknowledged on the strength of an earlier sending.
+                return None
+        expiry = message.remaining_expiry(now)
+        if first:
+            if expiry == 0:
+                # Delivery had not begun: the copy is deleted [MQTT-3.3.2-5].
+                self._drop(EXPIRED)
+                if qos > 0:
+                    self._expired.append(delivery)
+                return None
+            self.taken += 1
+        if qos > 0:
+            delivery.attempts += 1
+            if first and expiry < 0 and not delivery.retain and not delivery.identifiers and self.max_aliases == 0:
+                return message.quality_frame(self.v5, qos, delivery.packet_id)
+        return self._make(delivery, expiry, not first)
+
+    def _make(self, delivery: Delivery, expiry: int, dup: bool) -> bytes:
         message = delivery.message
         alias = 0
         with_topic = True
@@ -289,7 +300,7 @@ class Outbox:
             self.v5,
             delivery.qos,
             delivery.retain,
-            delivery.attempts > 1,
+            dup,
             delivery.packet_id,
             delivery.identifiers,
             expiry,
@@ -316,18 +327,16 @@ class Outbox:
         """Take no more; what waits can still be taken."""
         self.closed = True
 
-    def discard(self, cause: int) -> int:
+    def discard(self, cause: int) -> None:
         """Throw away the messages that wait and close; count those of QoS 0 as dropped by `cause`.
 
-        Control packets stay for the writer to finish with. Returns how many QoS 1 and 2 messages had not been taken:
-        they stay in flight in the session.
+        Control packets stay for the writer to finish with; QoS 1 and 2 messages stay in flight in the session.
         """
-        quality = self.quality
-        lost = self.messages - quality
+        lost = self.messages - self.quality
         if lost > 0:
             self._count(cause, lost)
         # What goes back to the session was not offered to the peer after all.
-        self.offered -= quality - self.again
+        self.offered -= self.quality - self.again
         left: list[object] = []
         for item in self._queue:
             if isinstance(item, bytes) and item[0] & 0xF0 != 0x30:
@@ -339,7 +348,6 @@ class Outbox:
         self.quality = 0
         self.again = 0
         self.closed = True
-        return quality
 
     def dropped_in_all(self) -> int:
         """Messages dropped here, over all causes."""

@@ -23,6 +23,7 @@ from broker.core.counters import Counters
 from broker.core.deadlines import Deadlines
 from broker.core.fanout import FanoutState, PeerConnected, PeerDisconnected, PeerListener
 from broker.core.hooks import AuthMethod, Gate, Watcher
+from broker.core.journal import SYSTEM_TOPICS, Journal
 from broker.core.matchcache import MatchCache, Route
 from broker.core.message import Delivery, Message
 from broker.core.outbox import Outbox
@@ -112,11 +113,11 @@ class Router(PeerListener):
         self.retained_bytes = 0
         self.sessions: dict[str, Session] = {}
         self.deadlines = Deadlines()
-        # Topics whose retained message has an entry in the deadlines: one at most, however often it is replaced.
-        self._retained_alarms: set[str] = set()
         self.subscription_count = 0
         self.gate: Gate | None = None
         self.watcher: Watcher | None = None
+        # Set before the first session, or never.
+        self.journal: Journal | None = None
         self.auth_methods: dict[str, AuthMethod] = {}
 
     # -- publishing ----------------------------------------------------------------------------------------------------
@@ -150,7 +151,7 @@ class Router(PeerListener):
                 if (
                     qos == 0
                     and outbox is not None
-                    and session.plain
+                    and session.direct
                     and subscription.identifier == 0
                     and message.expires_at == 0.0
                     and not (message.retain and subscription.retain_as_published)
@@ -266,6 +267,9 @@ class Router(PeerListener):
             if old is not None:
                 self.retained.remove(topic)
                 self.retained_bytes -= old_size
+                self.deadlines.cancel(topic)
+                if self.journal is not None and not message.topic.startswith(SYSTEM_TOPICS):
+                    self.journal.retained_cleared(topic)
             return True
         limits = self.limits
         if (old is None and 0 < limits.max_retained_messages <= len(self.retained)) or (
@@ -275,9 +279,12 @@ class Router(PeerListener):
             return False
         self.retained.set(topic, message)
         self.retained_bytes += message.size() - old_size
-        if message.expires_at != 0.0 and topic not in self._retained_alarms:
-            self._retained_alarms.add(topic)
-            self.deadlines.add(message.expires_at, topic)
+        if message.expires_at != 0.0:
+            self.deadlines.set(topic, message.expires_at)
+        elif old is not None:
+            self.deadlines.cancel(topic)
+        if self.journal is not None and not message.topic.startswith(SYSTEM_TOPICS):
+            self.journal.retained_set(message)
         return True
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
@@ -315,6 +322,10 @@ class Router(PeerListener):
         wanted = request.retain_handling == 0 or (request.retain_handling == 1 and present is None)
         if wanted and not group_name and len(self.retained):
             session.start_stream(subscription, self.retained.walk(topic_filter))
+        elif present is not None:
+            session.move_streams(present, subscription)
+        if session.journal is not None:
+            session.journal.subscribed(session.client_id, subscription, session.is_streaming(subscription))
         if self.watcher is not None:
             self.watcher.subscribed(session.client_id, name, subscription.qos)
 
@@ -324,6 +335,8 @@ class Router(PeerListener):
         if subscription is None:
             return False
         self._drop_subscription(subscription)
+        if session.journal is not None:
+            session.journal.unsubscribed(session.client_id, name)
         if self.watcher is not None:
             self.watcher.unsubscribed(session.client_id, name)
         return True
@@ -350,6 +363,8 @@ class Router(PeerListener):
         `window` and `plain`: see `Session.attach`. Returns the session and whether it was present. Any earlier
         connection of the client has been given up by then.
         """
+        # What has fallen due by now comes first: a session that has expired is not resumed [MQTT-4.1.0-1].
+        self.tick(now)
         session = self.sessions.get(client_id)
         present = False
         if session is not None:
@@ -360,9 +375,9 @@ class Router(PeerListener):
                 session = None
             else:
                 # Back in time: the delayed will is not sent [MQTT-3.1.3-9].
-                session.will = None
-                session.will_due = 0.0
+                self._forget_will(session)
                 session.expires_at = 0.0
+                self.deadlines.cancel(session)
                 present = True
         if session is None:
             limits = self.limits
@@ -374,25 +389,53 @@ class Router(PeerListener):
         self.fanout.drain(self, now)
         return session, present
 
+    def settle(self, session: Session) -> None:
+        """A connection's session has got its expiry interval and its will: have the journal keep it, if it lasts.
+
+        An interval of 0 cannot be raised later on the same connection (section 3.14.2.2.2).
+        """
+        journal = self.journal
+        if journal is None:
+            return
+        if session.expiry_interval == 0:
+            if session.journal is not None:
+                session.journal = None
+                journal.session_gone(session.client_id)
+            return
+        session.journal = journal
+        journal.session_kept(session.client_id, session.expiry_interval, 0.0)
+        if session.will is not None:
+            journal.will_set(session.client_id, session.will, 0.0)
+
+    def _forget_will(self, session: Session) -> None:
+        if session.will is not None and session.journal is not None:
+            session.journal.will_cleared(session.client_id)
+        session.will = None
+        session.will_due = 0.0
+
     def peer_left(self, event: PeerDisconnected, now: float) -> None:
         """A connection ended: the will, shared messages for others, and the session's end or expiry."""
         session = event.session
         if not publishes_will(event.cause):
-            session.will = None
+            self._forget_will(session)
         expiry = session.expiry_interval
+        if expiry > 0 and session.journal is not None:
+            session.journal.session_kept(session.client_id, expiry, now)
         if session.will is not None:
             delay = min(session.will.delay, expiry)
             if delay == 0:
                 self._publish_will(session, now)
             else:
                 session.will_due = now + delay
-                self._alarm(session, session.will_due)
+                if session.journal is not None:
+                    session.journal.will_set(session.client_id, session.will, session.will_due)
         self._share_out(session)
         if expiry == 0:
             self.end_session(session, now)
         elif expiry != NEVER:
             session.expires_at = now + expiry
-            self._alarm(session, session.expires_at)
+        if not session.ended:
+            self.schedule(session)
 
     def _share_out(self, session: Session) -> None:
         """Give what a leaving member of shared subscriptions did not finish to another member that is connected.
@@ -424,6 +467,9 @@ class Router(PeerListener):
         """Delete a session and all that belongs to it; its delayed will is published now [MQTT-3.1.3-9]."""
         if session.ended:
             return
+        if session.journal is not None:
+            session.journal.session_gone(session.client_id)
+            session.journal = None
         if session.will is not None:
             self._publish_will(session, now)
         left: set[SharedGroup] = set()
@@ -436,6 +482,7 @@ class Router(PeerListener):
         if left:
             self._hand_on(session.take_shared(left))
         session.end()
+        self.deadlines.cancel(session)
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
         if self.watcher is not None:
@@ -444,17 +491,20 @@ class Router(PeerListener):
     def _publish_will(self, session: Session, now: float) -> None:
         will = session.will
         assert will is not None
-        session.will = None
-        session.will_due = 0.0
+        self._forget_will(session)
         self.publish(will_message(will, session.client_id, now), session)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
-    def _alarm(self, session: Session, when: float) -> None:
-        """See that `tick` looks at the session at `when` at the latest. One live entry for each session."""
-        if session.alarm == 0.0 or when < session.alarm:
-            session.alarm = when
-            self.deadlines.add(when, session)
+    def schedule(self, session: Session) -> None:
+        """See that `tick` looks at the session when its will or its expiry falls due, whichever is first."""
+        when = session.will_due
+        if session.expires_at != 0.0 and (when == 0.0 or session.expires_at < when):
+            when = session.expires_at
+        if when != 0.0:
+            self.deadlines.set(session, when)
+        else:
+            self.deadlines.cancel(session)
 
     def tick(self, now: float) -> None:
         """Do what has fallen due: delayed wills, session expiry, expiry of retained messages."""
@@ -469,31 +519,20 @@ class Router(PeerListener):
                 self._retained_due(thing, now)
 
     def _retained_due(self, topic: str, now: float) -> None:
-        self._retained_alarms.discard(topic)
         message = self.retained.get(topic)
-        if not isinstance(message, Message) or message.expires_at == 0.0:
-            return
-        if message.expires_at <= now:
+        if isinstance(message, Message) and 0.0 < message.expires_at <= now:
             self.retained.remove(topic)
             self.retained_bytes -= message.size()
-        else:
-            self._retained_alarms.add(topic)
-            self.deadlines.add(message.expires_at, topic)
+            if self.journal is not None:
+                self.journal.retained_cleared(topic)
 
     def _session_due(self, session: Session, now: float) -> None:
-        session.alarm = 0.0
-        if session.ended:
-            return
-        if session.will is not None and session.will_due != 0.0:
-            if session.will_due <= now:
-                self._publish_will(session, now)
-            else:
-                self._alarm(session, session.will_due)
-        if session.outbox is None and session.expires_at != 0.0:
-            if session.expires_at <= now:
-                self.end_session(session, now)
-            else:
-                self._alarm(session, session.expires_at)
+        if session.will is not None and 0.0 < session.will_due <= now:
+            self._publish_will(session, now)
+        if session.outbox is None and 0.0 < session.expires_at <= now:
+            self.end_session(session, now)
+        else:
+            self.schedule(session)
 
 
 def will_message(will: Will, client_id: str, now: float) -> Message:

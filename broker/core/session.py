@@ -31,11 +31,12 @@ from broker.core.counters import (
 )
 from broker.core.encoder import ack
 from broker.core.errors import ProtocolViolation
-from broker.core.message import RELEASED, SENT, Delivery, Message
+from broker.core.journal import Journal
+from broker.core.message import DONE, QUEUED, RELEASED, SENT, Delivery, Message
 from broker.core.outbox import ACCEPTED, Outbox
 from broker.core.packets import PUBREL, V5, V311, Will
 from broker.core.reasons import PACKET_IDENTIFIER_NOT_FOUND, SUCCESS
-from broker.core.retained import RetainedCursor
+from broker.core.retained import RetainedCursor, TopicNode
 from broker.core.subscription import SharedGroup, Subscriber, Subscription
 
 NEVER: Final = 0xFFFFFFFF
@@ -59,7 +60,8 @@ class RetainedStream:
     def __init__(self, subscription: Subscription, cursor: RetainedCursor) -> None:
         self.subscription = subscription
         self.cursor = cursor
-        self.ahead: Delivery | None = None
+        # Taken from the cursor and not sent yet, for want of room.
+        self.ahead: TopicNode | None = None
 
 
 class Session(Subscriber):
@@ -75,13 +77,16 @@ class Session(Subscriber):
         self.version = V311
         self.v5 = False
         self.plain = True
-        # Expiry and will; `alarm` is the time of this session's live entry in the router's deadlines, 0.0: none.
+        # Whether a QoS 0 frame may go straight to the outbox: no aliases, and none waits here that it would overtake.
+        self.direct = True
+        # Expiry and will; the times are 0.0 while they do not apply.
         self.expiry_interval = 0
         self.expires_at = 0.0
         self.will: Will | None = None
         self.will_due = 0.0
-        self.alarm = 0.0
         self.ended = False
+        # Who keeps this session; None when nobody does, or it ends with its connection.
+        self.journal: Journal | None = None
         # Towards the client.
         self.max_messages = max_messages
         self.max_bytes = max_bytes
@@ -91,6 +96,8 @@ class Session(Subscriber):
         self.inflight: dict[int, Delivery] = {}
         self.pending: deque[Delivery] | None = None
         self.pending_bytes = 0
+        # QoS 0 among them (kept while offline): live ones of the same topic queue up behind [MQTT-4.6.0-5].
+        self._pending_qos0 = 0
         self._resend: deque[Delivery] | None = None
         self.streams: list[RetainedStream] | None = None
         self._next_id = 0
@@ -110,6 +117,7 @@ class Session(Subscriber):
         shared.
         """
         self.plain = plain
+        self.direct = plain and self._pending_qos0 == 0
         self.version = version
         self.v5 = version == V5
         self.window = window
@@ -127,20 +135,18 @@ class Session(Subscriber):
             else:
                 resend.append(delivery)
         self._resend = resend if resend else None
-        self.pump(now)
+        self._go_on(now)
 
     def detach(self, outbox: Outbox) -> None:
         """The connection is gone: fold its ledger into the session's, and put back what was never written."""
         self._free_expired(outbox)
-        unsent = outbox.discard(DISCONNECTED)
+        outbox.discard(DISCONNECTED)
         self.absorb(outbox)
-        if unsent > 0:
-            for delivery in reversed(self.inflight.values()):
-                if unsent == 0:
-                    break
-                if delivery.state == SENT and delivery.attempts > 0:
-                    delivery.attempts -= 1
-                    unsent -= 1
+        for delivery in self.inflight.values():
+            # The next connection has a send quota of its own.
+            delivery.counted = False
+            if self.journal is not None and delivery.attempts == 0:
+                self.journal.unsent(self.client_id, delivery)
         self._resend = None
 
     def absorb(self, outbox: Outbox) -> None:
@@ -157,6 +163,17 @@ class Session(Subscriber):
         for cause, count in enumerate(drops):
             dropped[cause] += count
 
+    def restore(self, delivery: Delivery) -> bool:
+        """Take back a delivery that a store kept, in the order in which they were queued. False: no room, dropped."""
+        if delivery.state == QUEUED:
+            self.offered += 1
+            return self._enqueue(delivery) == ACCEPTED
+        self.inflight[delivery.packet_id] = delivery
+        self._next_id = delivery.packet_id
+        if delivery.state == SENT and delivery.attempts == 0:
+            self.offered += 1
+        return True
+
     # -- the fanout's side ---------------------------------------------------------------------------------------------
 
     def deliver(
@@ -171,14 +188,15 @@ class Session(Subscriber):
         self.offered += 1
         outbox = self.outbox
         if qos == 0:
-            if outbox is not None:
-                if not retain and not identifiers and self.plain and (message.expires_at == 0.0 or not self.v5):
+            if outbox is None:
+                if not self.queue_qos0:
+                    return self._drop(DISCONNECTED)
+            elif self._pending_qos0 == 0:
+                if not retain and not identifiers and self.plain and message.expires_at == 0.0:
                     return outbox.offer(message.qos0_frame(self.v5))
                 return outbox.offer_late(Delivery(message, 0, retain, identifiers, group))
-            if not self.queue_qos0:
-                return self._drop(DISCONNECTED)
         delivery = Delivery(message, qos, retain, identifiers, group)
-        if outbox is not None and self.quota > 0 and not self.pending and self._resend is None:
+        if outbox is not None and qos > 0 and self.quota > 0 and not self.pending and self._resend is None:
             if outbox.too_large(delivery):
                 return self._drop(TOO_LARGE)
             if outbox.has_room(message.size() + HEADROOM) and self._send(delivery, outbox):
@@ -197,7 +215,16 @@ class Session(Subscriber):
             return self._drop(FULL_BYTES)
         pending.append(delivery)
         self.pending_bytes += size
+        if delivery.qos == 0:
+            self._pending_qos0 += 1
+            self.direct = False
+        if self.journal is not None:
+            self.journal.queued(self.client_id, delivery)
         return ACCEPTED
+
+    def _left_pending_qos0(self) -> None:
+        self._pending_qos0 -= 1
+        self.direct = self.plain and self._pending_qos0 == 0
 
     def _send(self, delivery: Delivery, outbox: Outbox) -> bool:
         """Put a delivery in flight. False when every packet identifier is in use."""
@@ -208,22 +235,11 @@ class Session(Subscriber):
         delivery.state = SENT
         self.inflight[packet_id] = delivery
         self.quota -= 1
-        self._write(delivery, outbox)
+        delivery.counted = True
+        if self.journal is not None:
+            self.journal.in_flight(self.client_id, delivery)
+        outbox.push(delivery)
         return True
-
-    def _write(self, delivery: Delivery, outbox: Outbox) -> None:
-        delivery.attempts += 1
-        message = delivery.message
-        if (
-            delivery.attempts == 1
-            and self.plain
-            and not delivery.retain
-            and not delivery.identifiers
-            and (message.expires_at == 0.0 or not self.v5)
-        ):
-            outbox.push(message.quality_frame(self.v5, delivery.qos, delivery.packet_id))
-        else:
-            outbox.push_late(delivery)
 
     def _allocate(self) -> int:
         """A packet identifier that is not in use [MQTT-2.2.1-3]; 0 when all 65,535 are."""
@@ -248,33 +264,40 @@ class Session(Subscriber):
             return True
         return self.outbox is not None and self.outbox.has_expired
 
-    def pump(self, now: float) -> None:
-        """Fill the outbox from what waits here, as far as the window and the outbox have room."""
+    def pump(self, now: float) -> bool:
+        """Fill the outbox from what waits here, as far as the window and the outbox have room.
+
+        True when there is more that could go, and only fairness to others ended this turn.
+        """
         outbox = self.outbox
         if outbox is None or outbox.closed:
-            return
+            return False
         self._free_expired(outbox)
         resend = self._resend
         while resend is not None and self.quota > 0:
             delivery = resend[0]
             size = delivery.message.size() + HEADROOM
-            if self.inflight.get(delivery.packet_id) is delivery:
+            # Acknowledged or released meanwhile: nothing to send again [MQTT-4.3.3-6].
+            if delivery.state == SENT:
                 if outbox.too_large(delivery) or size > outbox.max_bytes:
                     # The client came back with a smaller Maximum Packet Size: as if it had been sent [MQTT-3.1.2-25].
-                    del self.inflight[delivery.packet_id]
+                    self._finish(delivery)
                     if delivery.attempts == 0:
                         self._drop(TOO_LARGE)
                 elif not outbox.has_room(size):
-                    return
+                    return False
                 else:
                     self.quota -= 1
-                    self._write(delivery, outbox)
+                    delivery.counted = True
+                    if self.journal is not None and delivery.attempts == 0:
+                        self.journal.in_flight(self.client_id, delivery)
+                    outbox.push(delivery)
             resend.popleft()
             if not resend:
                 self._resend = None
                 resend = None
         if resend is not None:
-            return
+            return False
         pending = self.pending
         while pending:
             delivery = pending[0]
@@ -287,17 +310,21 @@ class Session(Subscriber):
             elif size + HEADROOM > outbox.max_bytes:
                 self._drop(FULL_BYTES)
             elif not outbox.has_room(size + HEADROOM):
-                return
+                return False
             elif delivery.qos == 0:
-                outbox.push_late(delivery)
+                outbox.push(delivery)
             elif self.quota <= 0 or not self._send(delivery, outbox):
-                return
+                return False
             pending.popleft()
             self.pending_bytes -= size
-        if self.streams is not None:
-            self._pump_streams(self.streams, outbox, now)
+            if delivery.qos == 0:
+                self._left_pending_qos0()
+            if self.journal is not None and delivery.state == QUEUED:
+                # Dropped, or of QoS 0 and gone.
+                self.journal.finished(self.client_id, delivery)
+        return self.streams is not None and self._pump_streams(self.streams, outbox, now)
 
-    def _pump_streams(self, streams: list[RetainedStream], outbox: Outbox, now: float) -> None:
+    def _pump_streams(self, streams: list[RetainedStream], outbox: Outbox, now: float) -> bool:
         """Queue retained messages at the receiver's pace: none is dropped, they wait until there is room."""
         left = STREAM_STEP
         while streams:
@@ -307,47 +334,66 @@ class Session(Subscriber):
                 # Unsubscribed or replaced meanwhile.
                 streams.pop(0)
                 continue
-            delivery = stream.ahead
-            qos = delivery.qos if delivery is not None else 0
-            if delivery is None:
-                if left == 0 or outbox.half_full():
-                    return
+            if left == 0:
+                return True
+            left -= 1
+            node = stream.ahead
+            if node is None:
+                if outbox.half_full():
+                    return False
                 nodes = stream.cursor.take(1)
                 if not nodes:
                     if stream.cursor.done:
                         streams.pop(0)
-                    else:
-                        left -= 1
+                        if self.journal is not None:
+                            self.journal.streamed(self.client_id, subscription.topic_filter)
                     continue
-                message = nodes[0].value
-                if not isinstance(message, Message) or 0.0 < message.expires_at <= now:
-                    continue
-                qos = min(message.qos, subscription.qos)
-                delivery = Delivery(message, qos, True, identifiers(subscription), None)
-            left -= 1
-            size = delivery.message.size() + HEADROOM
+                node = nodes[0]
+            # Looked up when it is sent, so that a live message that came before is not followed by an older one.
+            message = node.value
+            stream.ahead = None
+            if not isinstance(message, Message) or 0.0 < message.expires_at <= now:
+                continue
+            qos = min(message.qos, subscription.qos)
+            delivery = Delivery(message, qos, True, identifiers(subscription), None)
+            size = message.size() + HEADROOM
             if outbox.too_large(delivery):
                 cause = TOO_LARGE
             elif size > outbox.max_bytes:
                 cause = FULL_BYTES
             elif not outbox.has_room(size) or (qos > 0 and (self.quota <= 0 or not self._send(delivery, outbox))):
-                stream.ahead = delivery
-                return
+                stream.ahead = node
+                return False
             else:
                 cause = ACCEPTED
                 if qos == 0:
-                    outbox.push_late(delivery)
-            stream.ahead = None
+                    outbox.push(delivery)
             self.offered += 1
             if cause != ACCEPTED:
                 self._drop(cause)
         self.streams = None
+        return False
 
     def start_stream(self, subscription: Subscription, cursor: RetainedCursor) -> None:
         """Begin to stream the retained messages that `cursor` finds to a new subscription."""
         if self.streams is None:
             self.streams = []
         self.streams.append(RetainedStream(subscription, cursor))
+
+    def move_streams(self, old: Subscription, new: Subscription) -> None:
+        """A subscription was replaced without asking for retained messages again: what was promised still comes."""
+        if self.streams is not None:
+            for stream in self.streams:
+                if stream.subscription is old:
+                    stream.subscription = new
+
+    def is_streaming(self, subscription: Subscription) -> bool:
+        """True while retained messages are on their way because of this subscription."""
+        if self.streams is not None:
+            for stream in self.streams:
+                if stream.subscription is subscription:
+                    return True
+        return False
 
     # -- acknowledgements from the client ------------------------------------------------------------------------------
 
@@ -356,15 +402,13 @@ class Session(Subscriber):
 
         Raises ProtocolViolation when the identifier is in use by a QoS 2 delivery.
         """
-        delivery = self.inflight.pop(packet_id, None)
-        if delivery is None:
+        delivery = self.inflight.get(packet_id)
+        if delivery is None or delivery.attempts == 0:
             return
         if delivery.qos != 1:
-            self.inflight[packet_id] = delivery
             raise ProtocolViolation("PUBACK for a QoS 2 message")
-        self._give_back()
-        if self.backlog:
-            self.pump(now)
+        self._finish(delivery)
+        self._go_on(now)
 
     def on_pubrec(self, packet_id: int, reason_code: int, now: float) -> None:
         """PUBREC: answer PUBREL, or give up the message when the client refused it [MQTT-4.3.3-4]."""
@@ -372,18 +416,19 @@ class Session(Subscriber):
         delivery = self.inflight.get(packet_id)
         if delivery is None:
             if outbox is not None and reason_code < 0x80:
-                outbox.control(
-                    ack(PUBREL, packet_id, PACKET_IDENTIFIER_NOT_FOUND if self.v5 else SUCCESS, self.version)
-                )
+                code = PACKET_IDENTIFIER_NOT_FOUND if self.v5 else SUCCESS
+                outbox.control(ack(PUBREL, packet_id, code, self.version))
+            return
+        if delivery.attempts == 0:
             return
         if delivery.qos != 2:
             raise ProtocolViolation("PUBREC for a QoS 1 message")
         if reason_code >= 0x80:
-            del self.inflight[packet_id]
-            self._give_back()
-            if self.backlog:
-                self.pump(now)
+            self._finish(delivery)
+            self._go_on(now)
             return
+        if self.journal is not None and delivery.state != RELEASED:
+            self.journal.released(self.client_id, delivery)
         delivery.state = RELEASED
         if outbox is not None:
             outbox.control(ack(PUBREL, packet_id, SUCCESS, self.version))
@@ -391,25 +436,34 @@ class Session(Subscriber):
     def on_pubcomp(self, packet_id: int, now: float) -> None:
         """PUBCOMP: the QoS 2 delivery is complete. An unknown identifier is ignored."""
         delivery = self.inflight.get(packet_id)
-        if delivery is None:
+        if delivery is None or delivery.attempts == 0:
             return
         if delivery.qos != 2 or delivery.state != RELEASED:
             raise ProtocolViolation("PUBCOMP without PUBREL")
-        del self.inflight[packet_id]
-        self._give_back()
-        if self.backlog:
-            self.pump(now)
+        self._finish(delivery)
+        self._go_on(now)
+
+    def _finish(self, delivery: Delivery) -> None:
+        """The delivery is over: its identifier is free, and its place in the quota of this connection."""
+        del self.inflight[delivery.packet_id]
+        delivery.state = DONE
+        if self.journal is not None:
+            self.journal.finished(self.client_id, delivery)
+        if delivery.counted:
+            delivery.counted = False
+            self.quota += 1
+
+    def _go_on(self, now: float) -> None:
+        outbox = self.outbox
+        if self.backlog and self.pump(now) and outbox is not None:
+            outbox.nudge()
 
     def _free_expired(self, outbox: Outbox) -> None:
         """What expired before it was written gives its packet identifier back; the outbox counted it."""
         if outbox.has_expired:
             for expired in outbox.take_expired():
-                if self.inflight.pop(expired.packet_id, None) is not None:
-                    self._give_back()
-
-    def _give_back(self) -> None:
-        if self.quota < self.window:
-            self.quota += 1
+                if expired.state == SENT:
+                    self._finish(expired)
 
     # -- shared subscriptions and the end ------------------------------------------------------------------------------
 
@@ -431,11 +485,16 @@ class Session(Subscriber):
             for delivery in pending:
                 if delivery.group in groups:
                     self.pending_bytes -= delivery.message.size()
+                    if delivery.qos == 0:
+                        self._left_pending_qos0()
                     self.offered -= 1
                     taken.append(delivery)
                 else:
                     kept.append(delivery)
             self.pending = kept if kept else None
+        if self.journal is not None:
+            for delivery in taken:
+                self.journal.finished(self.client_id, delivery)
         return taken
 
     def end(self) -> None:
@@ -445,6 +504,7 @@ class Session(Subscriber):
             self._drop(SESSION_ENDED)
         self.pending = None
         self.pending_bytes = 0
+        self._pending_qos0 = 0
         self.inflight = {}
         self._resend = None
         self.streams = None
@@ -458,7 +518,7 @@ class Session(Subscriber):
         count = len(self.pending) if self.pending else 0
         outbox = self.outbox
         if outbox is not None:
-            count += outbox.messages - outbox.again
+            count += outbox.messages - outbox.quality
         for delivery in self.inflight.values():
             if delivery.state == SENT and delivery.attempts == 0:
                 count += 1

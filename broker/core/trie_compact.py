@@ -201,10 +201,12 @@ class CompactTrie(Trie):
         reserved = topic.startswith("$")  # no leading wildcard sees it [MQTT-4.7.2-1]
         prefix = ""
         depth = 0
-        # Prefixes to come back to, what may follow them, and how many levels they cover.
-        later: list[str] = []
-        later_known: list[Shapes] = []
-        later_depth: list[int] = []
+        # The prefix to go on with, what may follow it, and how many levels it covers; and others after that one. Most
+        # topics need no others.
+        next_prefix = ""
+        next_known: Shapes | None = None
+        next_depth = 0
+        later: list[tuple[str, Shapes, int]] | None = None
         while True:
             start = starts[depth]
             limit = (levels - depth + 1) * KINDS
@@ -230,9 +232,14 @@ class CompactTrie(Trie):
                             probes += 1
                             follow = shapes.get(head)
                             if follow is not None:
-                                later.append(head)
-                                later_known.append(follow)
-                                later_depth.append(end + 1)
+                                if next_known is None:
+                                    next_prefix = head
+                                    next_known = follow
+                                    next_depth = end + 1
+                                elif later is None:
+                                    later = [(head, follow, end + 1)]
+                                else:
+                                    later.append((head, follow, end + 1))
                             head = ""
                         elif end < levels:  # only "#" can follow what the last level matches
                             head = f"{prefix}{topic[start : starts[end]]}+/#"
@@ -250,11 +257,15 @@ class CompactTrie(Trie):
                     break
                 left -= 1
                 shape = others[left]
-            if not later:
+            if next_known is not None:
+                prefix = next_prefix
+                known = next_known
+                depth = next_depth
+                next_known = None
+            elif later:
+                prefix, known, depth = later.pop()
+            else:
                 break
-            prefix = later.pop()
-            known = later_known.pop()
-            depth = later_depth.pop()
         self.probes += probes
         return found
 

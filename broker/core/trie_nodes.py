@@ -251,9 +251,9 @@ class NodeTrie(Trie):
                 return found
             node = first
             depth = 1
-        # Branches to come back to: a node, and how many levels lead to it.
-        later: list[Node] = []
-        later_depth: list[int] = []
+        # Branches to come back to: a node, and how many levels lead to it. Most topics need none.
+        later: list[Node] | None = None
+        later_depth: list[int] | None = None
         while True:
             visited += 1
             entry = node.hash
@@ -271,8 +271,12 @@ class NodeTrie(Trie):
                     if isinstance(child, Node):
                         depth += 1
                         if plus is not None:
-                            later.append(plus)
-                            later_depth.append(depth)
+                            if later is None or later_depth is None:
+                                later = [plus]
+                                later_depth = [depth]
+                            else:
+                                later.append(plus)
+                                later_depth.append(depth)
                         node = child
                         continue
                     if child is not None and (depth + 1 == end or child.topic_filter.endswith("#")):
@@ -281,7 +285,7 @@ class NodeTrie(Trie):
                     depth += 1
                     node = plus
                     continue
-            if not later:
+            if later is None or later_depth is None or not later:
                 break
             node = later.pop()
             depth = later_depth.pop()

@@ -162,17 +162,17 @@ class Connection(asyncio.Protocol):
             batch = outbox.take_batch(limit, loop.time())
             if batch:
                 data = batch[0] if len(batch) == 1 else b"".join(batch)
-                batch.clear()
                 counters.bytes_sent += len(data)
                 transport.write(data)
-                session = channel.session
-                if session is not None and session.backlog:
-                    session.pump(loop.time())
+            session = channel.session
+            more = session is not None and session.backlog and session.pump(loop.time())
+            if batch or more or not outbox.empty:
+                del batch
                 if self._drained is not None:
                     await self._drained
                 if self._paused_reading:
                     self._resume_reading()
-                if not outbox.empty:
+                if more or not outbox.empty:
                     # Others have their turn between two batches of a peer that reads as fast as we write.
                     await asyncio.sleep(0)
             elif channel.close_cause:
@@ -196,7 +196,11 @@ class Connection(asyncio.Protocol):
             transport.write(channel.farewell)
             if transport.can_write_eof():
                 self._resume_reading()
-                transport.write_eof()
+                try:
+                    transport.write_eof()
+                except OSError:
+                    # The peer has reset the connection meanwhile; only asyncio's own loop tells.
+                    transport.abort()
                 return
         transport.close()
 
@@ -259,6 +263,9 @@ class Connection(asyncio.Protocol):
                 return 0.0
             return self._closing_at + LINGER
         channel = self.channel
+        if channel.close_cause:
+            self._finish()
+            return 0.0
         again = 0.0
         if channel.state != CONNECTED:
             due = self.opened_at + settings.limits.connect_timeout

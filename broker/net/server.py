@@ -21,10 +21,12 @@ import structlog
 from broker.core import reasons
 from broker.core.causes import CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, PROTOCOL_ERROR, REFUSED, SHUTDOWN
 from broker.core.hooks import AuthMethod, Gate, Watcher
+from broker.core.restore import restore
 from broker.core.router import Limits, Router
 from broker.net.connection import LINGER, Connection
 from broker.net.timers import Wheel
 from broker.settings import Address, Settings
+from broker.store.base import Store, StoreError
 
 HALF_OPEN_ROOM: Final = 128
 """Connections beyond `max_connections` that may wait for their CONNECT; above that they are closed at once."""
@@ -70,8 +72,13 @@ class Server:
         gate: Gate | None = None,
         watcher: Watcher | None = None,
         auth_methods: dict[str, AuthMethod] | None = None,
+        store: Store | None = None,
     ) -> None:
-        """`gate` decides who may do what, `auth_methods` are the 5.0 authentication methods by name (`core.hooks`)."""
+        """`gate` decides who may do what, `auth_methods` are the 5.0 authentication methods by name (`core.hooks`).
+
+        `store` keeps what outlives this object (`broker.store`); without one, sessions and retained messages live as
+        long as it does.
+        """
         self.settings = Settings() if settings is None else settings
         self.router = Router(limits(self.settings), self.settings.routing.trie, self.settings.routing.match_cache)
         self.router.gate = gate
@@ -80,6 +87,10 @@ class Server:
         self.router.watcher = watcher if watcher is not None else _Subscriptions(self.log)
         if auth_methods:
             self.router.auth_methods.update(auth_methods)
+        self.store = store
+        if store is not None:
+            self.router.journal = store.journal
+        self._restored = False
         self.connections: set[Connection] = set()
         self.loop: asyncio.AbstractEventLoop
         self.wheel: Wheel
@@ -96,17 +107,37 @@ class Server:
         """Listen on every address of the settings.
 
         Raises:
-            StartupError: one of them cannot be listened on; then none is.
+            StartupError: one of them cannot be listened on; then none is. Or the store cannot be read.
         """
         self.loop = asyncio.get_running_loop()
         self.wheel = Wheel(self.loop)
         self._stopping = False
+        # Before the first client can come.
+        await self._open_store()
         try:
             for address in self.settings.addresses:
                 await self._listen(address)
         except StartupError:
             await self._close_listeners()
+            if self.store is not None:
+                await self.store.close()
             raise
+        # Sessions and delayed wills that a store brought fall due too.
+        self.after_batch()
+
+    async def _open_store(self) -> None:
+        """Have the store back, and, the first time, everything that it kept."""
+        store = self.store
+        if store is None:
+            return
+        try:
+            await store.open(self.loop.time)
+            if not self._restored:
+                restore(self.router, await store.load(), self.loop.time())
+                self._restored = True
+        except StoreError as error:
+            raise StartupError(str(error)) from error
+        self.router.tick(self.loop.time())
 
     async def _listen(self, address: Address) -> None:
         try:
@@ -156,6 +187,9 @@ class Server:
             self._due.cancel()
             self._due = None
             self._due_at = -1.0
+        if self.store is not None:
+            # Last: the ends of the connections are kept too.
+            await self.store.close()
 
     async def _close_listeners(self) -> None:
         servers = self._servers

@@ -20,6 +20,7 @@ from broker.core import packets as p
 from broker.core.causes import CONNECTION_LOST
 from broker.core.channel import Channel
 from broker.core.decoder import Decoder
+from broker.core.errors import ProtocolError
 from broker.core.outbox import Outbox
 from broker.core.packets import Ack, Connack, Connect, Disconnect, Packet, Publish, Suback, Subscribe, Unsuback, Will
 from broker.core.packets import SubscriptionRequest as Request
@@ -154,6 +155,7 @@ class Link:
     def __init__(self, network: Network, client: Client) -> None:
         self.network = network
         self.client = client
+        self.version = client.version
         router = network.router
         self.outbox = Outbox(
             router.fanout.touched, router.counters, router.limits.live_messages, router.limits.live_bytes
@@ -167,6 +169,7 @@ class Link:
         self.batch = BATCH
         self.cut = False
         self.finished = False
+        self._broken = False
         self._tap_up = Decoder(ANY_SIZE, server=True)
         self._tap_down = Decoder(ANY_SIZE, server=False, version=client.version)
         network.links.append(self)
@@ -183,9 +186,8 @@ class Link:
                 moved = True
                 self._wrote(b"".join(batch))
             session = self.channel.session
-            if session is not None and session.backlog:
-                session.pump(self.network.now)
-            if not batch and outbox.empty:
+            more = session is not None and session.backlog and session.pump(self.network.now)
+            if not batch and outbox.empty and not more:
                 outbox.woken()
                 break
         if self.channel.close_cause and outbox.empty and not self.finished:
@@ -208,13 +210,19 @@ class Link:
             return False
         moving = bytes(self.up[:count])
         del self.up[:count]
-        if self.client.judged:
-            self._tap_up.feed(moving)
-            while self._tap_up.next_frame():
-                self.client.judge.from_client(self._tap_up.packet())
+        if not self._broken:
+            self._listen(moving)
         for read in _reads(moving, self.network.pace):
             self.channel.receive(read, self.network.now)
         return True
+
+    def _listen(self, data: bytes) -> None:
+        try:
+            self._tap_up.feed(data)
+            while self._tap_up.next_frame():
+                self.client.judge.from_client(self._tap_up.packet())
+        except ProtocolError:
+            self._broken = True  # what the broker makes of it is for the test to see
 
     def to_client(self, count: int = ANY_SIZE) -> bool:
         """Up to `count` bytes reach the client, in reads of the network's pace. False when there was nothing."""
@@ -312,7 +320,6 @@ class Client:
         self.client_id = client_id
         self.version = version
         self.judge = Judge()
-        self.judged = True
         self.answering = True
         self.link: Link | None = None
         self.closed = False
@@ -328,6 +335,7 @@ class Client:
         self.incoming: set[int] = set()
         self._decoder = Decoder(ANY_SIZE, server=False, version=version)
         self._aliases: dict[int, bytes] = {}
+        self._told_to_go = False
         self._next_id = 0
 
     # -- connection --------------------------------------------------------------------------------------------------
@@ -373,6 +381,7 @@ class Client:
         self.unanswered = []
         self._decoder = Decoder(ANY_SIZE, server=False, version=self.version)
         self._aliases = {}
+        self._told_to_go = False
         return self.link
 
     @property
@@ -409,8 +418,7 @@ class Client:
         self.wire.up += encoder.encode(packet, self.version)
 
     def raw(self, data: bytes) -> None:
-        """Put bytes on the wire, unseen by the judge, and settle."""
-        self.judged = False
+        """Put any bytes on the wire, and settle."""
         self.wire.up += data
         self.network.settle()
 
@@ -489,7 +497,8 @@ class Client:
             self._on_packet(decoder.packet())
 
     def _on_packet(self, packet: Packet) -> None:
-        assert not self.got(Disconnect), f"{packet!r} after DISCONNECT"  # [MQTT-3.14.4-1]
+        assert not self._told_to_go, f"{packet!r} after DISCONNECT"  # [MQTT-3.14.4-1]
+        self._told_to_go = isinstance(packet, Disconnect)
         self.packets.append(packet)
         if isinstance(packet, Connack):
             self._on_connack(packet)
@@ -542,12 +551,13 @@ class Client:
         else:
             self.unanswered.append(packet)
 
-    def answer(self, count: int = 1_000_000) -> None:
+    def answer(self, count: int = 1_000_000, settle: bool = True) -> None:
         """Send what waits to be acknowledged, the oldest first, and settle."""
         going, self.unanswered = self.unanswered[:count], self.unanswered[count:]
         for packet in going:
             self.send(packet)
-        self.network.settle()
+        if settle:
+            self.network.settle()
 
     def got(self, kind: type[_Kind]) -> list[_Kind]:
         """The packets of one type that came on this connection."""
@@ -579,7 +589,7 @@ class _Ghost(Client):
     """What is left of a client at the end of a connection that it replaced: nobody reads."""
 
     def __init__(self, client: Client) -> None:
-        super().__init__(client.network, client.client_id, client.version)
+        super().__init__(client.network, client.client_id, client.wire.version)
         self.judge.enabled = False
         self.link = client.link
         client.ghosts.append(self)

@@ -79,8 +79,9 @@ class Ledger(RuleBasedStateMachine):
         version=st.integers(0, 2),
         frozen=st.booleans(),
         expiry=st.sampled_from((1_000, 1_000, 0)),
+        receive=st.integers(1, 3),
     )
-    def connect(self, name: str, max_packet: int, version: int, frozen: bool, expiry: int) -> None:
+    def connect(self, name: str, max_packet: int, version: int, frozen: bool, expiry: int, receive: int = 3) -> None:
         """A receiver connects: back, or in place of its own connection, with or without the session."""
         client = self.clients[name]
         client.version = V311 if version == 2 else V5
@@ -89,8 +90,9 @@ class Ledger(RuleBasedStateMachine):
             clean=expiry == 0,
             expiry=expiry if v5 else None,
             max_packet=max_packet if v5 and max_packet else None,
+            receive_maximum=receive if v5 else None,
+            frozen=frozen,
         )
-        client.wire.frozen = frozen
         self._meet()
 
     @rule(name=names, topic_filter=st.sampled_from(FILTERS), qos=qualities, handling=st.integers(0, 2))

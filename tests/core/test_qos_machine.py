@@ -22,7 +22,7 @@ PUBLISHERS = ("p4", "p5")
 who = st.sampled_from((*SUBSCRIBERS, *PUBLISHERS))
 publishers = st.sampled_from(PUBLISHERS)
 subscribers = st.sampled_from(SUBSCRIBERS)
-few = st.integers(1, 40)
+few = st.one_of(st.integers(1, 40), st.just(1 << 20))
 
 
 class QualityOfService(RuleBasedStateMachine):
@@ -69,16 +69,22 @@ class QualityOfService(RuleBasedStateMachine):
             settle=False,
         )
 
-    @rule(name=publishers, topic=st.sampled_from(TOPICS), qos=st.sampled_from((1, 2)), size=st.integers(0, 300))
-    def publish(self, name: str, topic: str, qos: int, size: int) -> None:
+    @rule(
+        name=publishers,
+        topic=st.sampled_from(TOPICS),
+        qos=st.sampled_from((1, 2)),
+        sizes=st.lists(st.integers(0, 300), min_size=1, max_size=4),
+    )
+    def publish(self, name: str, topic: str, qos: int, sizes: list[int]) -> None:
         """A publisher that is connected sends."""
         client = self.clients[name]
-        if client.connack.reason_code != 0 or client.wire.cut or len(client.outgoing) >= 20:
-            return
-        self.number += 1
-        payload = f"{self.number}:".encode() + b"x" * size
-        client.post(topic, payload, qos)
-        self.sent.setdefault((name, topic, qos), []).append(payload)
+        for size in sizes:
+            if client.connack.reason_code != 0 or client.wire.cut or len(client.outgoing) >= 20:
+                return
+            self.number += 1
+            payload = f"{self.number}:".encode() + b"x" * size
+            client.post(topic, payload, qos)
+            self.sent.setdefault((name, topic, qos), []).append(payload)
 
     @rule(name=who, count=few)
     def up(self, name: str, count: int) -> None:
@@ -108,10 +114,11 @@ class QualityOfService(RuleBasedStateMachine):
         """A connection is lost with all that was on the wire."""
         self.clients[name].cut()
 
-    @rule(name=who)
-    def reconnect(self, name: str) -> None:
-        """A client comes back after a loss."""
+    @rule(name=who, receive=st.integers(1, 4))
+    def reconnect(self, name: str, receive: int) -> None:
+        """A client comes back after a loss, perhaps with another Receive Maximum."""
         if self.clients[name].wire.cut:
+            self.receive = receive
             self._connect(name)
 
     @rule(name=subscribers, answering=st.booleans())
@@ -120,9 +127,14 @@ class QualityOfService(RuleBasedStateMachine):
         client = self.clients[name]
         client.answering = answering
         if answering and not client.wire.cut:
-            for packet in client.unanswered:
-                client.send(packet)
-            client.unanswered = []
+            client.answer(settle=False)
+
+    @rule(name=subscribers, count=st.integers(1, 3))
+    def answer_some(self, name: str, count: int) -> None:
+        """A subscriber acknowledges a few."""
+        client = self.clients[name]
+        if not client.wire.cut:
+            client.answer(count, settle=False)
 
     @invariant()
     def in_order_and_never_twice(self) -> None:
@@ -160,9 +172,7 @@ class QualityOfService(RuleBasedStateMachine):
             return
         for name, client in self.clients.items():
             client.answering = True
-            for packet in client.unanswered:
-                client.send(packet)
-            client.unanswered = []
+            client.answer(settle=False)
             if client.wire.cut:
                 self._connect(name)
         self.network.settle()
@@ -180,5 +190,5 @@ class QualityOfService(RuleBasedStateMachine):
 
 TestQualityOfService = QualityOfService.TestCase
 TestQualityOfService.settings = settings(
-    max_examples=120, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=300, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -17,6 +17,10 @@ def group_of(one: Subscription) -> SharedGroup | None:
     return one.group
 
 
+def retired(entry: FilterEntry) -> bool:
+    return entry.retired
+
+
 def test_options_are_kept() -> None:
     session = Subscriber()
     made = Subscription(session, "$share/g/a", 2, True, True, 1, 268_435_455)
@@ -60,6 +64,25 @@ def test_hangs_in_one_place_only() -> None:
     assert not other.discard(one)
     assert entry.subscriptions == [one]
     assert other.empty
+
+
+def test_an_entry_that_left_the_trie_takes_nobody() -> None:
+    entry = FilterEntry("a")
+    one = subscription("a")
+    entry.add(one)
+    with pytest.raises(ValueError, match="still listens"):
+        entry.retire()
+    assert entry.subscriptions == [one]
+    entry.discard(one)
+    entry.retire()
+    assert retired(entry)
+    for group in ("", "g"):
+        with pytest.raises(ValueError, match="has left the trie"):
+            entry.add(one, group)
+    assert one.entry is None
+    assert entry.empty
+    assert entry.subscriptions == []
+    assert entry.groups == {}
 
 
 def test_every_change_raises_the_version() -> None:

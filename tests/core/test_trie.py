@@ -121,9 +121,25 @@ def test_a_filter_that_comes_back_is_a_new_one(make: Make) -> None:
     trie = make()
     first = trie.insert("a/+/b")
     trie.remove("a/+/b")
+    assert first.retired
     second = trie.insert("a/+/b")
     assert second is not first
     assert trie.match("a/x/b") == [second]
+
+
+@pytest.mark.parametrize("topic_filter", ["a/b", "a/+", "a/+/b", "a/+/b/#", "#"])
+def test_a_filter_that_somebody_listens_at_stays(make: Make, topic_filter: str) -> None:
+    trie = make()
+    entry = trie.insert(topic_filter)
+    records = trie.node_count
+    subscription = Subscription(Subscriber(), topic_filter)
+    entry.add(subscription)
+    with pytest.raises(ValueError, match="still listens"):
+        trie.remove(topic_filter)
+    assert trie.find(topic_filter) is entry
+    assert (len(trie), trie.node_count) == (1, records)
+    entry.discard(subscription)
+    assert trie.remove(topic_filter)
 
 
 def test_each_match_is_a_list_of_its_own(make: Make) -> None:

@@ -2,7 +2,8 @@
 
 - `broker`: a broker with the default settings, on a free port of 127.0.0.1, stopped after the test.
 - `start_broker(**sections)`: the same with settings of one's own, as many as the test needs:
-  `await start_broker(limits={"max_packet_size": 1000}, mqtt={"max_qos": 1})`.
+  `await start_broker(limits={"max_packet_size": 1000}, mqtt={"max_qos": 1})`; also with a gate or authentication
+  methods of one's own (`broker.core.hooks`).
 
 With `CANOPY_E2E_BROKER=host:port` the tests that need no settings run against that broker instead, which is how the
 tests themselves are held against other implementations.
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 
 from broker.app import Broker
+from broker.core.hooks import AuthMethod, Gate
 from broker.settings import Settings
 
 OUTSIDE = os.environ.get("CANOPY_E2E_BROKER", "")
@@ -40,11 +42,13 @@ async def start_broker() -> AsyncIterator[StartBroker]:
     """Start brokers with settings of one's own; each is stopped after the test."""
     async with AsyncExitStack() as stack:
 
-        async def start(**sections: Any) -> Address:
+        async def start(
+            gate: Gate | None = None, auth_methods: dict[str, AuthMethod] | None = None, **sections: Any
+        ) -> Address:
             if OUTSIDE:
                 pytest.skip("the settings of an outside broker cannot be changed")
             settings = Settings(**{"listen": ("mqtt://127.0.0.1:0",), **sections})
-            running = await stack.enter_async_context(Broker(settings))
+            running = await stack.enter_async_context(Broker(settings, gate=gate, auth_methods=auth_methods))
             return Address("127.0.0.1", running.ports[0])
 
         yield start

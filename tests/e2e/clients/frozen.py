@@ -14,7 +14,7 @@ from typing import ClassVar, Final, Self
 from tests.e2e import wire
 
 SMALL_BUFFER: Final = 4096
-"""Bytes asked for as receive buffer; the system doubles it and has its own minimum."""
+"""Bytes asked for as buffer; the system doubles it and has its own minimum."""
 
 
 class Frozen:
@@ -34,6 +34,7 @@ class Frozen:
         cls._opened.append(connection)
         # Before connecting: the window's scale is agreed on in the first packets.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER)
         connection.setblocking(False)
         async with asyncio.timeout(wire.TIMEOUT):
             await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", port))
@@ -110,8 +111,14 @@ class Frozen:
                 pass
         return b"".join(parts)
 
+    def widen(self) -> None:
+        """Have the system take more: small buffers cost time where it is no longer needed."""
+        for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            self.socket.setsockopt(socket.SOL_SOCKET, buffer, 1 << 20)
+
     async def thaw(self) -> wire.Peer:
         """Begin to read like anybody else."""
+        self.widen()
         async with asyncio.timeout(wire.TIMEOUT):
             reader, writer = await asyncio.open_connection(sock=self.socket)
         peer = wire.Peer(reader, writer, self.version)

@@ -381,6 +381,14 @@ async def test_maximum_qos(opened: Opened, joined: Joined, start_broker: StartBr
     await refused(peer, [0x9B])
 
 
+async def test_a_refusal_without_a_return_code_in_311(opened: Opened, start_broker: StartBroker) -> None:
+    """The table has none for a will above the server's QoS: closed without a CONNACK. [MQTT3-3.2.2-6]"""
+    at = await start_broker(mqtt={"max_qos": 0})
+    peer = await opened(4, at=at)
+    await peer.send(wire.connect("w", version=4, will=Will("w", qos=1)))
+    assert await peer.closed() == []
+
+
 async def test_all_qos_is_not_announced(joined: Joined) -> None:
     """Maximum QoS is 0 or 1: a server that has QoS 2 does not send it (section 3.2.2.3.4). [MQTT-3.2.2-9]"""
     assert (await joined()).connack.get(wire.MAXIMUM_QOS) in (None, 0, 1)
@@ -401,7 +409,7 @@ async def test_retained_messages_switched_off(opened: Opened, joined: Joined, st
 async def test_the_servers_maximum_packet_size(joined: Joined, start_broker: StartBroker, version: int) -> None:
     """A packet of that size passes, one more byte does not; a huge declared length is refused at once.
 
-    [MQTT-3.2.2-15]
+    [MQTT-3.2.2-15] [MQTT3-4.8.0-2]
     """
     at = await start_broker(limits={"max_packet_size": 1000})
     peer = await joined(version=version, at=at)

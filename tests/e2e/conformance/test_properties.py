@@ -239,7 +239,7 @@ async def answers(peer: Peer, topic: str) -> list[Packet]:
     """One of each packet that a broker answers with, for good requests and for bad ones."""
     found = [peer.connack]
     await peer.send(
-        wire.subscribe(1, [(topic, 2), ("bad/#/filter", 0)]),
+        wire.subscribe(1, [(topic, 2), ("$share/group/" + topic, 0)]),
         wire.unsubscribe(2, ["never/had", topic]),
         wire.publish(topic, b"x", qos=1, packet_id=3),
         wire.publish(topic, b"x", qos=2, packet_id=4),
@@ -275,6 +275,20 @@ async def test_answers_fit_the_clients_maximum(opened: Opened, unique: Unique) -
         refused_one = await opened()
         await refused_one.send(wire.connect("c", props=[(wire.MAXIMUM_PACKET_SIZE, size), (wire.AUTH_METHOD, "none")]))
         assert [one.size <= size for one in await refused_one.closed()] == [True]
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+async def test_no_room_for_connack(opened: Opened, joined: Joined, unique: Unique, size: int) -> None:
+    """A client that takes not even the CONNACK gets nothing larger, above all no DISCONNECT in its place; it is closed.
+
+    [MQTT-3.1.2-24] [MQTT-3.14.0-1] [MQTT-3.2.0-1]
+    """
+    peer = await opened()
+    await peer.send(wire.connect(unique("c"), props=[(wire.MAXIMUM_PACKET_SIZE, size)]))
+    for one in await peer.closed():
+        assert one.kind == wire.CONNACK, one
+        assert one.size <= size, one
+    await alive(await joined())
 
 
 async def test_no_problem_information(joined: Joined, unique: Unique) -> None:
@@ -436,7 +450,7 @@ async def test_bad_will_properties(opened: Opened, wrong: str, raw: bytes) -> No
 
 
 async def test_good_properties_everywhere(joined: Joined, unique: Unique) -> None:
-    """Everything that may be there, at once, and user properties as often as one likes. [MQTT-1.5.7-1] [MQTT-2.2.2-1]"""
+    """Everything that may be there, at once, and user properties many times. [MQTT-1.5.7-1] [MQTT-2.2.2-1]"""
     pair = [(wire.USER_PROPERTY, ("k", "v"))] * 3
     topic = unique("t")
     everything: Properties = [
@@ -455,8 +469,9 @@ async def test_good_properties_everywhere(joined: Joined, unique: Unique) -> Non
     found = {one.kind: one for one in [await peer.recv(), await peer.recv()]}
     assert found.keys() == {PUBACK, PUBLISH}
     assert found[PUBLISH].all(wire.USER_PROPERTY) == [("k", "v")] * 3
-    assert found[PUBLISH].packet_id is not None
-    await peer.send(wire.ack(PUBACK, found[PUBLISH].packet_id, 0, pair))
+    packet_id = found[PUBLISH].packet_id
+    assert packet_id is not None
+    await peer.send(wire.ack(PUBACK, packet_id, 0, pair))
     await peer.send(wire.unsubscribe(3, [topic], pair))
     assert (await peer.expect(UNSUBACK)).codes == (0,)
     await peer.disconnect(0, [(wire.SESSION_EXPIRY, 0), (wire.REASON_STRING, "done"), *pair])

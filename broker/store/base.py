@@ -1,0 +1,97 @@
+"""What the broker asks of a store, whatever it keeps things in.
+
+Owns the interface `Store`, its one error, and `Times`, which turns the core's times into such as hold over a restart.
+
+Promises: a store is told through its `journal` (`core.journal`), on the event loop's thread and in order, and never
+waited for; `load` gives everything back, before the first client comes. Refuses: to know the router, sockets, settings.
+
+Where acknowledgements will wait for a commit. A durable store writes in a thread of its own and commits in groups,
+so that what the journal was told becomes safe a little later. Nothing waits for that yet: a PUBACK, PUBREC or
+PUBCOMP may be on its way before the commit. The place for it: `Channel` puts these three into the outbox right
+after the journal was told, and `Server.after_batch` comes between that and the writers' next turn. A store that
+makes them wait has the channel put them aside for the batch, takes them in `after_batch` together with everything
+told so far, and hands them to their outboxes, on the loop, when that group is committed. The journal's order makes
+this enough: what an acknowledgement stands for was told before.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from broker.core.journal import Journal, Saved
+
+
+class StoreError(Exception):
+    """Why a store cannot be opened, read or written, in one line for the operator."""
+
+
+class Store(ABC):
+    """Keeps what outlives a broker. One broker at a time: open, load, be told, close; then the next broker.
+
+    Attributes:
+        journal: what the core tells. It only takes notes: no call of it blocks, waits or raises.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+
+    @abstractmethod
+    async def open(self, clock: Callable[[], float]) -> None:
+        """A broker begins to use this store; `clock` is its monotonic clock, in seconds, which all times told refer to.
+
+        A broker object that was stopped and is started again, its sessions still in memory, opens it without `load`; no
+        other broker may have used the store in between.
+
+        Raises:
+            StoreError: it is in use by another broker, or cannot be opened.
+        """
+
+    @abstractmethod
+    async def load(self) -> Saved:
+        """Everything that was kept, with its times counted from now. Changes nothing.
+
+        Raises:
+            StoreError: what is there cannot be read.
+        """
+
+    @abstractmethod
+    async def flush(self) -> None:
+        """Return when everything that was told before this call is kept as safely as this store can.
+
+        Raises:
+            StoreError: it cannot be kept.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """The broker has stopped: flush, and let go of files and threads. Closing a closed store does nothing.
+
+        Raises:
+            StoreError: what was told last cannot be kept.
+        """
+
+
+class Times:
+    """Two clocks: the broker's monotonic one, and a lasting one that goes on while no broker runs.
+
+    Times are turned over when they are told, not when the store was opened, so that a wall clock that is set while the
+    broker runs moves what is told afterwards only.
+    """
+
+    def __init__(self, lasting: Callable[[], float]) -> None:
+        """`lasting`: seconds, of `time.time` where processes come and go."""
+        self._lasting = lasting
+        self._clock = lasting
+
+    def start(self, clock: Callable[[], float]) -> None:
+        """From now on `clock` is the broker's."""
+        self._clock = clock
+
+    def lasting(self, when: float) -> float:
+        """The lasting time of a point of the broker's clock."""
+        return self._lasting() + (when - self._clock())
+
+    def left(self, until: float) -> float:
+        """Seconds until a lasting time; negative when it has passed."""
+        return until - self._lasting()

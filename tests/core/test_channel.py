@@ -1,0 +1,469 @@
+"""One connection's packets: what is answered, what ends it, and that nobody else notices."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from broker.core import packets as p
+from broker.core.errors import Refused
+from broker.core.packets import V5, V31, V311, Ack, Connect, Disconnect, Publish
+from broker.core.packets import SubscriptionRequest as Request
+from tests.core.harness import Client, Network, bag, limits, untouched
+from tests.core.wire_cases import CASES, MAX_PACKET_SIZE, Case
+
+FROM_CLIENTS = [case for case in CASES if case.direction in ("c2s", "both")]
+
+
+class TestWireCases:
+    """Every named wire case, sent to a channel among two other clients."""
+
+    @pytest.mark.parametrize("pace", [0, 1])
+    @pytest.mark.parametrize("case", [one for one in FROM_CLIENTS if one.packet is None], ids=lambda one: one.name)
+    def test_bad(self, case: Case, pace: int) -> None:
+        """The connection ends with the case's reason code, and others go on.
+
+        [MQTT-4.13.1-1] [MQTT-3.1.4-1] [MQTT-3.1.4-2] [MQTT-3.2.2-6] [MQTT-3.2.2-7] [MQTT-4.8.0-1] [MQTT3-4.8.0-1]
+        [MQTT3-2.2.2-2] [MQTT3-3.1.4-1]
+        """
+        network = Network(limits(max_packet_size=MAX_PACKET_SIZE), pace=pace)
+        with untouched(network.client("witness"), network.client("publisher", V311)):
+            if case.version == 0:
+                client = network.idle("c", V311)
+                client.dial()
+            else:
+                client = network.client("c", case.version)
+            client.raw(case.raw)
+            assert client.closed, case.name
+            channel = client.wire.channel
+            assert channel.close_cause in ("protocol-error", "refused")
+            if case.version == V5:
+                assert client.end == case.reason
+            elif case.version:
+                assert client.end == -1
+                assert channel.farewell == b""
+            elif case.error is Refused or case.reason == 0x84:
+                assert channel.farewell in (b"", b"\x20\x02\x00\x01", b"\x20\x03\x00\x84\x00") or (
+                    channel.farewell[3] == case.reason
+                )
+            else:
+                # Where no CONNECT was understood the connection is closed, with or without a word.
+                assert channel.farewell == b"" or channel.farewell[3] == case.reason
+            before = network.router.counters.bytes_received
+            client.wire.channel.receive(b"\xc0\x00", network.now)  # [MQTT-3.1.4-6]: nothing more is acted on
+            assert network.router.counters.bytes_received == before
+
+    @pytest.mark.parametrize("case", [one for one in FROM_CLIENTS if one.packet is not None], ids=lambda one: one.name)
+    def test_good(self, case: Case) -> None:
+        """A well-formed packet is answered, or ends the connection by the rules of the state; others go on."""
+        network = Network(limits(max_packet_size=MAX_PACKET_SIZE), pace=1)
+        with untouched(network.client("witness"), network.client("publisher", V311)):
+            version = case.version
+            packet = case.packet
+            if isinstance(packet, Connect):
+                client = network.idle("c", packet.version)
+                client.dial()
+            else:
+                client = network.client("c", version)
+            client.raw(case.raw)
+            if isinstance(packet, Disconnect):
+                assert client.closed
+                assert client.end == -1
+            elif isinstance(packet, Connect):
+                needs_method = 0x15 in packet.properties.strings
+                nameless = not packet.client_id and not packet.clean_start and packet.version < V5
+                assert client.closed == (needs_method or nameless)
+            elif isinstance(packet, p.Auth):
+                assert client.end == 0x82  # [MQTT-4.12.0-7]
+            elif not isinstance(packet, Publish):
+                assert not client.closed
+
+
+class TestOrder:
+    """What may come when."""
+
+    @pytest.mark.parametrize("version", [V311, V5])
+    @pytest.mark.parametrize("first", [b"\xc0\x00", b"\x30\x03\x00\x01a", b"\xe0\x00", b"\x82\x06\x00\x01\x00\x01a\x00"])
+    def test_first_packet(self, first: bytes, version: int) -> None:
+        """Anything before CONNECT closes the connection [MQTT-3.1.0-1] [MQTT-3.14.0-1] [MQTT-3.2.0-1]."""
+        network = Network()
+        client = network.idle("c", version)
+        client.dial()
+        client.raw(first)
+        assert client.closed
+        assert client.packets == []
+        assert network.router.sessions == {}
+
+    @pytest.mark.parametrize(("version", "code"), [(V311, -1), (V5, 0x82)])
+    def test_second_connect(self, version: int, code: int) -> None:
+        """A second CONNECT ends the connection; one CONNACK only [MQTT-3.1.0-2] [MQTT-3.2.0-2]."""
+        network = Network()
+        client = network.client("c", version)
+        client.send(Connect("c", version))
+        network.settle()
+        assert client.closed
+        assert client.end == code
+        assert len(client.got(p.Connack)) == 1
+
+    @pytest.mark.parametrize("raw", [b"\x20\x02\x00\x00", b"\x90\x03\x00\x01\x00", b"\xb0\x02\x00\x01", b"\xd0\x00"])
+    def test_what_only_servers_send(self, raw: bytes) -> None:
+        """CONNACK, SUBACK, UNSUBACK and PINGRESP from a client are protocol errors [MQTT-4.13.1-1]."""
+        client = Network().client("c")
+        client.raw(raw)
+        assert client.end == 0x82
+
+    def test_nothing_after_the_end_of_a_read(self) -> None:
+        """What follows a bad packet or a DISCONNECT in the same read is not acted on [MQTT-3.14.4-1] [MQTT-3.14.4-2]."""
+        network = Network()
+        witness = network.client("w")
+        witness.subscribe("t")
+        for last in (b"\xe0\x00", b"\x00\x00"):
+            network.client("c", V311).raw(b"\x30\x04\x00\x01t1" + last + b"\x30\x04\x00\x01t2")
+        assert witness.payloads() == [b"1", b"1"]
+
+    @pytest.mark.parametrize("version", [V31, V311, V5])
+    def test_ping(self, version: int) -> None:
+        """PINGREQ is answered by PINGRESP [MQTT-3.12.4-1]."""
+        Network(pace=1).client("c", version).ping()
+
+    def test_connection_after_connection(self) -> None:
+        """Ends are counted by cause for the shell: each channel tells its own once."""
+        network = Network()
+        client = network.client("c")
+        client.disconnect()
+        assert client.wire.channel.close_cause == "client-disconnect"
+        client.connect()
+        client.disconnect(0x04)
+        assert client.wire.channel.close_cause == "client-disconnect-with-will"
+        client.connect()
+        client.cut()
+        assert client.wire.channel.close_cause == "connection-lost"
+        client.wire.channel.lost("stalled", network.now)
+        assert client.wire.channel.close_cause == "connection-lost"
+
+
+class TestReceiving:
+    """PUBLISH from a client."""
+
+    @pytest.mark.parametrize(("version", "qos"), [*product((V31, V311, V5), (1, 2))])
+    def test_acknowledged(self, version: int, qos: int) -> None:
+        """PUBACK, or PUBREC and PUBCOMP, with the identifier of the PUBLISH.
+
+        [MQTT-3.3.4-1] [MQTT-2.2.1-5] [MQTT-4.3.2-4] [MQTT-4.3.3-8] [MQTT-4.3.3-11]
+        """
+        network = Network()
+        network.client("s").subscribe("t")
+        client = network.client("c", version)
+        packet = client.publish("t", b"x", qos)
+        kinds = [p.PUBACK] if qos == 1 else [p.PUBREC, p.PUBCOMP]
+        assert [(ack.kind, ack.packet_id, ack.reason_code) for ack in client.got(Ack)] == [
+            (kind, packet.packet_id, 0) for kind in kinds
+        ]
+
+    @pytest.mark.parametrize(("qos", "kind"), [(1, p.PUBACK), (2, p.PUBREC)])
+    def test_nobody_listens(self, qos: int, kind: int) -> None:
+        """Reason 0x10 in 5.0 when no subscription matches [MQTT-3.4.2-1] [MQTT-3.5.2-1]."""
+        network = Network()
+        client, old = network.client("c"), network.client("o", V311)
+        client.publish("t", b"x", qos)
+        assert [ack.reason_code for ack in client.acks(kind)] == [0x10]
+        old.publish("t", b"x", qos)
+        assert [ack.reason_code for ack in old.acks(kind)] == [0]
+        client.subscribe(Request("t", 1, no_local=True))
+        client.publish("t", b"x", qos)
+        assert client.acks(kind)[-1].reason_code == 0x10
+
+    @pytest.mark.parametrize("version", [V311, V5])
+    def test_exactly_once(self, version: int) -> None:
+        """Until PUBREL the same identifier is the same message, after it a new one, over connections too.
+
+        [MQTT-4.3.3-10] [MQTT-4.3.3-12]
+        """
+        network = Network()
+        witness = network.client("w")
+        witness.subscribe("t", qos=2)
+        client = network.idle("c", version)
+        keep = 100 if version == V5 else None
+        client.connect(clean=False, expiry=keep)
+        packet = Publish(b"t", b"x", 2, False, False, 7)
+        client.send(packet)
+        client.wire.to_channel()
+        client.cut()
+        network.settle()
+        client.connect(clean=False, expiry=keep)
+        for dup in (True, False):
+            packet.dup = dup
+            client.send(packet)
+        network.settle()
+        assert witness.payloads() == [b"x"]
+        assert len(client.acks(p.PUBREC)) == 2
+        assert {ack.packet_id for ack in client.acks(p.PUBCOMP)} == {7}
+        packet.dup = True
+        client.send(packet)
+        network.settle()
+        assert witness.payloads() == [b"x"]
+
+    def test_duplicate_is_delivered_once(self) -> None:
+        """The count at the subscriber, for the same [MQTT-4.3.3-10]."""
+        network = Network()
+        witness, client = network.client("w"), network.client("c", V311)
+        witness.subscribe("t", qos=2)
+        client.raw(b"\x34\x06\x00\x01t\x00\x07x" + b"\x3c\x06\x00\x01t\x00\x07x" + b"\x3c\x06\x00\x01t\x00\x08y")
+        assert witness.payloads() == [b"x", b"y"]
+
+    def test_receive_maximum(self) -> None:
+        """More unfinished QoS 1 and 2 than announced: 0x93 [MQTT-3.3.4-7]."""
+        network = Network(limits(receive_maximum=3))
+        client = network.client("c")
+        assert client.connack.properties.integers[0x21] == 3
+        client.raw(b"".join(b"\x34\x06\x00\x01t\x00" + bytes((number, 0)) for number in (1, 2, 3)))
+        assert not client.closed
+        client.raw(b"\x34\x06\x00\x01t\x00\x04\x00")
+        # The harness released the first three by itself; send four that nobody releases.
+        client = network.client("d")
+        client.wire.frozen = True
+        client.raw(b"".join(b"\x34\x06\x00\x01t\x00" + bytes((number, 0)) for number in (1, 2, 3, 3)))
+        assert client.wire.channel.close_cause == ""
+        client.raw(b"\x32\x06\x00\x01t\x00\x04\x00")
+        client.wire.frozen = False
+        network.settle()
+        assert client.end == 0x93
+
+    def test_receive_maximum_with_partial_writes(self) -> None:
+        """A client that keeps to two in flight is never accused, however its acknowledgements are batched [MQTT-3.3.4-7]."""
+        network = Network(limits(receive_maximum=4))
+        client, flood = network.client("c"), network.client("f")
+        client.subscribe("big")
+        link = client.wire
+        link.frozen = True
+        for number in range(400):
+            flood.publish("big", b"x" * 100)
+            if len(client.outgoing) < 2:
+                client.post("t", b"%d" % number, 1)
+                link.to_channel()
+            link.frozen, link.batch = False, 120
+            link.flush(1)
+            link.frozen = True
+            link.to_client()
+        assert len(client.acks(p.PUBACK)) > 50
+        assert not link.channel.close_cause
+
+    @pytest.mark.parametrize("alias", [4, 65_535])
+    def test_alias_above_the_maximum(self, alias: int) -> None:
+        """0x94 [MQTT-3.3.2-9] [MQTT-3.2.2-17]."""
+        client = Network(limits(topic_alias_maximum=3)).client("c")
+        client.publish("t", b"x", alias=alias)
+        assert client.end == 0x94
+
+    def test_no_aliases(self) -> None:
+        """None is announced and none accepted [MQTT-3.2.2-18]."""
+        client = Network(limits(topic_alias_maximum=0)).client("c")
+        assert 0x22 not in client.connack.properties.integers
+        client.publish("t", b"x", alias=1)
+        assert client.end == 0x94
+
+    def test_alias_that_was_never_set(self) -> None:
+        """A protocol error; and aliases end with their connection [MQTT-3.3.2-7]."""
+        network = Network()
+        client = network.client("c", clean=False, expiry=100)
+        client.publish("t", b"x", alias=1)
+        client.publish("", b"x", alias=1)
+        assert not client.closed
+        client.cut()
+        client.connect(clean=False, expiry=100)
+        client.publish("", b"x", alias=1)
+        assert client.end == 0x82
+
+    @pytest.mark.parametrize(("change", "qos", "retain", "code"), [("max_qos", 2, False, 0x9B), ("max_qos", 1, False, -2),
+                                                                  ("retain_available", 0, True, 0x9A)])  # fmt: skip
+    def test_not_supported(self, change: str, qos: int, retain: bool, code: int) -> None:
+        """Above Maximum QoS, or RETAIN without retained messages [MQTT-3.2.2-11] [MQTT-3.2.2-14] [MQTT-3.2.2-9]."""
+        client = Network(limits(**{change: 1 if change == "max_qos" else 0})).client("c")
+        client.publish("t", b"x", qos, retain)
+        assert client.end == code
+
+    @pytest.mark.parametrize("version", [V311, V5])
+    def test_system_topics_are_the_brokers(self, version: int) -> None:
+        """A client cannot publish to $SYS; the connection stays, others see nothing."""
+        network = Network()
+        witness, client = network.client("w"), network.client("c", version)
+        witness.subscribe("$SYS/#")
+        for qos in (0, 1, 2):
+            client.publish("$SYS/broker/version", b"mine", qos)
+        assert witness.take() == []
+        assert not client.closed
+        assert client.outgoing == {}
+        codes = {ack.reason_code for ack in client.got(Ack) if ack.kind in (p.PUBACK, p.PUBREC)}
+        assert codes == ({0x87} if version == V5 else {0})
+
+    @pytest.mark.parametrize(("version", "code"), [(V311, -1), (V5, 0x95)])
+    def test_too_large(self, version: int, code: int) -> None:
+        """Refused by its declared length, before it has come [MQTT-3.2.2-15]."""
+        network = Network(limits(max_packet_size=100))
+        client = network.client("c", version)
+        client.raw(b"\x30\xff\xff\xff\x7f")
+        assert client.closed
+        assert client.end == code
+        assert client.wire.channel.decoder.pending_size < 100
+
+
+class TestSubscribing:
+    """SUBSCRIBE and UNSUBSCRIBE."""
+
+    @pytest.mark.parametrize("version", [V31, V311, V5])
+    def test_codes_in_order(self, version: int) -> None:
+        """One SUBACK with a code for each filter, in order; UNSUBACK likewise.
+
+        [MQTT-3.8.4-1] [MQTT-3.8.4-2] [MQTT-3.8.4-5] [MQTT-3.8.4-6] [MQTT-3.8.4-7] [MQTT-3.9.3-1] [MQTT-3.9.3-2]
+        [MQTT-2.2.1-6] [MQTT-3.10.4-4] [MQTT-3.10.4-5] [MQTT-3.10.4-6] [MQTT-3.11.3-1] [MQTT-3.11.3-2] [MQTT3-3.9.3-2]
+        """
+        client = Network().client("c", version)
+        wanted = [Request(f"t/{number}", number % 3) for number in range(300)]
+        assert client.subscribe(*wanted) == [number % 3 for number in range(300)]
+        codes = client.unsubscribe("t/3", "t/none", "t/4", "t/3")
+        assert codes == ([0, 0x11, 0, 0x11] if version == V5 else [])
+        assert len(client.session.subscriptions) == 298
+        assert len(client.got(p.Unsuback)) == 1
+
+    def test_limits_per_filter(self) -> None:
+        """What the settings refuse has its own code; the others are subscribed [MQTT-3.9.3-2] [MQTT3-3.8.3-2]."""
+        network = Network(limits(wildcard_subscriptions=0, max_topic_levels=3, max_subscriptions_per_client=2, max_qos=1))
+        filters = ["a", "a/+", "a/b/c/d", "b", "c", "a"]
+        client = network.client("c")
+        assert client.connack.properties.integers[0x28] == 0
+        assert client.subscribe(*filters, qos=2) == [1, 0xA2, 0x8F, 1, 0x97, 1]  # [MQTT-3.2.2-10]
+        assert network.client("o", V311).subscribe(*filters, qos=2) == [1, 0x80, 0x80, 1, 0x80, 1]
+
+    def test_identifiers_switched_off(self) -> None:
+        """0xA1 for a SUBSCRIBE with an identifier, section 3.2.2.3.12."""
+        network = Network(limits(subscription_identifiers=0))
+        client = network.client("c")
+        assert client.connack.properties.integers[0x29] == 0
+        client.send(p.Subscribe(1, [Request("t")], bag(i={0x0B: 1})))
+        network.settle()
+        assert client.end == 0xA1 or client.got(p.Suback)[0].reason_codes == [0xA1]
+        assert network.router.subscription_count == 0
+
+    @pytest.mark.parametrize("bad", ["a#", "a/#/b", "+a", "a/b+", "##", "#/"])
+    @pytest.mark.parametrize(("version", "kind"), [*product((V311, V5), ("subscribe", "unsubscribe"))])
+    def test_bad_filters(self, bad: str, version: int, kind: str) -> None:
+        """A filter that section 4.7 forbids is not subscribed to [MQTT-4.7.1-1] [MQTT-4.7.1-2]."""
+        network = Network()
+        client = network.client("c", version)
+        client.send(p.Subscribe(1, [Request(bad)]) if kind == "subscribe" else p.Unsubscribe(1, [bad]))
+        network.settle()
+        codes = [code for kind_ in (p.Suback, p.Unsuback) for one in client.got(kind_) for code in one.reason_codes]
+        assert codes in ([0x8F], [0x80]) or (client.closed and client.end in (-1, 0x81, 0x82, 0x8F))
+        assert network.router.subscription_count == 0
+
+    def test_replaced(self) -> None:
+        """The same filter again replaces the subscription: options, QoS, identifier [MQTT-3.8.4-3]."""
+        network = Network()
+        client, publisher = network.client("c"), network.client("p")
+        client.subscribe("t", qos=0, identifier=1)
+        client.subscribe(Request("t", 2, retain_as_published=True), identifier=2)
+        publisher.publish("t", b"x", 2, retain=True)
+        [packet] = client.take()
+        assert (packet.qos, packet.retain, packet.subscription_ids) == (2, True, (2,))
+        client.subscribe("t", qos=1)
+        publisher.publish("t", b"x", 2)
+        assert [(packet.qos, packet.subscription_ids) for packet in client.take() if not packet.retain] == [(1, ())]
+        assert network.router.subscription_count == 1
+
+    def test_after_unsubscribe(self) -> None:
+        """Nothing new is queued; what was under way is completed [MQTT-3.10.4-1] [MQTT-3.10.4-2] [MQTT-3.10.4-3]."""
+        network = Network()
+        client, publisher = network.client("c", receive_maximum=1), network.client("p")
+        client.answering = False
+        client.subscribe("t", qos=2)
+        publisher.publish("t", b"1", 2)
+        client.unsubscribe("t", "T")
+        publisher.publish("t", b"2", 2)
+        while client.unanswered:
+            client.answer()
+        assert client.payloads() == [b"1"]
+        assert client.session.inflight == {}
+        assert len(network.router.trie) == 0
+
+
+class TestTakeover:
+    """A second connection with the same client identifier."""
+
+    @pytest.mark.parametrize(("old", "new"), [*product((V311, V5), (V311, V5))])
+    def test_first_one_goes(self, old: int, new: int) -> None:
+        """It gets DISCONNECT 0x8E (5.0) and is closed; the session goes on [MQTT-3.1.4-3] [MQTT3-3.1.4-2]."""
+        network = Network()
+        client = network.idle("c", old)
+        client.connect(clean=False, expiry=100 if old == V5 else None)
+        client.subscribe("t", qos=1)
+        client.version = new
+        assert client.connect(clean=False, expiry=100 if new == V5 else None).session_present
+        [ghost] = client.ghosts
+        assert ghost.closed
+        assert ghost.end == (0x8E if old == V5 else -1)
+        network.client("p").publish("t", b"x", 1)
+        assert client.payloads() == [b"x"]
+        assert len(network.router.fanout.peers) == 2
+
+    def test_in_the_middle_of_everything(self) -> None:
+        """What the old connection did not take is sent on the new one: nothing of QoS 1 and 2 is lost."""
+        network = Network(limits(max_inflight=5))
+        client, publisher = network.client("c", clean=False, expiry=100), network.client("p")
+        client.subscribe("t", qos=2)
+        client.wire.frozen = True
+        for number in range(20):
+            publisher.publish("t", bytes((number,)), 1 + number % 2)
+        for _ in range(3):
+            client.connect(clean=False, expiry=100, frozen=True)
+        client.wire.frozen = False
+        network.settle()
+        assert client.payloads() == [bytes((number,)) for number in range(20)]
+
+
+class TestOutgoingSizes:
+    """Nothing larger than the client's Maximum Packet Size is sent, whatever it is; the harness's judge looks."""
+
+    def test_suback(self) -> None:
+        """A SUBACK for many filters that does not fit is not sent [MQTT-3.1.2-24]."""
+        network = Network()
+        client = network.client("c", max_packet=60)
+        client.send(p.Subscribe(1, [Request(f"t/{number}") for number in range(100)]))
+        network.settle()
+
+    def test_disconnect(self) -> None:
+        """A Reason String that does not fit is left out [MQTT-3.14.2-3] [MQTT-3.14.2-2]."""
+        network = Network()
+        client = network.client("c", max_packet=20)
+        client.send(Connect("c", V5))
+        network.settle()
+        assert client.end == 0x82
+        assert not client.got(Disconnect)[0].properties
+        told = network.client("d")
+        told.send(Connect("d", V5))
+        network.settle()
+        assert 0x1F in told.got(Disconnect)[0].properties.strings
+        assert 0x11 not in told.got(Disconnect)[0].properties.integers
+
+    def test_aliases_towards_the_client(self) -> None:
+        """An alias makes a frame longer: still never above the maximum [MQTT-3.1.2-24] [MQTT-3.1.2-26] [MQTT-3.3.2-11]."""
+        network = Network(limits(topic_alias_outbound=5))
+        client, publisher = network.client("c", max_packet=40, properties=bag(i={0x22: 2})), network.client("p")
+        client.subscribe("#", qos=1)
+        for size, qos in product(range(40), (0, 1)):
+            publisher.publish(f"t/{size % 3}", b"x" * size, qos, expiry=9 if size % 2 else -1)
+        got = client.take()
+        assert {packet.topic_alias for packet in got} <= {0, 1, 2}
+        assert {packet.topic for packet in got} == {b"t/0", b"t/1", b"t/2"}
+        assert len(got) > 40
+
+    def test_no_aliases_towards_a_client_that_takes_none(self) -> None:
+        """[MQTT-3.1.2-27]."""
+        network = Network(limits(topic_alias_outbound=5))
+        clients: list[Client] = [network.client("c"), network.client("o", V311)]
+        for client in clients:
+            client.subscribe("#")
+        publisher = network.client("p")
+        publisher.publish("t", b"x")
+        publisher.publish("t", b"x")
+        assert [[packet.topic_alias for packet in client.take()] for client in clients] == [[0, 0]] * 2

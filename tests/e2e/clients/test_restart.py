@@ -1,0 +1,325 @@
+"""The life of an embedded broker: made outside a loop, started, stopped under clients, started again, two at once.
+
+A stop leaves nothing behind: no task, no socket, no warning (which pytest turns into an error).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from broker import Broker, Settings
+from broker.net.server import StartupError
+from tests.e2e import wire
+from tests.e2e.clients.frozen import Frozen
+from tests.e2e.wire import Peer, Will
+
+KEPT = 3600
+SHUTTING_DOWN = 0x8B
+
+
+def settings(port: int = 0, **sections: Any) -> Settings:
+    """Settings for 127.0.0.1."""
+    return Settings(listen=(f"mqtt://127.0.0.1:{port}",), **sections)
+
+
+async def join(broker: Broker, client_id: str, *filters: tuple[str, int], version: int = 5, **options: Any) -> Peer:
+    """A connected client."""
+    peer = await Peer.open("127.0.0.1", broker.ports[0], version)
+    await peer.send(wire.connect(client_id, version=version, keep_alive=0, **options))
+    peer.connack = await peer.expect(wire.CONNACK)
+    assert peer.connack.code == 0
+    if filters:
+        assert all(code < 0x80 for code in await peer.subscribe(*filters))
+    return peer
+
+
+def descriptors() -> int:
+    """Open sockets of this process that are alive as Python objects of the test or of the broker."""
+    return sum(isinstance(thing, socket.socket) and thing.fileno() >= 0 for thing in gc.get_objects())
+
+
+@pytest.fixture(autouse=True)
+async def nothing_left() -> AsyncIterator[None]:
+    """Each test ends with the tasks and sockets that it began with."""
+    gc.collect()
+    tasks = asyncio.all_tasks()
+    before = descriptors()
+    yield
+    Frozen.close_all()
+    left = [task for task in asyncio.all_tasks() - tasks if not task.done()]
+    assert left == []
+    gc.collect()
+    assert descriptors() <= before
+
+
+async def test_stopping_tells_5_0_clients_why_and_closes_3_1_1_clients() -> None:
+    """Server shutting down, 0x8B, is for those who know reasons; the others see the end of the connection."""
+    broker = Broker(settings())
+    await broker.start()
+    five = [await join(broker, f"five{number}") for number in range(5)]
+    four = [await join(broker, f"four{number}", version=4) for number in range(5)]
+    half = await Peer.open("127.0.0.1", broker.ports[0])
+    stopping = asyncio.create_task(broker.stop())
+    for peer in five:
+        (last,) = await peer.closed()
+        assert (last.kind, last.code) == (wire.DISCONNECT, SHUTTING_DOWN)
+        peer.abort()
+    for peer in four:
+        assert await peer.closed() == []
+        peer.abort()
+    assert await half.closed() == []
+    half.abort()
+    await stopping
+    assert broker.connections == set()
+
+
+async def test_a_stop_publishes_wills() -> None:
+    """The broker's end is none of the client's making [MQTT-3.1.2-8]: a retained Will is there for whoever comes next."""
+    broker = Broker(settings())
+    await broker.start()
+    watcher = await join(broker, "watcher", ("wills", 1))
+    mortal = await join(broker, "mortal", will=Will("wills", b"stopped", qos=1, retain=True))
+    stopping = asyncio.create_task(broker.stop())
+    await mortal.closed()
+    mortal.abort()
+    await watcher.closed()
+    watcher.abort()
+    await stopping
+    will = broker.router.retained.get("wills")
+    assert will is not None
+
+
+async def test_a_stop_flushes_queues() -> None:
+    """What was accepted for a client that reads is written before the goodbye."""
+    broker = Broker(settings(queue={"write_batch_bytes": 4096}))
+    await broker.start()
+    reader = await join(broker, "reader", ("load", 0))
+    publisher = await join(broker, "publisher")
+    count = 500
+    await publisher.send(*(wire.publish("load", b"%d " % number + bytes(2000)) for number in range(count)))
+    # The last of them is routed before the stop begins; the reader has read nothing yet.
+    await publisher.fence()
+    stopping = asyncio.create_task(broker.stop())
+    found = await reader.closed()
+    assert [int(packet.payload.split(b" ", 1)[0]) for packet in found[:-1]] == list(range(count))
+    assert (found[-1].kind, found[-1].code) == (wire.DISCONNECT, SHUTTING_DOWN)
+    reader.abort()
+    await publisher.closed()
+    publisher.abort()
+    await stopping
+
+
+async def test_a_stop_does_not_wait_for_a_frozen_client() -> None:
+    """`shutdown.flush_timeout` bounds the wait; the socket is then closed whatever it holds."""
+    broker = Broker(settings(shutdown={"flush_timeout": 0.2}))
+    await broker.start()
+    frozen = await Frozen.join(broker.ports[0], wire.connect("frozen", keep_alive=0), ("load", 0))
+    publisher = await join(broker, "publisher")
+    for _ in range(400):
+        await publisher.publish("load", bytes(16_384))
+    outbox = broker.router.sessions["frozen"].outbox
+    assert outbox is not None
+    assert outbox.messages > 0
+    stopping = asyncio.create_task(broker.stop())
+    await publisher.closed()
+    publisher.abort()
+    async with asyncio.timeout(wire.TIMEOUT):
+        await stopping
+    assert broker.connections == set()
+    await frozen.read_to_end()
+
+
+async def test_nobody_is_accepted_while_stopping() -> None:
+    broker = Broker(settings())
+    await broker.start()
+    port = broker.ports[0]
+    await broker.stop()
+    assert broker.ports == []
+    assert broker.listening == []
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+
+
+async def test_the_same_port_at_once() -> None:
+    """Connections in TIME_WAIT do not keep the port: a restart needs no pause."""
+    port = 0
+    for turn in range(3):
+        broker = Broker(settings(port))
+        await broker.start()
+        port = broker.ports[0]
+        client = await join(broker, "client", ("echo", 1))
+        await client.publish("echo", b"%d" % turn, qos=1)
+        assert (await client.message()).payload == b"%d" % turn
+        stopping = asyncio.create_task(broker.stop())
+        # The broker closes first, so that the waiting socket is on its side.
+        await client.closed()
+        client.abort()
+        await stopping
+
+
+async def test_the_same_broker_again() -> None:
+    """A broker that is started again goes on with the sessions and retained messages it had."""
+    broker = Broker(settings())
+    await broker.start()
+    keeper = await join(broker, "keeper", ("kept", 1), props=[(wire.SESSION_EXPIRY, KEPT)])
+    await keeper.disconnect()
+    publisher = await join(broker, "publisher")
+    await publisher.publish("kept", b"while away", qos=1, retain=True)
+    await publisher.disconnect()
+    await broker.stop()
+    await broker.start()
+    back = await join(broker, "keeper", clean=False, props=[(wire.SESSION_EXPIRY, KEPT)])
+    assert back.connack.session_present
+    assert (await back.message()).payload == b"while away"
+    late = await join(broker, "late", ("kept", 1))
+    assert (await late.message()).retain
+    for peer in (back, late):
+        await peer.disconnect()
+    await broker.stop()
+
+
+async def test_stopping_twice_and_before_a_start() -> None:
+    broker = Broker(settings())
+    await broker.stop()
+    await broker.start()
+    await broker.stop()
+    await broker.stop()
+
+
+async def test_two_stops_at_once() -> None:
+    """The second does not return to a broker that still stops, nor does it disturb the first."""
+    broker = Broker(settings())
+    await broker.start()
+    client = await join(broker, "client")
+    both = [asyncio.create_task(broker.stop()) for _ in range(2)]
+    assert [packet.code for packet in await client.closed()] == [SHUTTING_DOWN]
+    client.abort()
+    await asyncio.gather(*both)
+    assert broker.connections == set()
+
+
+async def test_two_brokers_in_one_loop() -> None:
+    """Nothing is shared: the same names mean different things."""
+    async with Broker(settings()) as one, Broker(settings()) as two:
+        assert one.ports != two.ports
+        first = await join(one, "client", ("topic", 1))
+        second = await join(two, "client", ("topic", 1))
+        await first.publish("topic", b"one", qos=1, retain=True)
+        await second.publish("topic", b"two", qos=1)
+        assert (await first.message()).payload == b"one"
+        assert (await second.message()).payload == b"two"
+        assert await first.fence() == await second.fence() == []
+        assert (len(one.router.retained.walk("topic").take(9)), len(two.router.retained.walk("topic").take(9))) == (1, 0)
+        for peer in (first, second):
+            await peer.disconnect()
+
+
+async def test_a_port_in_use_is_told_and_leaves_nothing_open() -> None:
+    async with Broker(settings()) as one:
+        taken = one.ports[0]
+        two = Broker(Settings(listen=("mqtt://127.0.0.1:0", f"mqtt://127.0.0.1:{taken}")))
+        with pytest.raises(StartupError, match=f"{taken}.*in use"):
+            await two.start()
+        assert two.ports == []
+        await two.stop()
+
+
+async def test_an_error_in_the_embedding_program_stops_the_broker() -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with Broker(settings()) as broker:
+            port = broker.ports[0]
+            raise ZeroDivisionError
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+
+
+async def test_several_listeners() -> None:
+    async with Broker(Settings(listen=("mqtt://127.0.0.1:0", "mqtt://127.0.0.1:0"))) as broker:
+        assert len(broker.ports) == 2
+        for port in broker.ports:
+            peer = await Peer.open("127.0.0.1", port)
+            await peer.send(wire.connect(f"client{port}", keep_alive=0))
+            await peer.expect(wire.CONNACK)
+            await peer.disconnect()
+
+
+async def test_many_connections_come_and_go() -> None:
+    """After them the broker holds what it held before: no session, no connection, no timer of theirs."""
+    async with Broker(settings()) as broker:
+        watcher = await join(broker, "watcher")
+        for turn in range(10):
+            peers = [await join(broker, f"client{turn}-{number}", ("t", 1)) for number in range(20)]
+            for number, peer in enumerate(peers):
+                if number % 2:
+                    await peer.disconnect()
+                else:
+                    peer.abort()
+        async with asyncio.timeout(wire.TIMEOUT):
+            while len(broker.connections) > 1:
+                await watcher.fence()
+        assert list(broker.router.sessions) == ["watcher"]
+        assert len(broker.router.fanout.peers) == 1
+        assert len(broker.router.trie) == 0
+        await watcher.disconnect()
+
+
+def fresh_loops() -> Iterator[Any]:
+    """Event loops to make by hand."""
+    yield pytest.param(asyncio.new_event_loop, id="asyncio")
+    try:
+        import uvloop
+    except ImportError:
+        return
+    yield pytest.param(uvloop.new_event_loop, id="uvloop")
+
+
+class TestWithoutALoop:
+    """These make their own event loops, one after the other."""
+
+    @pytest.fixture(autouse=True)
+    def nothing_left(self) -> None:
+        """The loops are closed with all they had; the fixture of the others needs a running one."""
+
+    @pytest.mark.parametrize("factory", fresh_loops())
+    def test_made_outside_a_loop(self, factory: Any) -> None:
+        """One object, made before any loop runs, serves in one loop and then in another."""
+        broker = Broker(settings())
+
+        async def serve(turn: int) -> None:
+            async with broker:
+                client = await join(broker, "client", ("topic", 1))
+                await client.publish("topic", b"%d" % turn, qos=1)
+                assert (await client.message()).payload == b"%d" % turn
+                await client.disconnect()
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+        for turn in range(2):
+            with asyncio.Runner(loop_factory=factory) as runner:
+                runner.run(serve(turn))
+
+    @pytest.mark.parametrize("factory", fresh_loops())
+    def test_in_debug_mode_the_loop_complains_of_nothing(self, factory: Any, caplog: pytest.LogCaptureFixture) -> None:
+        """asyncio's debug mode tells of coroutines never awaited, calls from the wrong thread, and sockets left open."""
+
+        async def serve() -> None:
+            broker = Broker(settings())
+            await broker.start()
+            client = await join(broker, "client", ("topic", 2))
+            await client.publish("topic", b"", qos=2)
+            await client.message()
+            stopping = asyncio.create_task(broker.stop())
+            await client.closed()
+            client.abort()
+            await stopping
+
+        with asyncio.Runner(debug=True, loop_factory=factory) as runner:
+            runner.run(serve())
+        # How long something took depends on the machine.
+        found = [record.getMessage() for record in caplog.records if record.levelname in ("ERROR", "WARNING")]
+        assert [message for message in found if " took " not in message] == []
