@@ -1,9 +1,9 @@
 """Things that fall due: session expiry, delayed wills, expiry of retained messages.
 
-Owns a heap of times; knows nothing of clocks. The shell asks `next_due()`, arms one timer, and calls the router back.
-Promises: each thing has at most one time; setting it again replaces the old one, and cancelling takes it away. What was
-replaced is skipped when it comes up and swept out when it outnumbers what is live, so that memory grows with the things
-that wait and not with how often they are changed. All operations cost O(log n), amortised.
+Owns a heap of times; knows nothing of clocks. The shell asks `next_due()`, arms one timer, and calls the router
+back. Promises: each thing has at most one time; setting it again replaces the old one, and cancelling takes it away.
+What was replaced is skipped when it comes up and swept out when it outnumbers what is live, so that memory grows
+with the things that wait and not with how often they are changed. All operations cost O(log n), amortised.
 """
 
 from __future__ import annotations

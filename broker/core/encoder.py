@@ -5,8 +5,8 @@ specification allows is read back by the decoder as an equal one; what has no en
 fault of this program, never of a peer). In 3.1 and 3.1.1 there is no place for properties and reason codes: they are
 left out.
 
-Refuses: to judge topics, filters, sessions and order. `ack`, `publish` and `publish_properties` are for the hot path;
-nothing here keeps state.
+Refuses: to judge topics, filters, sessions and order. `ack`, `publish` and `publish_properties` are for the hot
+path; nothing here keeps state.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def _frame(header: int, body: bytes) -> bytes:
 def ack(kind: int, packet_id: int, reason: int = 0, version: int = packets.V311) -> bytes:
     """PUBACK, PUBREC, PUBREL or PUBCOMP without properties, sections 3.4 to 3.7: four bytes when it is success.
 
-    The packet identifier is that of the PUBLISH [MQTT-2.2.1-5].
+    The packet identifier is that of the PUBLISH [MQTT-2.2.1-5]. The broker answers with nothing else, so that no Reason
+    String and no User Property of its own can make a PUBACK [MQTT-3.4.2-2] [MQTT-3.4.2-3], PUBREC [MQTT-3.5.2-2]
+    [MQTT-3.5.2-3], PUBREL [MQTT-3.6.2-2] [MQTT-3.6.2-3] or PUBCOMP [MQTT-3.7.2-2] [MQTT-3.7.2-3] too large.
 
     Raises:
         ValueError: another packet type, or a packet identifier outside 1..65,535.

@@ -1,7 +1,7 @@
 """The frames of one network connection: where each packet in the incoming bytes begins and ends (section 2.1).
 
-Owns the bytes of a connection that are not parsed yet, and the rules of the fixed header. `decoder.Decoder` is built on
-it and looks into the packets.
+Owns the bytes of a connection that are not parsed yet, and the rules of the fixed header. `decoder.Decoder` is built
+on it and looks into the packets.
 
 Promises: a read is parsed where it lies, without a copy when nothing of the read before is left over. Nothing is
 allocated for a declared length; a packet above `max_packet_size` is refused as soon as its fixed header is there; a
@@ -122,7 +122,7 @@ class Frames:
         if kind == 0 or (kind == 15 and (self.version == 4 or self.version == 3)):
             raise MalformedPacket(f"packet type {kind} is reserved")
         end: i64 = body + length
-        if end - start > self.max_packet_size:
+        if end - start > self.max_packet_size:  # [MQTT-3.2.2-15]
             raise PacketTooLarge(
                 f"{packets.NAMES[kind]} of {end - start} bytes, at most {self.max_packet_size} are accepted"
             )

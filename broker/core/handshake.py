@@ -9,8 +9,9 @@ from __future__ import annotations
 from broker.core import reasons
 from broker.core.encoder import encode
 from broker.core.errors import Refused
+from broker.core.limits import Limits
 from broker.core.outbox import LARGEST_PACKET
-from broker.core.packets import V5, V31, V311, Connack, Connect
+from broker.core.packets import V5, V311, Connack, Connect
 from broker.core.properties import (
     ASSIGNED_CLIENT_IDENTIFIER,
     MAXIMUM_PACKET_SIZE,
@@ -26,7 +27,7 @@ from broker.core.properties import (
     TOPIC_ALIAS_MAXIMUM,
     WILDCARD_SUBSCRIPTION_AVAILABLE,
 )
-from broker.core.router import Limits, Router
+from broker.core.router import Router
 from broker.core.topics import validate_topic
 
 
@@ -39,15 +40,17 @@ class Terms:
         # Towards the client.
         self.max_packet = integers.get(MAXIMUM_PACKET_SIZE, LARGEST_PACKET)
         self.window = min(limits.max_inflight, integers.get(RECEIVE_MAXIMUM, 65535))  # [MQTT-3.3.4-9]
+        # Absent means 0: a client that takes no topic alias [MQTT-3.1.2-27].
         self.max_aliases = min(limits.topic_alias_outbound, integers.get(TOPIC_ALIAS_MAXIMUM, 0))  # [MQTT-3.1.2-26]
         self.request_problem = integers.get(REQUEST_PROBLEM_INFORMATION, 1) != 0
-        # Session expiry: 3.1.1 knows only "ends with the connection" and "stays" (5.0 section 3.1.2.11.2).
+        # Session expiry: 3.1.1 knows only "ends with the connection" [MQTT3-3.1.2-6] and "stays" [MQTT3-3.1.2-4] (5.0
+        # section 3.1.2.11.2).
         if v5:
             self.requested_expiry = integers.get(SESSION_EXPIRY_INTERVAL, 0)
         else:
             self.requested_expiry = 0 if connect.clean_start else limits.max_session_expiry
         self.expiry = min(self.requested_expiry, limits.max_session_expiry)
-        # Keep alive: the server may set its own in 5.0 [MQTT-3.1.2-21].
+        # Keep alive: the client's own [MQTT-3.2.2-22], unless the server sets one, as it may in 5.0.
         self.keep_alive = connect.keep_alive
         self.server_keep_alive = False
         limit = limits.max_keep_alive
@@ -57,7 +60,10 @@ class Terms:
 
 
 def check(connect: Connect, router: Router) -> None:
-    """Hold a CONNECT against the settings. Raises Refused with the CONNACK's reason code."""
+    """Hold a CONNECT against the settings [MQTT-3.1.4-2]. Raises Refused with the CONNACK's reason code.
+
+    A client identifier that is not accepted is refused with 0x85 [MQTT-3.1.3-8], in 3.1.1 with 2 [MQTT3-3.1.3-9].
+    """
     limits = router.limits
     client_id = connect.client_id
     if not client_id:
@@ -86,7 +92,10 @@ def check(connect: Connect, router: Router) -> None:
 
 
 def check_room(router: Router, new_session: bool) -> None:
-    """Hold a client that is not connected yet against the limits. Raises Refused."""
+    """Hold a client that is not connected yet against the limits. Raises Refused.
+
+    Being full is an error that passes; it ends the connection on which the CONNECT came [MQTT3-4.8.0-2], and no other.
+    """
     limits = router.limits
     if new_session and 0 < limits.max_sessions <= len(router.sessions):
         raise Refused("the broker has no room for another session", reasons.QUOTA_EXCEEDED)
@@ -94,12 +103,15 @@ def check_room(router: Router, new_session: bool) -> None:
         raise Refused("the broker has no room for another connection", reasons.SERVER_BUSY)
 
 
-def accept(connect: Connect, terms: Terms, assigned: str, present: bool, router: Router) -> Connack:
-    """The CONNACK of an accepted connection; it names what differs from the protocol's defaults (section 3.2.2.3)."""
+def accept(connect: Connect, terms: Terms, assigned: str, router: Router) -> Connack:
+    """The CONNACK of an accepted connection; it names what differs from the protocol's defaults (section 3.2.2.3).
+
+    Session Present is for the caller to set. No Response Information, asked for or not [MQTT-3.1.2-28], and no User
+    Property that could make it too large [MQTT-3.2.2-20].
+    """
     if connect.version != V5:
-        # 3.1 has no session present flag: the byte is reserved there.
-        return Connack(session_present=present and connect.version != V31)
-    connack = Connack(session_present=present)
+        return Connack()
+    connack = Connack()
     limits = router.limits
     integers = connack.properties.integers
     if terms.expiry != terms.requested_expiry:
@@ -138,11 +150,14 @@ def refusal(version: int, reason_code: int, text: str, max_packet: int) -> bytes
         plain = encode(connack, V5)
         connack.properties.strings[REASON_STRING] = text
         told = encode(connack, V5)
-        # The Reason String is left out where it would exceed what the client takes [MQTT-3.2.2-19].
-        return told if len(told) <= max_packet else plain
+        # The Reason String is left out where it would exceed what the client takes [MQTT-3.2.2-19], and a client that
+        # takes less than a CONNACK gets none.
+        if len(told) <= max_packet:
+            return told
+        return plain if len(plain) <= max_packet else b""
     if version == 0 and reason_code != reasons.UNSUPPORTED_PROTOCOL_VERSION:
         return b""
     code = reasons.v3_connack(reason_code)
     if code < 0:
-        return b""
+        return b""  # [MQTT3-3.2.2-6]
     return encode(Connack(False, code), V311)

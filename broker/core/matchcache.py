@@ -4,11 +4,12 @@ Owns `MatchCache`, which stands in front of a trie and through which filters ent
 answers: the filter entries that match a topic, with room for what the router computes from them.
 
 Promises:
-- An answer is always what the trie would say now. A route holds live entries: subscribers that come and go at a filter
-  change the entry's version and never touch the cache. A filter that is new to the trie is added to the routes of the
-  topics it matches, and no others are looked at: a tree of the cached topics leads to them, so that the cost follows
-  what matches and not the size of the cache. A filter that leaves stays in the routes that hold it, retired and empty
-  for ever, until they are next added to; the same filter coming back is a new filter with a new entry.
+- An answer is always what the trie would say now. A route holds live entries: subscribers that come and go at a
+  filter change the entry's version and never touch the cache. A filter that is new to the trie is added to the
+  routes of the topics it matches, and no others are looked at: a tree of the cached topics leads to them, so that
+  the cost follows what matches and not the size of the cache. A filter that leaves stays in the routes that hold it,
+  retired and empty for ever, until they are next added to; the same filter coming back is a new filter with a new
+  entry.
 - Bounded: at most `max_topics` routes, and at most `max_weight` references held by them all, the router's plans
   included; none for a topic name longer than `LONGEST_TOPIC` bytes.
 - A flood of topics that never come back costs little and pushes out nothing that is used. When the cache is full, a

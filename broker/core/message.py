@@ -98,7 +98,10 @@ class Message(Retainable):
         return whole if whole == left else whole + 1
 
     def qos0_frame(self, v5: bool) -> bytes:
-        """The QoS 0 frame without retain flag for one version, made once. Not for v5 when the message expires."""
+        """The QoS 0 frame without retain flag for one version, made once. Not for v5 when the message expires.
+
+        QoS 0 and DUP 0 [MQTT-4.3.1-1], also where the message came with a higher QoS.
+        """
         frame = self.frame_v5 if v5 else self.frame_v3
         if frame is None:
             payload = self.payload()
@@ -114,7 +117,10 @@ class Message(Retainable):
         return frame
 
     def quality_frame(self, v5: bool, qos: int, packet_id: int) -> bytes:
-        """The frame of a first QoS 1 or 2 delivery without retain flag, subscription identifiers or expiry."""
+        """The frame of a first QoS 1 or 2 delivery without retain flag, subscription identifiers or expiry.
+
+        It has DUP 0, since it is the first [MQTT-4.3.2-2] [MQTT-4.3.3-2].
+        """
         payload = self.payload()
         if v5:
             tail = self._tail_v5

@@ -161,7 +161,11 @@ class Outbox:
     # -- what the channel does -----------------------------------------------------------------------------------------
 
     def control(self, packet: bytes) -> None:
-        """Queue a control packet, or several joined. Never dropped."""
+        """Queue a control packet, or several joined. Never dropped.
+
+        And never held back by a used-up send quota: that is the session's, and for PUBLISH alone [MQTT-3.3.4-10]
+        [MQTT-4.9.0-3].
+        """
         if self.closed:
             return
         self._queue.append(packet)
@@ -265,6 +269,7 @@ class Outbox:
             if delivery.state != SENT:
                 # Acknowledged on the strength of an earlier sending.
                 return None
+        # What is left of it after the wait in here goes out [MQTT-3.3.2-6]; once sent, it does not end [MQTT-4.3.3-7].
         expiry = message.remaining_expiry(now)
         if first:
             if expiry == 0:
@@ -278,6 +283,7 @@ class Outbox:
             delivery.attempts += 1
             if first and expiry < 0 and not delivery.retain and not delivery.identifiers and self.max_aliases == 0:
                 return message.quality_frame(self.v5, qos, delivery.packet_id)
+        # DUP says that we send it again; what the publisher's DUP was is not even known here [MQTT-3.3.1-3].
         return self._make(delivery, expiry, not first)
 
     def _make(self, delivery: Delivery, expiry: int, dup: bool) -> bytes:
@@ -293,7 +299,7 @@ class Outbox:
             if known is not None:
                 alias = known
                 with_topic = False
-            elif len(aliases) < self.max_aliases:
+            elif len(aliases) < self.max_aliases:  # [MQTT-3.3.2-11]
                 alias = len(aliases) + 1
                 aliases[message.topic] = alias
         return message.frame(

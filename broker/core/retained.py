@@ -13,7 +13,8 @@ Promises:
 
 How a walk survives changes: nodes are numbered as they are created, and the children of a node stand in that order,
 so that a cursor's place among them is a number and not a position. Nodes younger than the cursor are passed over:
-they can hold only topics that were not there when it began, or were taken out and came back.
+they can hold only topics that were not there when it began, or were taken out and came back. A node that was taken
+out has no value and no children, so that a walk that still meets it finds nothing.
 
 Refuses: to check topics or filters; `topics.validate_*` is the caller's. No look at time: expiry is the caller's
 too.
@@ -45,7 +46,6 @@ class TopicNode:
         self.value: Retainable | None = None
         self.level = level
         self.born = born
-        self.gone: bool = False  # taken out of the tree; a walk may still hold it
         self.reserved = reserved  # the first level of topics that begin with "$"
         # One child stands here itself: most levels of most trees have one ("device/{id}/state").
         self.below: TopicNode | Below | None = None
@@ -75,7 +75,6 @@ class TopicNode:
         below.insert(child)
 
     def remove(self, child: TopicNode) -> None:
-        child.gone = True
         below = self.below
         if isinstance(below, Below):
             below.remove(child)
@@ -278,7 +277,7 @@ class RetainedCursor:
                     self._frames.append(Frame(node, at, False))
                 return
             child = node.child(level)
-            if child is None or child.born > self._youngest:
+            if child is None:
                 return
             node = child
             at += 1
@@ -304,8 +303,6 @@ class RetainedCursor:
                 break
             index += 1
             after = child.born
-            if child.gone:
-                continue
             # [MQTT-4.7.2-1]: a leading wildcard sees no topic that begins with $.
             if child.reserved:
                 continue

@@ -1,14 +1,13 @@
-"""Who gets what: the topic filters, the retained messages and the sessions, and every change of them.
+"""What changes who gets what: subscriptions, retained messages and sessions, and what falls due among them.
 
-Owns the trie and its match cache, the retained tree, the session map, the fanout state and the deadlines; nobody
-else changes them. A publish takes one look-up (none of the trie where the cache answers), no lock and no await.
+Owns the retained tree, the session map, the fanout state and the deadlines, and, through its base `Forwarder`, the
+topic filters; nobody else changes them.
 
 Promises:
-- One delivery to each session whose filters match, with the highest QoS among them and every subscription identifier
-  [MQTT-3.3.4-2] [MQTT-3.3.4-3]; one to each share group.
 - A will is published once on every end of a connection but DISCONNECT 0x00, after its delay, and not when the client
   is back before [MQTT-3.1.2-8] [MQTT-3.1.3-9].
-- A session is gone when its expiry interval has passed [MQTT-4.1.0-1].
+- A session is gone when its expiry interval has passed [MQTT-4.1.0-2].
+- Retained messages are bounded in number and bytes; one that does not fit is delivered, counted, and not kept.
 
 Refuses: packets and bytes (channel), packet identifiers and windows (session), clocks (callers pass `now`).
 """
@@ -16,99 +15,32 @@ Refuses: packets and bytes (channel), packet identifiers and windows (session), 
 from __future__ import annotations
 
 import secrets
-from typing import Final, cast
+from typing import cast
 
 from broker.core.causes import publishes_will
 from broker.core.counters import Counters
 from broker.core.deadlines import Deadlines
-from broker.core.fanout import FanoutState, PeerConnected, PeerDisconnected, PeerListener
+from broker.core.fanout import FanoutState, PeerConnected, PeerDisconnected
+from broker.core.forwarding import Forwarder
 from broker.core.hooks import AuthMethod, Gate, Watcher
 from broker.core.journal import SYSTEM_TOPICS, Journal
-from broker.core.matchcache import MatchCache, Route
+from broker.core.limits import Limits
 from broker.core.message import Delivery, Message
 from broker.core.outbox import Outbox
 from broker.core.packets import SubscriptionRequest, Will
 from broker.core.retained import RetainedTree
 from broker.core.session import NEVER, Session, identifiers
 from broker.core.subscription import SharedGroup, Subscription
-from broker.core.trie import create
-
-NO_IDENTIFIERS: Final[tuple[int, ...]] = ()
 
 
-class Limits:
-    """What the operator allows; the numbers behind the settings' sections. 0 means unlimited where it says so."""
-
-    def __init__(self) -> None:
-        self.max_packet_size = 1_048_576
-        self.max_client_id_length = 256
-        self.max_topic_levels = 128
-        self.max_subscriptions_per_client = 0
-        self.max_connections = 0
-        self.max_qos = 2
-        self.receive_maximum = 1024
-        self.max_inflight = 1024
-        self.topic_alias_maximum = 64
-        self.topic_alias_outbound = 0
-        self.max_keep_alive = 0
-        self.retain_available = True
-        self.wildcard_subscriptions = True
-        self.shared_subscriptions = True
-        self.subscription_identifiers = True
-        self.allow_anonymous = True
-        self.allow_empty_client_id = True
-        self.max_session_expiry = NEVER
-        self.queue_qos0 = False
-        self.max_sessions = 0
-        self.live_messages = 10_000
-        self.live_bytes = 8_388_608
-        self.session_messages = 10_000
-        self.session_bytes = 33_554_432
-        self.max_retained_messages = 0
-        self.max_retained_bytes = 0
-
-
-class Target:
-    """One session's share of a publish that several of its filters match."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.parts: list[Subscription] = []
-        self.qos = 0
-        self.retain_as_published = False
-        self.no_local = False
-        self.identifiers: tuple[int, ...] = NO_IDENTIFIERS
-
-    def add(self, subscription: Subscription) -> None:
-        """Join another matching subscription of the same session."""
-        self.parts.append(subscription)
-        if subscription.qos > self.qos:
-            self.qos = subscription.qos
-        if subscription.retain_as_published:
-            self.retain_as_published = True
-        if subscription.no_local:
-            self.no_local = True
-        if subscription.identifier > 0:
-            self.identifiers = (*self.identifiers, subscription.identifier)
-
-
-class Plan:
-    """Whom a topic with several matching filters goes to; good while the entries' versions stay as they are."""
-
-    def __init__(self) -> None:
-        self.targets: list[Target] = []
-        self.groups: list[SharedGroup] = []
-
-
-class Router(PeerListener):
+class Router(Forwarder):
     """The routing state of one broker."""
 
     def __init__(self, limits: Limits, trie: str = "nodes", match_cache: int = 16_384) -> None:
+        super().__init__(trie, match_cache)
         self.limits = limits
         self.counters = Counters()
         self.fanout = FanoutState()
-        self.trie = create(trie)
-        self.cache = MatchCache(self.trie, match_cache)
         self.retained = RetainedTree()
         self.retained_bytes = 0
         self.sessions: dict[str, Session] = {}
@@ -131,127 +63,9 @@ class Router(PeerListener):
         if route is None:
             route = self.cache.store(message.topic)
         count = self.forward(route, message, origin)
-        if message.retain:
+        if message.retain:  # without, no retained message is touched [MQTT-3.3.1-8]
             self.retain(message)
         return count
-
-    def forward(self, route: Route, message: Message, origin: Session | None) -> int:
-        """Offer a message to everybody on a route."""
-        entries = route.entries
-        if len(entries) == 1:
-            entry = entries[0]
-            count = 0
-            for subscription in entry.subscriptions:
-                session = cast(Session, subscription.session)
-                if subscription.no_local and session is origin:
-                    continue
-                count += 1
-                qos = message.qos if message.qos < subscription.qos else subscription.qos
-                outbox = session.outbox
-                if (
-                    qos == 0
-                    and outbox is not None
-                    and session.direct
-                    and subscription.identifier == 0
-                    and message.expires_at == 0.0
-                    and not (message.retain and subscription.retain_as_published)
-                ):
-                    # The common case, spelled out: the same frame for everybody, straight to the outbox.
-                    session.offered += 1
-                    frame = message.frame_v5 if session.v5 else message.frame_v3
-                    outbox.offer(frame if frame is not None else message.qos0_frame(session.v5))
-                    continue
-                session.deliver(
-                    message,
-                    qos,
-                    message.retain and subscription.retain_as_published,
-                    identifiers(subscription),
-                    None,
-                )
-            groups = entry.groups
-            if groups:
-                for group in groups.values():
-                    count += self._share(group, message)
-            return count
-        if not entries:
-            return 0
-        return self._forward_plan(self._plan(route), message, origin)
-
-    def _plan(self, route: Route) -> Plan:
-        """The merged targets of a route with several entries, made again only when one of them changed."""
-        version = route.version()
-        plan = route.plan
-        if plan is not None and route.plan_version == version:
-            return cast(Plan, plan)
-        made = Plan()
-        by_session: dict[Session, Target] = {}
-        for entry in route.entries:
-            for subscription in entry.subscriptions:
-                session = cast(Session, subscription.session)
-                target = by_session.get(session)
-                if target is None:
-                    target = Target(session)
-                    by_session[session] = target
-                target.add(subscription)
-            made.groups.extend(entry.groups.values())
-        made.targets = list(by_session.values())
-        route.plan = made
-        route.plan_version = version
-        self.cache.charge(route, len(made.targets) + len(made.groups))
-        return made
-
-    def _forward_plan(self, plan: Plan, message: Message, origin: Session | None) -> int:
-        count = 0
-        for target in plan.targets:
-            if target.no_local and target.session is origin:
-                # The subscriptions with No Local do not count for one's own messages; the others still do.
-                rest = Target(target.session)
-                for part in target.parts:
-                    if not part.no_local:
-                        rest.add(part)
-                if not rest.parts:
-                    continue
-                target = rest
-            count += 1
-            qos = message.qos if message.qos < target.qos else target.qos
-            retain = message.retain and target.retain_as_published
-            target.session.deliver(message, qos, retain, target.identifiers, None)
-        for group in plan.groups:
-            count += self._share(group, message)
-        return count
-
-    def _share(self, group: SharedGroup, message: Message) -> int:
-        """Give a message to one member: the next that is connected and has room, else connected, else any.
-
-        [MQTT-4.8.2-3]
-        """
-        chosen = self._choose(group, message)
-        if chosen is None:
-            return 0
-        qos = message.qos if message.qos < chosen.qos else chosen.qos
-        session = cast(Session, chosen.session)
-        session.deliver(message, qos, message.retain and chosen.retain_as_published, identifiers(chosen), group)
-        return 1
-
-    def _choose(self, group: SharedGroup, message: Message) -> Subscription | None:
-        connected: Subscription | None = None
-        first: Subscription | None = None
-        size = message.size()
-        for _ in range(len(group.members)):
-            member = group.next_member()
-            if member is None:
-                return None
-            session = cast(Session, member.session)
-            outbox = session.outbox
-            if outbox is not None:
-                qos = message.qos if message.qos < member.qos else member.qos
-                if outbox.has_room(size) and (qos == 0 or (session.quota > 0 and not session.pending)):
-                    return member
-                if connected is None:
-                    connected = member
-            elif first is None:
-                first = member
-        return connected if connected is not None else first
 
     # -- retained messages ---------------------------------------------------------------------------------------------
 
@@ -263,27 +77,31 @@ class Router(PeerListener):
         topic = message.topic.decode()
         old = self.retained.get(topic)
         old_size = cast(Message, old).size() if old is not None else 0
-        if len(message.payload()) == 0:
+        empty = len(message.payload()) == 0  # never kept itself [MQTT-3.3.1-7]
+        limits = self.limits
+        kept = self.journal is not None and not message.topic.startswith(SYSTEM_TOPICS)
+        full = (old is None and 0 < limits.max_retained_messages <= len(self.retained)) or (
+            0 < limits.max_retained_bytes < self.retained_bytes - old_size + message.size()
+        )
+        if empty or full:
+            # The old one goes in any case: it is not what the topic says any more [MQTT3-3.3.1-7].
             if old is not None:
                 self.retained.remove(topic)
                 self.retained_bytes -= old_size
                 self.deadlines.cancel(topic)
-                if self.journal is not None and not message.topic.startswith(SYSTEM_TOPICS):
+                if kept and self.journal is not None:
                     self.journal.retained_cleared(topic)
-            return True
-        limits = self.limits
-        if (old is None and 0 < limits.max_retained_messages <= len(self.retained)) or (
-            0 < limits.max_retained_bytes < self.retained_bytes - old_size + message.size()
-        ):
+            if empty:
+                return True
             self.counters.retained_refused += 1
             return False
-        self.retained.set(topic, message)
+        self.retained.set(topic, message)  # whatever its QoS
         self.retained_bytes += message.size() - old_size
         if message.expires_at != 0.0:
             self.deadlines.set(topic, message.expires_at)
         elif old is not None:
             self.deadlines.cancel(topic)
-        if self.journal is not None and not message.topic.startswith(SYSTEM_TOPICS):
+        if kept and self.journal is not None:
             self.journal.retained_set(message)
         return True
 
@@ -297,40 +115,41 @@ class Router(PeerListener):
         `topic_filter` is valid, without `$share/name/`; `request.topic_filter` as the client wrote it.
         """
         name = request.topic_filter
-        present = session.subscriptions.get(name)
-        subscription = Subscription(
-            session,
-            name,
-            min(request.qos, self.limits.max_qos),
-            request.no_local,
-            request.retain_as_published,
-            request.retain_handling,
-            identifier,
-        )
-        if present is None:
+        subscription = session.subscriptions.get(name)
+        new = subscription is None
+        if subscription is None:
+            subscription = Subscription(session, name)
             self.subscription_count += 1
             entry = self.trie.find(topic_filter)
             if entry is None:
                 entry = self.cache.insert(topic_filter)
-        else:
-            entry = present.entry
-            assert entry is not None
-            entry.discard(present)
-        entry.add(subscription, group_name)
-        session.subscriptions[name] = subscription
-        # Shared subscriptions get no retained messages (section 4.8.2).
-        wanted = request.retain_handling == 0 or (request.retain_handling == 1 and present is None)
+            entry.add(subscription, group_name)
+            session.subscriptions[name] = subscription
+        # Replaced in place: it keeps its turn in a share group, and a running stream of retained messages goes on.
+        subscription.qos = min(request.qos, self.limits.max_qos)
+        subscription.no_local = request.no_local
+        subscription.retain_as_published = request.retain_as_published
+        subscription.retain_handling = request.retain_handling
+        subscription.identifier = identifier
+        assert subscription.entry is not None
+        subscription.entry.touch()
+        # Retain Handling 0 asks for retained messages each time [MQTT-3.3.1-9] [MQTT-3.8.4-4], 1 if the subscription
+        # is new [MQTT-3.3.1-10], 2 never [MQTT-3.3.1-11]. 3.1.1 has 0 alone [MQTT3-3.3.1-6]. Shared subscriptions get
+        # none (section 4.8.2).
+        wanted = request.retain_handling == 0 or (request.retain_handling == 1 and new)
         if wanted and not group_name and len(self.retained):
             session.start_stream(subscription, self.retained.walk(topic_filter))
-        elif present is not None:
-            session.move_streams(present, subscription)
         if session.journal is not None:
             session.journal.subscribed(session.client_id, subscription, session.is_streaming(subscription))
         if self.watcher is not None:
             self.watcher.subscribed(session.client_id, name, subscription.qos)
 
     def unsubscribe(self, session: Session, name: str) -> bool:
-        """Take a subscription back; False when there is none [MQTT-3.10.4-1]."""
+        """Take a subscription back; False when there is none [MQTT-3.10.4-1].
+
+        Nothing new is offered because of it [MQTT-3.10.4-2]. What the session has in flight stays there until it is
+        acknowledged [MQTT-3.10.4-3].
+        """
         subscription = session.subscriptions.pop(name, None)
         if subscription is None:
             return False
@@ -360,10 +179,14 @@ class Router(PeerListener):
     ) -> tuple[Session, bool]:
         """Open or resume the session of a client that was admitted; the outbox becomes its peer.
 
+        Sessions stand under the client identifier [MQTT-3.1.3-2]. Clean Start (Clean Session in 3.1.1) decides
+        [MQTT-3.1.4-4] [MQTT3-3.1.4-3]: with it a session that is there is thrown away [MQTT-3.1.2-4] [MQTT3-3.1.2-6],
+        without it that one goes on [MQTT-3.1.2-5] [MQTT3-3.1.2-4]; where there is none, one is made [MQTT-3.1.2-6].
+
         `window` and `plain`: see `Session.attach`. Returns the session and whether it was present. Any earlier
         connection of the client has been given up by then.
         """
-        # What has fallen due by now comes first: a session that has expired is not resumed [MQTT-4.1.0-1].
+        # What has fallen due by now comes first: a session that has expired is not resumed [MQTT-4.1.0-2].
         self.tick(now)
         session = self.sessions.get(client_id)
         present = False
@@ -414,7 +237,12 @@ class Router(PeerListener):
         session.will_due = 0.0
 
     def peer_left(self, event: PeerDisconnected, now: float) -> None:
-        """A connection ended: the will, shared messages for others, and the session's end or expiry."""
+        """A connection ended: the will, shared messages for others, and the session's end or expiry.
+
+        The will is that of the CONNECT [MQTT3-3.1.2-8]; without one nothing is published [MQTT3-3.1.2-12]. With an
+        expiry interval above 0 the session stays [MQTT-3.1.2-23], as one of 3.1.1 without Clean Session does
+        [MQTT3-3.1.2-4].
+        """
         session = event.session
         if not publishes_will(event.cause):
             self._forget_will(session)
@@ -464,7 +292,10 @@ class Router(PeerListener):
             session.deliver(delivery.message, qos, delivery.retain, identifiers(chosen), group)
 
     def end_session(self, session: Session, now: float) -> None:
-        """Delete a session and all that belongs to it; its delayed will is published now [MQTT-3.1.3-9]."""
+        """Delete a session and all that belongs to it; its delayed will is published now [MQTT-3.1.3-9].
+
+        Retained messages do not belong to it, and stay [MQTT3-3.1.2-7].
+        """
         if session.ended:
             return
         if session.journal is not None:
@@ -529,6 +360,7 @@ class Router(PeerListener):
     def _session_due(self, session: Session, now: float) -> None:
         if session.will is not None and 0.0 < session.will_due <= now:
             self._publish_will(session, now)
+        # Never while it is connected [MQTT-4.1.0-1], but as soon as its time is over after that [MQTT-4.1.0-2].
         if session.outbox is None and 0.0 < session.expires_at <= now:
             self.end_session(session, now)
         else:
@@ -536,6 +368,10 @@ class Router(PeerListener):
 
 
 def will_message(will: Will, client_id: str, now: float) -> Message:
-    """The application message of a will, its message expiry counted from its publication (section 3.1.3.2.4)."""
+    """The application message of a will, its message expiry counted from its publication (section 3.1.3.2.4).
+
+    It is retained if the will says so [MQTT-3.1.2-15] and not otherwise [MQTT-3.1.2-14]. Its properties, the user's
+    among them, are the bytes of the CONNECT, and so in their order [MQTT-3.1.3-10].
+    """
     expires_at = now + will.message_expiry if will.message_expiry >= 0 else 0.0
     return Message(will.topic.encode(), will.payload, will.qos, will.retain, will.properties, expires_at, client_id)

@@ -113,8 +113,8 @@ class Session(Subscriber):
     def attach(self, version: int, window: int, plain: bool) -> None:
         """A connection takes this session up.
 
-        `window` is the in-flight limit towards it; `plain` that no topic aliases are used, so that frames can be
-        shared.
+        `window` is the in-flight limit towards it, at least 1 and at most the client's Receive Maximum: the send quota
+        begins there [MQTT-4.9.0-1]. `plain` says that no topic aliases are used, so that frames can be shared.
         """
         self.plain = plain
         self.direct = plain and self._pending_qos0 == 0
@@ -184,7 +184,11 @@ class Session(Subscriber):
         identifiers: tuple[int, ...],
         group: SharedGroup | None,
     ) -> int:
-        """Offer a message with the QoS that was agreed on: ACCEPTED, or the cause of its drop."""
+        """Offer a message with the QoS that was agreed on: ACCEPTED, or the cause of its drop.
+
+        With QoS 1 or 2 it is part of the session from here on [MQTT-4.5.0-1], whether the client is connected or not
+        [MQTT3-3.1.2-5]: in flight or queued.
+        """
         self.offered += 1
         outbox = self.outbox
         if qos == 0:
@@ -196,6 +200,7 @@ class Session(Subscriber):
                     return outbox.offer(message.qos0_frame(self.v5))
                 return outbox.offer_late(Delivery(message, 0, retain, identifiers, group))
         delivery = Delivery(message, qos, retain, identifiers, group)
+        # Past the queue only when nothing waits there: every topic is an ordered one [MQTT-4.6.0-6] [MQTT3-4.6.0-6].
         if outbox is not None and qos > 0 and self.quota > 0 and not self.pending and self._resend is None:
             if outbox.too_large(delivery):
                 return self._drop(TOO_LARGE)
@@ -227,7 +232,11 @@ class Session(Subscriber):
         self.direct = self.plain and self._pending_qos0 == 0
 
     def _send(self, delivery: Delivery, outbox: Outbox) -> bool:
-        """Put a delivery in flight. False when every packet identifier is in use."""
+        """Put a delivery in flight. False when every packet identifier is in use.
+
+        A new message gets an identifier of its own [MQTT-4.3.2-1] [MQTT-4.3.3-1], and takes one from the send quota;
+        callers come here only while there is some [MQTT-4.9.0-2].
+        """
         packet_id = self._allocate()
         if packet_id == 0:
             return False
@@ -242,7 +251,7 @@ class Session(Subscriber):
         return True
 
     def _allocate(self) -> int:
-        """A packet identifier that is not in use [MQTT-2.2.1-3]; 0 when all 65,535 are."""
+        """A packet identifier that is not in use [MQTT-2.2.1-4]; 0 when all 65,535 are."""
         inflight = self.inflight
         if len(inflight) >= 65535:
             return 0
@@ -354,7 +363,11 @@ class Session(Subscriber):
             stream.ahead = None
             if not isinstance(message, Message) or 0.0 < message.expires_at <= now:
                 continue
-            qos = min(message.qos, subscription.qos)
+            if subscription.no_local and message.publisher == self.client_id:
+                # A stored message is still one's own [MQTT-3.8.3-3].
+                continue
+            qos = min(message.qos, subscription.qos)  # [MQTT-3.8.4-8]
+            # With RETAIN, since a new subscription is why it is sent [MQTT3-3.3.1-8].
             delivery = Delivery(message, qos, True, identifiers(subscription), None)
             size = message.size() + HEADROOM
             if outbox.too_large(delivery):
@@ -375,17 +388,14 @@ class Session(Subscriber):
         return False
 
     def start_stream(self, subscription: Subscription, cursor: RetainedCursor) -> None:
-        """Begin to stream the retained messages that `cursor` finds to a new subscription."""
-        if self.streams is None:
-            self.streams = []
-        self.streams.append(RetainedStream(subscription, cursor))
-
-    def move_streams(self, old: Subscription, new: Subscription) -> None:
-        """A subscription was replaced without asking for retained messages again: what was promised still comes."""
+        """Begin to stream the retained messages that `cursor` finds, in place of a stream that still runs."""
+        streams: list[RetainedStream] = []
         if self.streams is not None:
             for stream in self.streams:
-                if stream.subscription is old:
-                    stream.subscription = new
+                if stream.subscription is not subscription:
+                    streams.append(stream)
+        streams.append(RetainedStream(subscription, cursor))
+        self.streams = streams
 
     def is_streaming(self, subscription: Subscription) -> bool:
         """True while retained messages are on their way because of this subscription."""
@@ -400,6 +410,9 @@ class Session(Subscriber):
     def on_puback(self, packet_id: int, now: float) -> None:
         """PUBACK: the delivery is complete [MQTT-4.3.2-3]. An unknown identifier is ignored.
 
+        The reason code makes no difference: what the client refused is not sent again [MQTT-4.4.0-2], nor to another
+        member of a shared subscription [MQTT-4.8.2-6].
+
         Raises ProtocolViolation when the identifier is in use by a QoS 2 delivery.
         """
         delivery = self.inflight.get(packet_id)
@@ -411,7 +424,11 @@ class Session(Subscriber):
         self._go_on(now)
 
     def on_pubrec(self, packet_id: int, reason_code: int, now: float) -> None:
-        """PUBREC: answer PUBREL, or give up the message when the client refused it [MQTT-4.3.3-4]."""
+        """PUBREC: answer PUBREL, or give up the message when the client refused it [MQTT-4.3.3-4].
+
+        Until now the PUBLISH was unacknowledged and would have been sent again [MQTT-4.3.3-3]. A refused message is
+        settled [MQTT-4.4.0-2], and goes to no other member of a shared subscription [MQTT-4.8.2-6].
+        """
         outbox = self.outbox
         delivery = self.inflight.get(packet_id)
         if delivery is None:
@@ -470,7 +487,8 @@ class Session(Subscriber):
     def take_shared(self, groups: set[SharedGroup]) -> list[Delivery]:
         """Take out what was chosen for this member of some shared subscriptions, so that another may have it.
 
-        That is everything that waits, and QoS 1 in flight; QoS 2 that was sent stays [MQTT-4.8.2-4].
+        That is everything that waits, and QoS 1 in flight; QoS 2 that was sent stays [MQTT-4.8.2-4], and is given to
+        nobody when the session ends [MQTT-4.8.2-5].
         """
         taken: list[Delivery] = []
         for packet_id, delivery in list(self.inflight.items()):

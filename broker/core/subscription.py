@@ -7,8 +7,8 @@ Promises:
 - `add` and `discard` cost the same however many subscribers share the filter: each subscription knows its slot in
   the list it stands in, and leaves by having the last one take its place. The order of subscribers is therefore
   arbitrary.
-- An entry that left the trie is retired and takes nobody any more: a subscription that would never get a message is an
-  error at once.
+- An entry that left the trie is retired and takes nobody any more: a subscription that would never get a message is
+  an error at once.
 - `FilterEntry.version` grows at each change of what the entry would deliver, and never goes back. What was computed
   from an entry holds as long as the version does.
 - Memory: two million filters, most with one subscriber, are the case to build for. An entry with a single ordinary

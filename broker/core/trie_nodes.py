@@ -246,8 +246,7 @@ class NodeTrie(Trie):
             if first is None:
                 return found
             if isinstance(first, FilterEntry):
-                if end == 1 or first.topic_filter.endswith("#"):
-                    found.append(first)
+                found.append(first)  # a wildcard filter of one literal level ends with "#"
                 return found
             node = first
             depth = 1

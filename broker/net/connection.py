@@ -185,7 +185,11 @@ class Connection(asyncio.Protocol):
         self._goodbye()
 
     def _goodbye(self) -> None:
-        """Write the last packet and close our half; the rest goes when the peer closes or LINGER is over."""
+        """Write the last packet and close our half; the rest goes when the peer closes or LINGER is over.
+
+        Nothing comes after the last packet [MQTT-3.14.4-1]: the writer ends here, and the connection with it
+        [MQTT-3.14.4-2].
+        """
         self.writer = None
         channel = self.channel
         transport = self.transport

@@ -21,8 +21,9 @@ import structlog
 from broker.core import reasons
 from broker.core.causes import CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, PROTOCOL_ERROR, REFUSED, SHUTDOWN
 from broker.core.hooks import AuthMethod, Gate, Watcher
+from broker.core.limits import Limits
 from broker.core.restore import restore
-from broker.core.router import Limits, Router
+from broker.core.router import Router
 from broker.net.connection import LINGER, Connection
 from broker.net.timers import Wheel
 from broker.settings import Address, Settings
@@ -99,6 +100,7 @@ class Server:
         self._due: asyncio.TimerHandle | None = None
         self._due_at = -1.0
         self._stopping = False
+        self._stopped: asyncio.Task[None] | None = None
         self._all_gone: asyncio.Future[None] | None = None
 
     # -- life ----------------------------------------------------------------------------------------------------------
@@ -112,6 +114,7 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self.wheel = Wheel(self.loop)
         self._stopping = False
+        self._stopped = None
         # Before the first client can come.
         await self._open_store()
         try:
@@ -133,13 +136,19 @@ class Server:
         try:
             await store.open(self.loop.time)
             if not self._restored:
-                restore(self.router, await store.load(), self.loop.time())
+                try:
+                    saved = await store.load()
+                except StoreError:
+                    await store.close()
+                    raise
+                restore(self.router, saved, self.loop.time())
                 self._restored = True
         except StoreError as error:
             raise StartupError(str(error)) from error
         self.router.tick(self.loop.time())
 
     async def _listen(self, address: Address) -> None:
+        """Listen on one address. What comes over TCP comes whole and in order, both ways [MQTT-4.2.0-1]."""
         try:
             server = await self.loop.create_server(
                 lambda: Connection(self),
@@ -158,9 +167,14 @@ class Server:
         self._addresses.append(Address(address.host, port))
 
     async def stop(self) -> None:
-        """End in order: stop accepting, drain, say goodbye. Safe to call twice."""
-        if self._stopping or not hasattr(self, "loop"):
-            return
+        """End in order: stop accepting, drain, say goodbye. Returns when it is done, whoever called it first."""
+        if self._stopped is None:
+            if not hasattr(self, "loop"):
+                return
+            self._stopped = self.loop.create_task(self._stop())
+        await asyncio.shield(self._stopped)
+
+    async def _stop(self) -> None:
         self._stopping = True
         await self._close_listeners()
         flush = self.settings.shutdown.flush_timeout

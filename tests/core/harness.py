@@ -1,12 +1,12 @@
 """Clients, a broker's core and the wire between them, without a socket, a task or a clock.
 
-Owns: `Network` (a real `Router`, the time `now`, and the wires), `Link` (what the shell is to a connection: it feeds the
-channel and takes from the outbox), `Client` (the other end: the project's codec turned round, acknowledgements, and the
-state that a client keeps over connections), and `Judge` (what no server may ever do on the wire, checked on every byte).
+Owns: `Network` (a real `Router`, the time `now`, and the wires), `Link` (what the shell is to a connection: it feeds
+the channel and takes from the outbox), and `Client` (the other end: the project's codec turned round, acknowledgements,
+and the state that a client keeps over connections). A `Judge` looks at every packet on each client's wire.
 
-Promises: everything is deterministic, and nothing moves unless a test says so. `Network.settle` moves until nothing is left to
-move; `Link.flush`, `Link.to_channel` and `Link.to_client` move one wire by hand, so that a test can cut a connection between
-any two bytes. `Network.pace` says how many bytes arrive in one read: 0 (all), 1, or any other number.
+Promises: everything is deterministic, and nothing moves unless a test says so. `Network.settle` moves until nothing is
+left to move; `Link.flush`, `Link.to_channel` and `Link.to_client` move one wire by hand, so that a test can cut a
+connection between any two bytes. `Network.pace` says how many bytes arrive in one read: 0 (all), 1, or any number.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from broker.core.causes import CONNECTION_LOST
 from broker.core.channel import Channel
 from broker.core.decoder import Decoder
 from broker.core.errors import ProtocolError
+from broker.core.limits import Limits
 from broker.core.outbox import Outbox
 from broker.core.packets import Ack, Connack, Connect, Disconnect, Packet, Publish, Suback, Subscribe, Unsuback, Will
 from broker.core.packets import SubscriptionRequest as Request
 from broker.core.properties import Properties
-from broker.core.router import Limits, Router
+from broker.core.router import Router
 from broker.core.session import Session
-
-ANY_SIZE: Final = 268_435_460
-"""Bytes: the largest packet there is."""
+from tests.core.judge import ANY_SIZE, Judge
 
 START: Final = 1_000.0
 """Seconds: the time at which every network begins. Not 0, which means "never" in the core."""
@@ -62,91 +61,9 @@ def limits(**changes: int) -> Limits:
     for name, value in changes.items():
         if not hasattr(made, name):
             raise AttributeError(name)
-        setattr(made, name, value)
+        # Compiled attributes take no int for a bool.
+        setattr(made, name, type(getattr(made, name))(value))
     return made
-
-
-class Judge:
-    """Watches both directions of one client's wire, over all its connections, and asserts what must always hold."""
-
-    def __init__(self) -> None:
-        # Sent by the server with QoS 1 or 2 and not acknowledged, in the order of sending; those after PUBREC are released.
-        self.open: dict[int, Publish] = {}
-        self.sizes: dict[int, int] = {}
-        self.released: set[int] = set()
-        # The same, sent on this connection only; and what is still to be sent again on it.
-        self.open_now: set[int] = set()
-        self.resend: list[int] = []
-        self.receive_maximum = 65_535
-        self.max_packet = ANY_SIZE
-        self.high_water = 0
-        self.enabled = True
-
-    def connecting(self, connect: Connect) -> None:
-        """The server gets a CONNECT."""
-        self.receive_maximum = connect.properties.integers.get(0x21, 65_535)
-        self.max_packet = connect.properties.integers.get(0x27, ANY_SIZE)
-        self.open_now = set()
-
-    def from_client(self, packet: Packet) -> None:
-        """The server gets a packet."""
-        if isinstance(packet, Connect):
-            self.connecting(packet)
-        elif isinstance(packet, Ack):
-            number = packet.packet_id
-            done = packet.kind in (p.PUBACK, p.PUBCOMP) or (packet.kind == p.PUBREC and packet.reason_code >= 0x80)
-            if done:
-                self.open.pop(number, None)
-                self.released.discard(number)
-                self.open_now.discard(number)
-                if number in self.resend:
-                    self.resend.remove(number)
-            elif packet.kind == p.PUBREC and number in self.open:
-                self.released.add(number)
-                if number in self.resend:
-                    self.resend.remove(number)
-
-    def from_server(self, packet: Packet, size: int) -> None:
-        """The server's writer wrote a packet."""
-        if isinstance(packet, Connack):
-            if packet.reason_code == 0 and not packet.session_present:
-                self.open, self.released = {}, set()
-            # What has become too large for the client is dropped, as if it had been sent [MQTT-3.1.2-25].
-            for number in [each for each in self.open if self.sizes[each] > self.max_packet]:
-                if number not in self.released:
-                    del self.open[number]
-            self.resend = [number for number in self.open if number not in self.released]
-        if not self.enabled:
-            return
-        # [MQTT-3.1.2-24]
-        assert size <= self.max_packet, f"{size} bytes to a client that takes {self.max_packet}: {packet!r}"
-        if isinstance(packet, Publish) and packet.qos > 0:
-            self._publish(packet)
-            self.sizes[packet.packet_id] = size
-
-    def _publish(self, packet: Publish) -> None:
-        number = packet.packet_id
-        assert number not in self.open_now, f"packet identifier {number} is in flight"  # [MQTT-2.2.1-4]
-        first = self.open.get(number)
-        if first is None:
-            # [MQTT-3.3.1-3]
-            assert not packet.dup, f"DUP on what was not sent before: {packet!r}"
-            # [MQTT-4.4.0-1]: what was in flight comes first.
-            assert not self.resend, f"{packet!r} before {self.resend} were sent again"
-            self.open[number] = packet
-        else:
-            # [MQTT-3.3.1-1] [MQTT-4.4.0-1]
-            assert packet.dup, f"sent again without DUP: {packet!r}"
-            # [MQTT-4.3.3-6]
-            assert number not in self.released, f"PUBLISH after PUBREL: {packet!r}"
-            assert (packet.topic, packet.payload, packet.qos) == (first.topic, first.payload, first.qos)
-            # [MQTT-4.6.0-1]
-            assert self.resend[:1] == [number], f"{number} was sent again before {self.resend}"
-            self.resend.remove(number)
-        self.open_now.add(number)
-        self.high_water = max(self.high_water, len(self.open_now))
-        # [MQTT-3.3.4-9] [MQTT-4.9.0-2]
-        assert len(self.open_now) <= self.receive_maximum, f"{self.open_now} above {self.receive_maximum}"
 
 
 class Link:
@@ -256,7 +173,9 @@ def _reads(data: bytes, pace: int) -> Iterator[bytes]:
 class Network:
     """A broker's core, its clients and the time."""
 
-    def __init__(self, given: Limits | None = None, pace: int = 0, trie: str = "nodes", match_cache: int = 16_384) -> None:
+    def __init__(
+        self, given: Limits | None = None, pace: int = 0, trie: str = "nodes", match_cache: int = 16_384
+    ) -> None:
         self.router = Router(given or Limits(), trie, match_cache)
         self.now = START
         self.pace = pace
@@ -578,7 +497,7 @@ class Client:
 
     @property
     def end(self) -> int:
-        """The reason code with which the broker ended this connection; -1 for a close without a word, -2: still open."""
+        """The reason code with which the broker ended this connection; -1: closed without a word, -2: still open."""
         if not self.closed:
             return -2
         said: list[Disconnect | Connack] = [*self.got(Disconnect), *self.got(Connack)]

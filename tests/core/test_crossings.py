@@ -21,7 +21,10 @@ FULL = encode_forward(1, "text/plain", "answer/here", b"\x00\x01\xff", [("b", "2
     ("sender", "receiver", "sent", "granted"), [*product((V31, V311, V5), (V31, V311, V5), (0, 1, 2), (0, 1, 2))]
 )
 def test_lower_of_both_qualities(sender: int, receiver: int, sent: int, granted: int) -> None:
-    """The receiver gets the lower of the QoS published and granted, once [MQTT-3.8.4-8] [MQTT-3.3.5-1] [MQTT-4.3.1-1]."""
+    """The receiver gets the lower of the QoS published and granted, once.
+
+    [MQTT-3.8.4-8] [MQTT-4.3.1-1]
+    """
     network = Network()
     subscriber, publisher = network.client("s", receiver), network.client("p", sender)
     assert subscriber.subscribe("t/#", qos=granted) == [granted]  # [MQTT-3.8.4-7]
@@ -58,6 +61,18 @@ def test_megabyte() -> None:
     for qos in (0, 1, 2):
         publisher.publish("t", big, qos)
     assert subscriber.payloads() == [big] * 3
+
+
+def test_text_is_kept_as_it_is() -> None:
+    """U+FEFF, combining signs and emoji cross unchanged, in topics and properties [MQTT-1.5.4-3] [MQTT-4.7.3-4]."""
+    network = Network()
+    odd = "\N{ZERO WIDTH NO-BREAK SPACE}a\N{COMBINING DIAERESIS}/\N{ROCKET}"
+    subscriber, publisher = network.client("s"), network.client("p")
+    subscriber.subscribe(odd)
+    properties = encode_forward(user=[(odd, odd)])
+    publisher.publish(odd, b"x", properties=properties)
+    [packet] = subscriber.take()
+    assert (packet.topic, packet.properties) == (odd.encode(), properties)
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -163,7 +178,10 @@ def test_no_local_beside_a_wider_filter() -> None:
 
 
 def test_overlapping_filters_one_delivery() -> None:
-    """One copy with the highest QoS and every identifier [MQTT-3.3.4-2] [MQTT-3.3.4-3] [MQTT-3.3.4-4] [MQTT-3.3.5-1]."""
+    """One copy with the highest QoS and every identifier.
+
+    [MQTT-3.3.4-2] [MQTT-3.3.4-3] [MQTT-3.3.4-4]
+    """
     network = Network()
     subscriber, old, publisher = network.client("s"), network.client("o", V311), network.client("p")
     subscriber.subscribe("a/b", qos=0, identifier=268_435_455)
@@ -181,6 +199,15 @@ def test_overlapping_filters_one_delivery() -> None:
     publisher.publish("a/b", b"y", 2)
     [packet] = subscriber.take()
     assert (packet.qos, packet.subscription_ids) == (1, ())
+
+
+def test_overlapping_filters_of_which_one_keeps_the_flag() -> None:
+    """One copy for two subscriptions keeps RETAIN when one of them asked for it [MQTT-3.3.1-13]."""
+    network = Network()
+    subscriber, publisher = network.client("s"), network.client("p")
+    subscriber.subscribe(Request("t/a", 0, retain_as_published=True), Request("t/+", 1))
+    publisher.publish("t/a", b"x", 1, retain=True)
+    assert [(packet.qos, packet.retain) for packet in subscriber.take()] == [(1, True)]
 
 
 def test_topic_matches_the_filter_it_is_sent_for() -> None:
@@ -250,7 +277,10 @@ def test_expired_in_the_outbox_is_deleted(version: int, qos: int) -> None:
 
 
 def test_retained_expiry() -> None:
-    """A retained message is gone when its expiry has passed, and counts down until then [MQTT-3.3.2-5] [MQTT-3.3.2-6]."""
+    """A retained message is gone when its expiry has passed, and counts down until then.
+
+    [MQTT-3.3.2-5] [MQTT-3.3.2-6]
+    """
     network = Network()
     publisher = network.client("p")
     publisher.publish("t", b"x", 1, retain=True, expiry=100)
@@ -285,7 +315,10 @@ def test_will_crosses(sender: int, receiver: int) -> None:
 
 
 def test_identifier_and_expiry_for_a_changed_version() -> None:
-    """A session resumed by 3.1.1 after 5.0 gets its queue in the new layout; the packet identifiers stay [MQTT-4.4.0-1]."""
+    """A session resumed by 3.1.1 after 5.0 gets its queue in the new layout; the packet identifiers stay.
+
+    [MQTT-4.4.0-1]
+    """
     network = Network()
     subscriber, publisher = network.client("s", clean=False, expiry=500), network.client("p")
     subscriber.answering = False

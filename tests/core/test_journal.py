@@ -10,7 +10,7 @@ from broker.core import packets as p
 from broker.core.journal import Journal, share_name
 from broker.core.message import Delivery, Message
 from broker.core.packets import Ack, Will
-from broker.core.router import Limits
+from broker.core.limits import Limits
 from broker.core.session import NEVER
 from broker.core.subscription import Subscription
 from tests.core.harness import START, Client, Network, bag, limits
@@ -229,7 +229,7 @@ def test_a_delivery_that_waited_is_one_object_from_queue_to_end(place: Place, qo
 
 
 def test_qos_0_that_is_kept_while_offline() -> None:
-    place = Place(limits(queue_qos0=1))
+    place = Place(limits(queue_qos0=True))
     client = place.lasting("c", "a")
     client.cut()
     place.publisher.publish("a", b"1", 0)

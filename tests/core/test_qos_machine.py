@@ -1,9 +1,10 @@
 """QoS 1 and 2 under every order of sending, losing and coming back: a stateful Hypothesis machine.
 
-Two publishers and two subscribers (3.1.1 and 5.0 of each) keep their sessions. Bytes move by any number in either direction, so
-that a connection can end between any two bytes, with packets lost both ways. The harness's judge holds every packet
-against the rules of the wire: DUP, order of redelivery, identifiers, windows. The machine adds what the subscribers must have in
-the end: QoS 2 exactly once, QoS 1 at least once, in order for each publisher, topic and QoS, and nothing lost.
+Two publishers and two subscribers (3.1.1 and 5.0 of each) keep their sessions. Bytes move by any number in either
+direction, so that a connection can end between any two bytes, with packets lost both ways. The harness's judge holds
+every packet against the rules of the wire: DUP, order of redelivery, identifiers, windows. The machine adds what the
+subscribers must have in the end: QoS 2 exactly once, QoS 1 at least once, in order for each publisher, topic and QoS,
+and nothing lost.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class QualityOfService(RuleBasedStateMachine):
 
     As a sender [MQTT-4.3.2-1] [MQTT-4.3.2-2] [MQTT-4.3.2-3] [MQTT-4.3.3-1] [MQTT-4.3.3-2] [MQTT-4.3.3-3] [MQTT-4.3.3-4]
     [MQTT-4.3.3-5] [MQTT-4.3.3-6] [MQTT-4.3.3-7], as a receiver [MQTT-4.3.2-4] [MQTT-4.3.2-5] [MQTT-4.3.3-8]
-    [MQTT-4.3.3-9] [MQTT-4.3.3-10] [MQTT-4.3.3-11] [MQTT-4.3.3-12], and [MQTT-4.4.0-1] [MQTT-4.5.0-1] [MQTT-4.6.0-5].
+    [MQTT-4.3.3-9] [MQTT-4.3.3-10] [MQTT-4.3.3-11] [MQTT-4.3.3-12], and [MQTT-4.4.0-1] [MQTT-4.5.0-1]
+    [MQTT-4.6.0-5] [MQTT3-4.6.0-6].
     """
 
     def __init__(self) -> None:

@@ -195,6 +195,35 @@ def test_a_topic_that_comes_back_is_not_given_twice() -> None:
     assert came not in rest(cursor)
 
 
+def test_an_only_topic_that_comes_back_is_not_given_twice() -> None:
+    tree = filled(["a", "a/1"])
+    cursor = tree.walk("a/+")
+    assert [node.topic for node in cursor.take(1)] == ["a/1"]
+    tree.remove("a/1")
+    tree.set("a/1", Retainable())
+    assert rest(cursor) == []
+
+
+def test_a_walked_level_keeps_no_more_dead_than_alive() -> None:
+    """Topics that come and go in a level that somebody walked: what is kept follows what is there, not what was."""
+
+    def alive() -> int:
+        gc.collect()
+        return sum(type(thing).__name__ == "TopicNode" for thing in gc.get_objects())
+
+    before = alive()
+    tree = filled([f"a/{n}" for n in range(50)])
+    cursor = tree.walk("a/+")
+    cursor.take(10)
+    for n in range(5_000):
+        tree.set(f"a/new{n}", Retainable())
+        tree.remove(f"a/new{n}")
+        if n % 7 == 0:
+            tree.walk("a/+").take(1)
+    assert alive() - before <= 3 * 50
+    assert len(rest(cursor)) == 40
+
+
 def test_the_place_is_kept_when_the_whole_level_is_made_again() -> None:
     """Every topic but one is cleared and set again, which replaces what the walk stands in."""
     tree = filled([f"a/{n}" for n in range(100)])

@@ -1,4 +1,4 @@
-"""Retained messages on their way to a new subscription: thousands of them, tiny queues, and everything that can happen meanwhile.
+"""Retained messages on their way to a new subscription: thousands, tiny queues, and whatever can happen meanwhile.
 
 Promise: none is lost, nothing older follows something newer, they go at the receiver's pace, and nobody else waits.
 """
@@ -107,7 +107,7 @@ def test_handling(handling: int) -> None:
 class TestMeanwhile:
     """Things that happen while a stream is under way: the receiver stops reading after the first few."""
 
-    @pytest.fixture()
+    @pytest.fixture
     def started(self) -> tuple[Network, Client, Client]:
         """A receiver in the middle of 500 retained messages, with room for four."""
         network, publisher = filled(500, live_messages=8, max_inflight=100)
@@ -244,8 +244,8 @@ def test_nothing_stale_behind_a_shut_window(clear: bool) -> None:
     subscriber.answering = False
     subscriber.subscribe("r/+", qos=1)
     [first] = subscriber.take()
-    for topic in (b"r/a", b"r/b", b"r/c"):
-        publisher.publish(topic.decode(), b"" if clear else b"new", 0, retain=True)
+    for topic in ("r/a", "r/b", "r/c"):
+        publisher.publish(topic, b"" if clear else b"new", 0, retain=True)
     while subscriber.unanswered:
         subscriber.answer()
     got = [(packet.topic, packet.payload) for packet in subscriber.take()]

@@ -9,7 +9,8 @@ import pytest
 from broker.core import packets as p
 from broker.core.counters import DISCONNECTED, EXPIRED, FULL_MESSAGES, TOO_LARGE
 from broker.core.packets import V5, V311, Ack
-from tests.core.harness import Client, Network, limits, total_ledger
+from broker.core.properties import Properties
+from tests.core.harness import Client, Network, bag, limits, total_ledger
 
 FOREVER = 0xFFFFFFFF
 
@@ -31,11 +32,13 @@ def back(subscriber: Client, **connect: int) -> bool:
 class TestKeeping:
     """Which sessions stay, and for how long."""
 
-    @pytest.mark.parametrize(("clean", "expiry", "present"), [*product((True, False), (None, 0, 50, FOREVER), (True, False))])
+    @pytest.mark.parametrize(
+        ("clean", "expiry", "present"), [*product((True, False), (None, 0, 50, FOREVER), (True, False))]
+    )
     def test_v5(self, clean: bool, expiry: int | None, present: bool) -> None:
         """Kept by its expiry interval, thrown away by Clean Start.
 
-        [MQTT-3.1.2-4] [MQTT-3.1.2-5] [MQTT-3.1.2-6] [MQTT-3.1.2-23] [MQTT-3.2.2-2] [MQTT-3.2.2-3]
+        [MQTT-3.1.2-4] [MQTT-3.1.2-5] [MQTT-3.1.2-6] [MQTT-3.1.2-23] [MQTT-3.1.4-4] [MQTT-3.2.2-2] [MQTT-3.2.2-3]
         """
         network = Network()
         client = network.client("c", clean=not present, expiry=expiry)
@@ -129,10 +132,8 @@ class TestKeeping:
         assert late.payloads() == [b"x"]
 
 
-def _expiry(seconds: int) -> p.Properties:
-    made = p.Properties()
-    made.integers[0x11] = seconds
-    return made
+def _expiry(seconds: int) -> Properties:
+    return bag(i={0x11: seconds})
 
 
 class TestOffline:
@@ -155,7 +156,7 @@ class TestOffline:
 
     def test_qos0_waits_when_told_to(self) -> None:
         """With the setting, QoS 0 waits too, in its place."""
-        network, subscriber, publisher = pair(limits(queue_qos0=1))
+        _network, subscriber, publisher = pair(limits(queue_qos0=1))
         subscriber.cut()
         sent = [bytes((number,)) for number in range(9)]
         for number, payload in enumerate(sent):
@@ -165,7 +166,7 @@ class TestOffline:
 
     def test_waiting_qos0_is_not_overtaken(self) -> None:
         """A live QoS 0 message does not pass one of its topic that still waits behind the window [MQTT-4.6.0-5]."""
-        network, subscriber, publisher = pair(limits(queue_qos0=1))
+        _network, subscriber, publisher = pair(limits(queue_qos0=1))
         subscriber.cut()
         for number, qos in enumerate((1, 1, 0, 0)):
             publisher.publish("t/a", bytes((number,)), qos)
@@ -179,7 +180,7 @@ class TestOffline:
 
     def test_bounded_in_messages(self) -> None:
         """The queue takes so many messages; the rest is dropped and counted."""
-        network, subscriber, publisher = pair(limits(session_messages=3))
+        _network, subscriber, publisher = pair(limits(session_messages=3))
         subscriber.cut()
         for number in range(10):
             publisher.publish("t/a", bytes((number,)), 1)
@@ -190,7 +191,7 @@ class TestOffline:
 
     def test_bounded_in_bytes(self) -> None:
         """And so many bytes."""
-        network, subscriber, publisher = pair(limits(session_bytes=1_000))
+        _network, subscriber, publisher = pair(limits(session_bytes=1_000))
         subscriber.cut()
         for _ in range(10):
             publisher.publish("t/a", b"x" * 400, 1)
@@ -203,7 +204,7 @@ class TestOffline:
 
         [MQTT-3.1.2-24] [MQTT-3.1.2-25]
         """
-        network, subscriber, publisher = pair()
+        _network, subscriber, publisher = pair()
         subscriber.answering = False
         publisher.publish("t/a", b"x" * 500, 1)
         publisher.publish("t/a", b"y", 1)
@@ -228,7 +229,7 @@ class TestWindow:
 
         [MQTT-3.3.4-9] [MQTT-4.9.0-1] [MQTT-4.9.0-2] [MQTT-4.6.0-5]
         """
-        network, subscriber, publisher = pair(receive_maximum=maximum)
+        _network, subscriber, publisher = pair(receive_maximum=maximum)
         subscriber.answering = False
         for number in range(30):
             publisher.publish("t/a", bytes((number,)), qos)
@@ -240,7 +241,7 @@ class TestWindow:
 
     def test_other_packets_pass_a_shut_window(self) -> None:
         """Pings, subscriptions, acknowledgements and QoS 0 go on [MQTT-3.3.4-10] [MQTT-4.9.0-3]."""
-        network, subscriber, publisher = pair(receive_maximum=1)
+        _network, subscriber, publisher = pair(receive_maximum=1)
         subscriber.answering = False
         for _ in range(3):
             publisher.publish("t/a", b"q", 1)
@@ -378,7 +379,7 @@ class TestResumption:
 
     def test_smaller_window_on_return(self) -> None:
         """A window smaller than what is in flight is kept to while that is sent again [MQTT-3.3.4-9]."""
-        network, subscriber, publisher = pair()
+        _network, subscriber, publisher = pair()
         subscriber.answering = False
         for number in range(6):
             publisher.publish("t/a", bytes((number,)), 1 + number % 2)
@@ -391,8 +392,11 @@ class TestResumption:
         assert [(packet.payload, packet.dup) for packet in subscriber.take()] == [(bytes((n,)), True) for n in range(6)]
 
     def test_cut_while_sending_again(self) -> None:
-        """The connection ends again before everything was sent again: what was sent before is still DUP [MQTT-3.3.1-1]."""
-        network, subscriber, publisher = pair(qos=1)
+        """The connection ends again before everything was sent again: what was sent before is still DUP.
+
+        [MQTT-3.3.1-1]
+        """
+        _network, subscriber, publisher = pair(qos=1)
         subscriber.answering = False
         for number in range(4):
             publisher.publish("t/a", bytes((number,)), 1)
@@ -412,7 +416,7 @@ class TestResumption:
 
         [MQTT-3.3.4-9]
         """
-        network, subscriber, publisher = pair(receive_maximum=2)
+        _network, subscriber, publisher = pair(receive_maximum=2)
         subscriber.answering = False
         for number in range(8):
             publisher.publish("t/a", bytes((number,)), 2)
@@ -440,7 +444,10 @@ class TestResumption:
         assert subscriber.payloads() == [b"\0", b"\1", b"\2", b"\4"]
 
     def test_late_pubrec_of_an_earlier_connection(self) -> None:
-        """PUBREC for what was not sent again yet is answered PUBREL; its PUBLISH is not sent after that [MQTT-4.3.3-6]."""
+        """PUBREC for what was not sent again yet is answered PUBREL; its PUBLISH is not sent after that.
+
+        [MQTT-4.3.3-6]
+        """
         network, subscriber, publisher = pair()
         subscriber.answering = False
         for number in range(3):

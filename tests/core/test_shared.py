@@ -9,7 +9,8 @@ import pytest
 from broker.core import packets as p
 from broker.core.packets import V5, V311, Ack
 from broker.core.packets import SubscriptionRequest as Request
-from tests.core.harness import Client, Network, limits, total_ledger
+from broker.core.properties import Properties
+from tests.core.harness import Client, Network, bag, limits, total_ledger
 
 GROUP = "$share/g/t/#"
 
@@ -47,7 +48,7 @@ class TestBalance:
             publisher.publish("t/a", bytes((number,)), qos)
         shares = [client.payloads() for client in clients]
         assert [len(share) for share in shares] == [10] * 4
-        assert sorted(sum(shares, [])) == [bytes((number,)) for number in range(40)]
+        assert sorted(payload for share in shares for payload in share) == [bytes((number,)) for number in range(40)]
 
     def test_groups_are_apart(self) -> None:
         """Two groups and an ordinary subscription each get every message."""
@@ -89,14 +90,15 @@ class TestBalance:
         [member] = members(network, 1)
         assert member.take() == []
 
-    def test_member_without_room_is_passed_over(self) -> None:
+    @pytest.mark.parametrize("qos", [0, 1])
+    def test_member_without_room_is_passed_over(self, qos: int) -> None:
         """A member that does not read does not hold up the group."""
         network = Network(limits(live_messages=2, max_inflight=2))
         clients = members(network, 3, qos=1)
         clients[1].wire.frozen = True
         publisher = network.client("p")
         for number in range(60):
-            publisher.publish("t/a", bytes((number,)), 1)
+            publisher.publish("t/a", bytes((number,)), qos)
         clients[1].wire.frozen = False
         network.settle()
         assert held(clients) == [bytes((number,)) for number in range(60)]
@@ -298,7 +300,5 @@ class TestRules:
         assert network.client("o", V311).subscribe(GROUP) == [0x80]
 
 
-def _expiry(seconds: int) -> p.Properties:
-    made = p.Properties()
-    made.integers[0x11] = seconds
-    return made
+def _expiry(seconds: int) -> Properties:
+    return bag(i={0x11: seconds})

@@ -65,6 +65,9 @@ def test_examples(make: Make, topic_filter: str, topic: str, expected: bool) -> 
 @given(filters=st.lists(naive.topic_filters, max_size=30), tried=st.lists(naive.topic_names, min_size=1, max_size=8))
 @example(filters=["+/#", "#", "+", "/", "/#", "/+", "+/+", "+/"], tried=["/", "a", "a/", "/a", "//"])
 @example(filters=["$x/#", "$x/+", "$x", "+/b", "#"], tried=["$x", "$x/b", "$x/", "$x/b/a"])
+@example(
+    filters=["$x/+/#", "$x/+/+", "$x/+/+/#", "$x/b/+", "+/+/#"], tried=["$x/b", "$x/b/a", "$x/b/a/$", "$x/b/a/b/a"]
+)
 def test_matches_as_the_oracle_does(make: Make, filters: list[str], tried: list[str]) -> None:
     trie = filled(make, filters)
     assert len(trie) == len(set(filters))
@@ -197,6 +200,21 @@ def test_cost_in_the_table_of_emqx() -> None:
 def test_node_layout_needs_no_node_for_a_filter_alone_under_its_level() -> None:
     """Root aside: "device", ten numbers and ten "+", and not one for the thousand filters."""
     assert devices(NodeTrie, 1_000).node_count == 1 + 2 * EMQX
+
+
+@pytest.mark.parametrize("alone", ["a/b/#", "+/b", "a/+/b"])
+def test_node_layout_folds_again_what_a_second_filter_made_a_node(alone: str) -> None:
+    trie = filled(NodeTrie, [alone])
+    records = trie.node_count
+    entry = trie.find(alone)
+    for tail in ("/+", "/x/#", "/+/x", "/x/y/+"):
+        second = alone.removesuffix("/#") + tail
+        trie.insert(second)
+        assert trie.node_count > records
+        assert trie.find(alone) is entry
+        trie.remove(second)
+        assert trie.node_count == records
+        assert trie.find(alone) is entry
 
 
 def test_a_topic_that_nothing_can_match_is_cheap(make: Make) -> None:

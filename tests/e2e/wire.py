@@ -515,6 +515,10 @@ class Peer:
             found.append(one)
         return found
 
+    def put_back(self, packets: Iterable[Packet]) -> None:
+        """Have these packets read once more, before all others."""
+        self._set_aside.extendleft(reversed(list(packets)))
+
     async def closed(self) -> list[Packet]:
         """Everything up to the end of the connection, which the broker has to close."""
         found = []

@@ -13,10 +13,10 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.fuzz import decoder_target
+from tests.fuzz import decoder_target, live_target
 from tests.fuzz.finding import Finding
 
-TARGETS: dict[str, Callable[[int, Callable[[], bool]], int]] = {"decoder": decoder_target.run}
+TARGETS: dict[str, Callable[[int, Callable[[], bool]], int]] = {"decoder": decoder_target.run, "live": live_target.run}
 
 
 def after(seconds: float) -> Callable[[], bool]:

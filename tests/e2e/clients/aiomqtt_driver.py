@@ -26,9 +26,10 @@ class Aio(Driver):
         self.client = aiomqtt.Client(
             "127.0.0.1", port, identifier=client_id, will=will, keepalive=self.keep_alive, **self.session_options()
         )
+        if self.bulk:
+            self.client._client.max_inflight_messages_set(IN_FLIGHT)
         # The library tells whether a session was present to nobody.
-        wrapped = self.client._client.on_connect
-        assert wrapped is not None
+        wrapped: Any = self.client._client.on_connect
 
         def on_connect(client: Any, userdata: Any, flags: Any, code: Any, found: Any) -> None:
             self.session_present = flags.session_present
@@ -66,7 +67,6 @@ class Aio(Driver):
         await self.client.publish(topic, payload, qos, retain)
 
     async def publish_all(self, topic: str, payloads: Sequence[bytes], qos: int) -> None:
-        self.client._client.max_inflight_messages_set(IN_FLIGHT)
         self.client.pending_calls_threshold = IN_FLIGHT
         for start in range(0, len(payloads), IN_FLIGHT):
             part = payloads[start : start + IN_FLIGHT]

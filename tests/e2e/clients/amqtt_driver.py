@@ -61,7 +61,8 @@ class Amqtt(Driver):
             self.ended.set()
 
     async def subscribe(self, topic_filter: str, qos: int = 0) -> int:
-        return (await within(f"SUBACK for {self.client_id}", self.client.subscribe([(topic_filter, qos)])))[0]
+        codes: list[int] = await within(f"SUBACK for {self.client_id}", self.client.subscribe([(topic_filter, qos)]))
+        return codes[0]
 
     async def unsubscribe(self, topic_filter: str) -> None:
         await within(f"UNSUBACK for {self.client_id}", self.client.unsubscribe([topic_filter]))
@@ -81,7 +82,7 @@ class Amqtt(Driver):
         handler = self.client._handler
         assert handler is not None
         assert handler.writer is not None
-        handler.writer._writer.transport.abort()  # type: ignore[attr-defined]
+        handler.writer._writer.transport.abort()
         await self.gone()
         await self._stop()
 

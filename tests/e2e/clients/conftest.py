@@ -1,6 +1,7 @@
 """A broker in a process of its own for the real clients, and the event loops that the embedded broker is tested on.
 
-- `daemon`: one `canopy serve` with its default settings for all tests of this folder, on a free port of 127.0.0.1. Tests keep
+- `daemon`: one `canopy serve` with its default settings for all tests of this folder, on a free port of 127.0.0.1.
+Tests keep
   out of each other's way by names: `unique`.
 - `elapse`: lets seconds pass at a broker, by a delayed Will: an event to wait for, and no guess.
 - The tests of overload and restart embed the broker, and run on asyncio's own event loop and on uvloop.
@@ -35,17 +36,23 @@ EMBEDDED = ("test_overload.py", "test_restart.py")
 """Modules whose broker lives in the test's own event loop."""
 
 
+def _loops() -> dict[str, LoopFactory]:
+    found: dict[str, LoopFactory] = {"asyncio": asyncio.new_event_loop}
+    try:
+        import uvloop
+    except ImportError:
+        return found
+    return {**found, "uvloop": uvloop.new_event_loop}
+
+
+LOOPS = _loops()
+"""The event loops that a broker may be embedded in."""
+
+
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, LoopFactory]:
     """Which event loops a test runs on, one after the other."""
     del config
-    factories: dict[str, LoopFactory] = {"asyncio": asyncio.new_event_loop}
-    if item.path.name in EMBEDDED:
-        try:
-            import uvloop
-        except ImportError:
-            return factories
-        factories["uvloop"] = uvloop.new_event_loop
-    return factories
+    return LOOPS if item.path.name in EMBEDDED else {"asyncio": asyncio.new_event_loop}
 
 
 class Daemon:
@@ -121,7 +128,7 @@ def unique() -> Unique:
 
 
 @pytest.fixture
-async def elapse(daemon: Daemon, unique: Unique) -> AsyncIterator[Elapse]:
+async def elapse(daemon: Daemon, unique: Unique) -> Elapse:
     """Let seconds pass at the broker: its clock runs when a delayed Will is due."""
 
     async def wait(seconds: int) -> None:
@@ -143,7 +150,7 @@ async def elapse(daemon: Daemon, unique: Unique) -> AsyncIterator[Elapse]:
             ticking.abort()
             watcher.abort()
 
-    yield wait
+    return wait
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """What every client library must get from the broker, with its default settings.
 
-A test class for a library inherits from `Contract` and says which driver it uses. Where a library cannot do a thing at all, its class
+A test class for a library inherits from `Contract` and says which driver it uses. Where a library cannot do a thing
+at all, its class
 says so by inheriting less.
 """
 
@@ -74,7 +75,7 @@ class Contract:
         assert await client.receive() == Received(topic, b"", 1, False)
 
     async def test_retained_messages(self, opener: Opener, unique: Unique) -> None:
-        """Kept, replaced and cleared [MQTT-3.3.1-5] [MQTT-3.3.1-6]; marked for new subscriptions alone [MQTT-3.3.1-8]."""
+        """Kept, replaced and cleared [MQTT-3.3.1-5] [MQTT-3.3.1-6]; marked for the new alone [MQTT-3.3.1-8]."""
         topic, fence = unique("retained"), unique("fence")
         publisher = await opener(self.driver, unique("pub"))
         watcher = await opener(self.driver, unique("watch"))

@@ -1,7 +1,9 @@
 """One face for every client library, so that the same contract can be held against each.
 
-Owns: `Driver`, what a library is asked to do, and the waiting. Promises: every wait is bounded and says what did not come.
-Refuses: to work around a library or the broker. A driver sets only what its user would have to set to get the behaviour the
+Owns: `Driver`, what a library is asked to do, and the waiting. Promises: every wait is bounded and says what did not
+come.
+Refuses: to work around a library or the broker. A driver sets only what its user would have to set to get the
+behaviour the
 test asks for (a client identifier, a Will, a kept session); everything else stays at the library's defaults, but for
 reconnecting by itself, which would hide a lost connection.
 """
@@ -69,14 +71,19 @@ class Driver(ABC):
         resume: bool | None = None,
         will: Will | None = None,
         keep_alive: int = 60,
+        bulk: bool = False,
     ) -> None:
-        """`resume`: whether an earlier session is taken up; by default when the session is to be kept."""
+        """`resume`: whether an earlier session is taken up; by default when the session is to be kept.
+
+        `bulk`: whether the library's own limit of publishes under way is raised to `IN_FLIGHT`.
+        """
         self.port = port
         self.client_id = client_id
         self.keep = keep
         self.resume = keep if resume is None else resume
         self.will = will
         self.keep_alive = keep_alive
+        self.bulk = bulk
         self.session_present = False
         self.inbox: asyncio.Queue[Received] = asyncio.Queue()
         self.ended = asyncio.Event()
@@ -99,7 +106,7 @@ class Driver(ABC):
 
     @abstractmethod
     async def publish_all(self, topic: str, payloads: Sequence[bytes], qos: int) -> None:
-        """Publish many, `IN_FLIGHT` at a time; returns when all exchanges are complete."""
+        """Publish many, with many under way at once; returns when all exchanges are complete."""
 
     @abstractmethod
     async def disconnect(self) -> None:

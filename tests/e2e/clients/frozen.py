@@ -1,7 +1,7 @@
-"""Clients by hand that misbehave on purpose: one that never reads, and one whose buffers are as small as the system lets them be.
+"""A client by hand that misbehaves on purpose: it reads only when it is told to, with small buffers.
 
-Owns: raw sockets beside `wire.Peer`. Promises: bounded waits; `Frozen` reads only when it is told to, so that what piles up does so in
-the broker. Refuses: to know what the broker does about it.
+Owns: raw sockets beside `wire.Peer`. Promises: bounded waits; what piles up does so in the broker. Refuses: to know
+what the broker does about it.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
@@ -22,7 +23,7 @@ KEPT = 3600
 
 def properties(packet: int, **values: Any) -> Properties:
     """A paho property list: names as in the specification, without blanks."""
-    made = Properties(packet)
+    made = Properties(packet)  # type: ignore[no-untyped-call]
     for name, value in values.items():
         setattr(made, name, value)
     return made
@@ -36,7 +37,7 @@ def user_properties(found: Properties | None) -> tuple[tuple[str, str], ...]:
 class Paho(Driver):
     """MQTT 3.1.1."""
 
-    protocol = mqtt.MQTTProtocolVersion.MQTTv311
+    protocol = MQTTProtocolVersion.MQTTv311
 
     def __init__(self, port: int, client_id: str, **options: Any) -> None:
         super().__init__(port, client_id, **options)
@@ -48,12 +49,14 @@ class Paho(Driver):
         self._connected: asyncio.Future[ReasonCode] = self.loop.create_future()
         self._answers: dict[int, asyncio.Future[list[ReasonCode]]] = {}
         self.client = mqtt.Client(
-            mqtt.CallbackAPIVersion.VERSION2,
+            CallbackAPIVersion.VERSION2,
             client_id=client_id,
             clean_session=None if self.v5 else not self.resume and not self.keep,
             protocol=self.protocol,
             reconnect_on_failure=False,
         )
+        if self.bulk:
+            self.client.max_inflight_messages_set(IN_FLIGHT)
         self.client.on_connect = self._on_connect
         self.client.on_disconnect = self._on_disconnect
         self.client.on_message = self._on_message
@@ -86,7 +89,7 @@ class Paho(Driver):
     def _on_message(self, client: mqtt.Client, _: Any, message: mqtt.MQTTMessage) -> None:
         del client
         told = user_properties(message.properties) if self.v5 else ()
-        received = Received(message.topic, message.payload, message.qos, message.retain, told)
+        received = Received(message.topic, bytes(message.payload), message.qos, message.retain, told)
         self.messages.append(message)
         self._tell(self.inbox.put_nowait, received)
 
@@ -106,12 +109,23 @@ class Paho(Driver):
         self.client.connect("127.0.0.1", self.port, self.keep_alive)
 
     async def connect(self) -> None:
-        self.open()
+        await asyncio.to_thread(self.open)
         self.client.loop_start()
         code = await within(f"CONNACK for {self.client_id}", self._connected)
         assert not code.is_failure, code
 
-    async def answer(self, called: tuple[mqtt.MQTTErrorCode, int | None]) -> list[ReasonCode]:
+    async def again(self) -> None:
+        """Connect once more after the end, with what the library remembers of messages under way."""
+        # paho makes a new pair of sockets for its thread, and leaves the old one to the garbage collector.
+        for end in (self.client._sockpairR, self.client._sockpairW):
+            if end is not None:
+                end.close()
+        self.client._sockpairR = self.client._sockpairW = None
+        self.ended.clear()
+        self._connected = self.loop.create_future()
+        await self.connect()
+
+    async def answer(self, called: tuple[MQTTErrorCode, int | None]) -> list[ReasonCode]:
         """The codes of a SUBACK or UNSUBACK; it may have come before we ask."""
         error, packet_id = called
         assert error == mqtt.MQTT_ERR_SUCCESS
@@ -136,8 +150,6 @@ class Paho(Driver):
         assert info.is_published(), f"a publish of {self.client_id} is not complete after {PATIENCE:g} s"
 
     async def publish_all(self, topic: str, payloads: Sequence[bytes], qos: int) -> None:
-        self.client.max_inflight_messages_set(IN_FLIGHT)
-        self.client.max_queued_messages_set(0)
         infos = [self.client.publish(topic, payload, qos) for payload in payloads]
         for info in infos:
             if not info.is_published():
@@ -168,9 +180,11 @@ class Paho5(Paho):
     """MQTT 5.0."""
 
     v5 = True
-    protocol = mqtt.MQTTProtocolVersion.MQTTv5
+    protocol = MQTTProtocolVersion.MQTTv5
 
-    def __init__(self, port: int, client_id: str, *, connect_properties: dict[str, Any] | None = None, **options: Any):
+    def __init__(
+        self, port: int, client_id: str, *, connect_properties: dict[str, Any] | None = None, **options: Any
+    ) -> None:
         """`connect_properties`: what CONNECT carries beside the session's expiry."""
         super().__init__(port, client_id, **options)
         self.connect_properties = connect_properties or {}

@@ -41,7 +41,7 @@ opened: list[Peer] = []
 
 @pytest.fixture
 async def embed() -> AsyncIterator[Embed]:
-    """Start brokers; sections of settings as keywords. At the end of the test clients are cut off before the broker stops."""
+    """Start brokers; sections of settings as keywords. Clients are cut off before the brokers stop."""
     async with AsyncExitStack() as stack:
 
         async def start(*, small: bool = True, **sections: Any) -> Broker:
@@ -62,13 +62,13 @@ async def embed() -> AsyncIterator[Embed]:
             Frozen.close_all()
 
 
-def _small_buffers(broker: Broker) -> None:
+def _small_buffers(broker: Broker, *options: int) -> None:
     """Connections inherit the listener's: the system would otherwise hold megabytes that the broker does not see."""
     for server in broker._servers:
         for listener in server.sockets:
             with socket.socket(fileno=os.dup(listener.fileno())) as same:
-                same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
-                same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
+                for option in options or (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                    same.setsockopt(socket.SOL_SOCKET, option, 16_384)
 
 
 async def join(broker: Broker, client_id: str, *filters: str | tuple[str, int], **options: Any) -> Peer:
@@ -130,7 +130,7 @@ async def test_a_frozen_subscriber_costs_its_bounds_and_nobody_else(
     embed: Embed, queue: dict[str, int], cause: int
 ) -> None:
     broker = await embed(queue={"stall_timeout": NEVER_STALLED, **queue}, sys={"interval": 0.2})
-    frozen = await Frozen.join(broker.ports[0], wire.connect("frozen", keep_alive=0), ("load", 0))
+    await Frozen.join(broker.ports[0], wire.connect("frozen", keep_alive=0), ("load", 0))
     healthy = [await join(broker, f"healthy{number}", "load") for number in range(3)]
     publisher = await join(broker, "publisher")
     count = await fill(broker, "frozen", publisher, healthy)
@@ -376,7 +376,7 @@ async def test_ten_thousand_retained_messages_for_a_slow_reader(embed: Embed, qo
                     await publisher.expect(wire.PUBCOMP)
     assert len(broker.router.retained) == count
 
-    _small_buffers(broker)
+    _small_buffers(broker, socket.SO_SNDBUF)
     slow = await Frozen.join(broker.ports[0], wire.connect("slow", keep_alive=0))
     await slow.send(wire.subscribe(1, [("shelf/#", qos)]))
     session = broker.router.sessions["slow"]
@@ -464,6 +464,7 @@ async def test_takeover_in_the_middle_of_a_stalled_write(embed: Embed, version: 
     assert numbers == list(range(1, count + 1))
 
     await frozen.read_to_end()
+    frozen.close()
     await until("the old socket is gone", lambda: len(broker.connections) == 2, publisher)
     assert await publisher.publish("load", b"%d " % (count + 1), qos=1) == 0
     assert (await newcomer.message()).payload == b"%d " % (count + 1)
@@ -472,7 +473,7 @@ async def test_takeover_in_the_middle_of_a_stalled_write(embed: Embed, version: 
 async def test_a_frozen_client_that_is_never_read_from_again_is_reset_after_a_takeover(embed: Embed) -> None:
     """The old socket does not linger when nobody takes what it holds."""
     broker = await embed(queue={"stall_timeout": NEVER_STALLED, "live_messages": 50}, sys={"interval": 0.0})
-    frozen = await Frozen.join(broker.ports[0], wire.connect("twin", keep_alive=0), ("load", 0))
+    await Frozen.join(broker.ports[0], wire.connect("twin", keep_alive=0), ("load", 0))
     publisher = await join(broker, "publisher")
     await fill(broker, "twin", publisher, [])
     newcomer = await join(broker, "twin")

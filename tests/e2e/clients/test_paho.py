@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from tests.e2e import wire
+from tests.e2e.clients.conftest import Unique
 from tests.e2e.clients.contract import Contract, UnicodeIdentifiers
-from tests.e2e.clients.paho_driver import Paho, Paho5
+from tests.e2e.clients.drivers import Opener, Received, within
+from tests.e2e.clients.paho_driver import Paho, Paho5, properties
 
 
 class TestPaho(Contract, UnicodeIdentifiers):
@@ -16,3 +24,101 @@ class TestPaho5(Contract, UnicodeIdentifiers):
     """MQTT 5.0 by paho."""
 
     driver = Paho5
+
+    async def test_properties_arrive_as_they_were_sent(self, opener: Opener, unique: Unique) -> None:
+        """User properties in their order [MQTT-3.3.2-18], the expiry counted down, identifiers of the subscription."""
+        topic = unique("props")
+        client = await opener(Paho5, unique("both"))
+        assert isinstance(client, Paho5)
+        await client.subscribe_with(topic, SubscribeOptions(1), SubscriptionIdentifier=77)
+        pairs = [("b", "1"), ("a", "2"), ("b", "3"), ("ñ", "🌍")]
+        await client.publish_with(
+            topic,
+            b"body",
+            1,
+            ContentType="text/plain",
+            ResponseTopic="answers/here",
+            CorrelationData=b"\x00\xff",
+            PayloadFormatIndicator=1,
+            MessageExpiryInterval=60,
+            UserProperty=pairs,
+        )
+        assert await client.receive() == Received(topic, b"body", 1, False, tuple(pairs))
+        found = client.messages[-1].properties
+        assert found is not None
+        told = found.json()  # type: ignore[no-untyped-call]
+        assert 0 < told.pop("MessageExpiryInterval") <= 60
+        assert told == {
+            "ContentType": "text/plain",
+            "ResponseTopic": "answers/here",
+            "CorrelationData": "00ff",
+            "PayloadFormatIndicator": 1,
+            "SubscriptionIdentifier": [77],
+            "UserProperty": pairs,
+        }
+
+    async def test_subscription_options(self, opener: Opener, unique: Unique) -> None:
+        """No Local [MQTT-3.8.3-3], Retain As Published [MQTT-3.3.1-12], Retain Handling [MQTT-3.3.1-9]."""
+        topic = unique("options")
+        publisher = await opener(Paho5, unique("pub"))
+        await publisher.publish(topic, b"old", 1, retain=True)
+        client = await opener(Paho5, unique("sub"))
+        assert isinstance(client, Paho5)
+        options = SubscribeOptions(1, noLocal=True, retainAsPublished=True, retainHandling=2)
+        assert await client.subscribe_with(topic, options) == 1
+        await client.publish(topic, b"mine", 1)
+        await publisher.publish(topic, b"new", 1, retain=True)
+        assert await client.receive() == Received(topic, b"new", 1, True)
+        await publisher.publish(topic, b"", 1, retain=True)
+
+    async def test_the_broker_tells_what_it_offers(self, opener: Opener) -> None:
+        """An identifier is assigned to who brings none [MQTT-3.2.2-16]; the defaults of the settings are announced."""
+        client = await opener(Paho5, "")
+        assert isinstance(client, Paho5)
+        assert client.connack is not None
+        told = client.connack.json()  # type: ignore[no-untyped-call]
+        assert told["AssignedClientIdentifier"]
+        assert told["MaximumPacketSize"] == 1_048_576
+
+    async def test_a_takeover_says_why(self, opener: Opener, unique: Unique) -> None:
+        """Session taken over, 0x8E."""
+        client_id = unique("twin")
+        first = await opener(Paho5, client_id)
+        await opener(Paho5, client_id)
+        await first.gone()
+        assert isinstance(first, Paho5)
+        assert first.end_code is not None
+        assert first.end_code.value == 0x8E
+
+    async def test_a_small_receive_maximum(self, opener: Opener, unique: Unique) -> None:
+        """[MQTT-3.3.4-9] One at a time is enough for all of them."""
+        topic = unique("window")
+        client = await opener(Paho5, unique("sub"), connect_properties={"ReceiveMaximum": 1})
+        publisher = await opener(Paho5, unique("pub"))
+        await client.subscribe(topic, 2)
+        payloads = [b"%d" % number for number in range(100)]
+        found, _ = await asyncio.gather(client.receive_all(100), publisher.publish_all(topic, payloads, 2))
+        assert [message.payload for message in found] == payloads
+
+    async def test_a_message_larger_than_the_client_takes(self, opener: Opener, unique: Unique) -> None:
+        """[MQTT-3.1.2-24] [MQTT-3.1.2-25] Left out, as if it had been delivered."""
+        topic = unique("size")
+        client = await opener(Paho5, unique("sub"), connect_properties={"MaximumPacketSize": 200})
+        publisher = await opener(Paho5, unique("pub"))
+        await client.subscribe(topic, 1)
+        await publisher.publish(topic, bytes(500), 1)
+        await publisher.publish(topic, b"small", 1)
+        assert (await client.receive()).payload == b"small"
+
+    async def test_a_session_expiry_given_at_the_end(self, opener: Opener, unique: Unique) -> None:
+        """Section 3.14.2.2.2: DISCONNECT may end what CONNECT had asked to keep."""
+        client_id = unique("keeper")
+        client = await opener(Paho5, client_id, keep=True)
+        assert isinstance(client, Paho5)
+        await client.subscribe("anything", 1)
+        client.client.disconnect(properties=properties(PacketTypes.DISCONNECT, SessionExpiryInterval=0))
+        await client.gone()
+        back = await wire.Peer.open("127.0.0.1", client.port)
+        await back.send(wire.connect(client_id, clean=False))
+        assert not (await within("CONNACK", back.expect(wire.CONNACK))).session_present
+        await back.disconnect()

@@ -105,7 +105,7 @@ async def test_an_exchange_that_fails(opened: Opened, start_broker: StartBroker)
     ],
 )
 async def test_what_may_not_come_in_an_exchange(opened: Opened, start_broker: StartBroker, packet: bytes) -> None:
-    """It ends in a refusal, and no DISCONNECT comes before a CONNACK. [MQTT-4.12.0-4] [MQTT-3.14.0-1]"""
+    """It ends in a refusal, and no DISCONNECT before a CONNACK. [MQTT-4.12.0-4] [MQTT-3.1.2-30] [MQTT-3.14.0-1]"""
     peer = await challenged(opened, await start_broker(auth_methods={"echo": Echo()}))
     await peer.send(packet)
     await refused(peer, [0, *UNREADABLE, 0x87, 0x8C])

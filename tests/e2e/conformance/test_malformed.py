@@ -105,26 +105,64 @@ BAD_PACKETS: list[tuple[str, bytes | None, bytes | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "old", "new"), BAD_PACKETS, ids=[case[0] for case in BAD_PACKETS])
-async def test_packets_that_cannot_be_read(
-    joined: Joined, unique: Unique, version: int, wrong: str, old: bytes | None, new: bytes | None
-) -> None:
+@pytest.mark.parametrize(
+    ("level", "raw"),
+    [
+        pytest.param(level, raw, id=f"{name} {wrong}")
+        for wrong, old, new in BAD_PACKETS
+        for level, name, raw in ((4, "3.1.1", old), (5, "5.0", new))
+        if raw is not None
+    ],
+)
+async def test_packets_that_cannot_be_read(joined: Joined, unique: Unique, level: int, raw: bytes) -> None:
     """Their connection ends, with nothing after the DISCONNECT; another client notices nothing.
 
     [MQTT-4.13.1-1] [MQTT-4.13.2-1] [MQTT3-4.8.0-1] [MQTT-3.14.4-1] [MQTT-3.14.4-2] [MQTT-3.14.2-1] [MQTT-3.14.2-2]
     """
-    raw = old if version == 4 else new
-    if raw is None:
-        other = new if version == 4 else old
-        assert other is not None, wrong
-        return
     topic = unique("t")
-    bystander, peer = await joined(), await joined(version=version)
+    bystander, peer = await joined(), await joined(version=level)
     await bystander.subscribe(topic)
-    await peer.send(wire.publish(topic, b"before", version=version), raw, wire.PING)
+    await peer.send(wire.publish(topic, b"before", version=level), raw, wire.PING)
     assert await thrown_out(peer, UNREADABLE) == []
     assert (await bystander.message()).payload == b"before"
     await alive(bystander)
+
+
+# (what is wrong, version, header, what follows the topic name), for a topic that the broker has seen before
+BAD_ON_A_KNOWN_TOPIC = [
+    ("identifier 0", 4, 0x32, b"\0\0x"),
+    ("identifier 0", 5, 0x32, b"\0\0\0x"),
+    ("identifier 0", 5, 0x34, b"\0\0\0x"),
+    ("no identifier", 4, 0x32, b""),
+    ("no identifier", 5, 0x34, b""),
+    ("half an identifier", 4, 0x34, b"\1"),
+    ("half an identifier", 5, 0x32, b"\1"),
+    ("no property length", 5, 0x30, b""),
+    ("no property length", 5, 0x32, b"\0\1"),
+    ("properties cut short", 5, 0x30, b"\5\1"),
+    ("properties cut short", 5, 0x34, b"\0\1\2\x23\0"),
+    ("property length of two bytes", 5, 0x30, b"\x80\0x"),
+    ("property length of five bytes", 5, 0x32, b"\0\1\x80\x80\x80\x80\1x"),
+    ("unknown property", 5, 0x30, b"\2\x7f\0x"),
+]
+
+
+@pytest.mark.parametrize(
+    ("level", "header", "rest"),
+    [case[1:] for case in BAD_ON_A_KNOWN_TOPIC],
+    ids=[f"{level} {header:02x} {wrong}" for wrong, level, header, _ in BAD_ON_A_KNOWN_TOPIC],
+)
+async def test_a_known_topic_is_no_excuse(joined: Joined, unique: Unique, level: int, header: int, rest: bytes) -> None:
+    """A PUBLISH like those before it, but for one fault, is refused all the same. [MQTT-4.13.1-1] [MQTT3-4.8.0-1]"""
+    topic = unique("t")
+    watcher, peer = await joined(), await joined(version=level)
+    await watcher.subscribe((topic, 2))
+    for qos in (0, 1, 2):
+        assert await peer.publish(topic, b"good", qos=qos) == 0
+        assert (await watcher.message()).payload == b"good"
+    await peer.send(wire.packet(header >> 4, header & 15, wire.string(topic) + rest))
+    assert await thrown_out(peer, UNREADABLE) == []
+    await alive(watcher)
 
 
 async def test_nothing_behind_an_error_is_done(joined: Joined, unique: Unique, version: int) -> None:

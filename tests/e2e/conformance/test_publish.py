@@ -151,6 +151,45 @@ async def test_dup_is_not_passed_on(joined: Joined, unique: Unique, version: int
         assert (found.qos, found.dup) == (qos, False)
 
 
+async def test_a_known_topic_changes_hands(joined: Joined, unique: Unique) -> None:
+    """Who gets a topic is decided for each message, however often the topic was published before.
+
+    [MQTT-3.3.2-3] [MQTT-3.10.4-2] [MQTT-3.8.4-3] [MQTT-3.8.3-3] [MQTT-3.3.4-4]
+    """
+    stem = unique("t")
+    topic = f"{stem}/a"
+    old, new, source = await joined(version=4), await joined(), await joined()
+
+    async def who() -> list[list[tuple[int, list[wire.Value]]]]:
+        await source.publish(topic, b"x")
+        await source.publish(topic, b"x", qos=1)
+        found = []
+        for peer in (old, new, source):
+            mine = [await peer.message() for _ in range(len(await _waiting(peer)))]
+            found.append([(one.qos, one.all(wire.SUBSCRIPTION_ID)) for one in mine])
+        return found
+
+    async def _waiting(peer: Peer) -> list[Packet]:
+        packets = await peer.fence()
+        peer.put_back(packets)
+        return packets
+
+    assert await who() == [[], [], []]
+    await old.subscribe((topic, 0))
+    assert await who() == [[(0, []), (0, [])], [], []]
+    await new.subscribe((f"{stem}/+", 1), props=[(wire.SUBSCRIPTION_ID, 9)])
+    assert await who() == [[(0, []), (0, [])], [(0, [9]), (1, [9])], []]
+    await source.subscribe((f"{stem}/#", 1 | wire.NO_LOCAL))
+    assert await who() == [[(0, []), (0, [])], [(0, [9]), (1, [9])], []]
+    await source.subscribe((f"{stem}/#", 1))
+    await old.subscribe((topic, 1))
+    assert await who() == [[(0, []), (1, [])], [(0, [9]), (1, [9])], [(0, []), (1, [])]]
+    await new.unsubscribe(f"{stem}/+")
+    await old.disconnect()
+    old = await joined(version=4)
+    assert await who() == [[], [], [(0, []), (1, [])]]
+
+
 @pytest.mark.parametrize("qos", [0, 1, 2])
 async def test_order(joined: Joined, unique: Unique, version: int, qos: int) -> None:
     """What one client publishes to a topic at one QoS arrives in that order. [MQTT-4.6.0-5] [MQTT-4.6.0-6]"""

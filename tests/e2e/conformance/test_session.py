@@ -7,6 +7,7 @@ import pytest
 from tests.e2e import wire
 from tests.e2e.conformance.conftest import Elapse, Joined, Unique
 from tests.e2e.conformance.outcomes import PROTOCOL_ERROR, alive, thrown_out
+from tests.e2e.conftest import StartBroker
 from tests.e2e.wire import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Peer, Properties, Will
 
 CROSSINGS = pytest.mark.parametrize(
@@ -108,6 +109,24 @@ async def test_a_session_expires(joined: Joined, unique: Unique, elapse: Elapse)
     await elapse(2)
     assert (await joined(long, clean=False)).connack.session_present
     assert not (await joined(short, clean=False)).connack.session_present
+
+
+async def test_the_broker_may_shorten_the_expiry(
+    joined: Joined, start_broker: StartBroker, elapse: Elapse, unique: Unique
+) -> None:
+    """It tells the client in CONNACK, and goes by it; what is within bounds is not told (section 3.2.2.3.2).
+
+    [MQTT-4.1.0-2] [MQTT-3.1.2-23]
+    """
+    at = await start_broker(session={"max_expiry": 100})
+    name = unique("c")
+    assert (await joined(name, props=kept(5, 0xFFFF_FFFF), at=at)).connack.number(wire.SESSION_EXPIRY) == 100
+    assert (await joined(name, props=kept(5, 100), at=at)).connack.get(wire.SESSION_EXPIRY) in (None, 100)
+    at = await start_broker(session={"max_expiry": 1})
+    for level, clean in ((5, True), (4, False)):
+        await (await joined(name, version=level, clean=clean, props=kept(level), at=at)).disconnect()
+        await elapse(2)  # another broker's clock, which runs as fast
+        assert not (await joined(name, version=level, clean=False, at=at)).connack.session_present
 
 
 async def test_a_session_does_not_expire_under_a_connection(joined: Joined, unique: Unique, elapse: Elapse) -> None:

@@ -1,4 +1,4 @@
-"""SUBSCRIBE and UNSUBSCRIBE: answers, filters, options, identifiers, sharing (chapters 3.8 to 3.11, 4.7 and 4.8)."""
+"""SUBSCRIBE and UNSUBSCRIBE: answers, filters, options, identifiers (chapters 3.8 to 3.11 and 4.7)."""
 
 from __future__ import annotations
 
@@ -56,15 +56,14 @@ async def test_the_same_filter_twice_in_one_packet(joined: Joined, unique: Uniqu
 
 
 @pytest.mark.parametrize(
-    ("kind", "tag"),
+    "kind",
     [
-        pytest.param(wire.SUBSCRIBE, "[MQTT-3.8.3-2]", id="SUBSCRIBE"),
-        pytest.param(wire.UNSUBSCRIBE, "[MQTT-3.10.3-2]", id="UNSUBSCRIBE"),
+        pytest.param(wire.SUBSCRIBE, id="SUBSCRIBE [MQTT-3.8.3-2]"),
+        pytest.param(wire.UNSUBSCRIBE, id="UNSUBSCRIBE [MQTT-3.10.3-2]"),
     ],
 )
-async def test_no_filter_at_all(joined: Joined, version: int, kind: int, tag: str) -> None:
+async def test_no_filter_at_all(joined: Joined, version: int, kind: int) -> None:
     """It is a protocol error."""
-    assert tag
     peer = await joined(version=version)
     await peer.send(wire.packet(kind, 2, b"\0\x01" + (b"\0" if version == 5 else b"")))
     assert await thrown_out(peer, UNREADABLE) == []
@@ -161,10 +160,11 @@ BAD_FILTERS = [
 ]
 
 
-@pytest.mark.parametrize(("topic_filter", "tag"), BAD_FILTERS)
-async def test_bad_filters_are_refused(joined: Joined, version: int, topic_filter: str, tag: str) -> None:
+@pytest.mark.parametrize(
+    "topic_filter", [case[0] for case in BAD_FILTERS], ids=[" ".join(case) for case in BAD_FILTERS]
+)
+async def test_bad_filters_are_refused(joined: Joined, version: int, topic_filter: str) -> None:
     """By a failure code in SUBACK or by closing; a subscription does not come of it."""
-    assert tag
     peer = await joined(version=version)
     await peer.send(wire.subscribe(1, [(topic_filter, 0)], version=version))
     try:
@@ -261,6 +261,17 @@ async def test_subscription_identifiers(joined: Joined, unique: Unique) -> None:
     assert await identifiers(f"{stem}/a/b") == [1]
     await peer.unsubscribe(f"{stem}/+", f"{stem}/#")
     assert await identifiers(f"{stem}/a") == []
+
+
+async def test_retained_messages_carry_the_identifier(joined: Joined, unique: Unique) -> None:
+    """Of the subscription that asked for them, the latest one. [MQTT-3.3.4-3]"""
+    topic = unique("t")
+    await (await joined()).publish(topic, b"kept", qos=1, retain=True)
+    peer = await joined()
+    for identifier in (5, 70_000):
+        await peer.subscribe((topic, 1), props=[(wire.SUBSCRIPTION_ID, identifier)])
+        found = await peer.message()
+        assert (found.retain, found.all(wire.SUBSCRIPTION_ID)) == (True, [identifier])
 
 
 async def test_one_copy_for_overlapping_subscriptions(joined: Joined, unique: Unique, version: int) -> None:
@@ -407,135 +418,3 @@ async def test_what_was_begun_is_finished(joined: Joined, unique: Unique, versio
     second = await again.message()
     assert (second.packet_id, second.payload, second.dup) == (first.packet_id, b"x", True)
     await alive(again)
-
-
-# --------------------------------------------------------------------------------------------------------------- shared
-
-
-async def test_a_shared_subscription(joined: Joined, unique: Unique) -> None:
-    """Each message goes to one member of each group, at the QoS granted to that member; 3.1.1 members included.
-
-    [MQTT-4.8.2-1] [MQTT-4.8.2-2] [MQTT-4.8.2-3]
-    """
-    topic, group = unique("t"), unique("g")
-    members = [await joined(version=level) for level in (4, 5, 5)]
-    granted = [0, 1, 2]
-    for peer, qos in zip(members, granted, strict=True):
-        assert await peer.subscribe((f"$share/{group}/{topic}", qos)) == (qos,)
-    other = await joined()
-    await other.subscribe((f"$share/{group}x/{topic}", 1))
-    source = await joined()
-    sent = [str(number).encode() for number in range(60)]
-    for payload in sent:
-        await source.publish(topic, payload, qos=2)
-    got: list[bytes] = []
-    for peer, qos in zip(members, granted, strict=True):
-        mine: list[bytes] = []
-        while found := await peer.fence():
-            for one in found:
-                if one.kind == PUBLISH:
-                    assert one.qos == qos
-                    mine.append(one.payload)
-                    if one.packet_id is not None:
-                        kind = wire.PUBACK if qos == 1 else wire.PUBREC
-                        await peer.send(wire.ack(kind, one.packet_id, version=peer.version))
-                else:
-                    assert one.kind == wire.PUBREL
-                    assert one.packet_id is not None
-                    await peer.send(wire.ack(wire.PUBCOMP, one.packet_id, version=peer.version))
-        assert mine, "a member that works gets a share"
-        got += mine
-    assert sorted(got) == sorted(sent)
-    assert [(await other.message()).payload for _ in sent] == sent
-
-
-async def test_shared_subscriptions_get_no_retained_messages(joined: Joined, unique: Unique) -> None:
-    """They are not sent on subscribing to one (section 4.8.2)."""
-    topic = unique("t")
-    await (await joined()).publish(topic, b"kept", retain=True)
-    peer = await joined()
-    await peer.subscribe(f"$share/g/{topic}")
-    await alive(peer)
-
-
-@pytest.mark.parametrize("qos", [1, 2])
-async def test_a_refused_message_goes_to_no_other_member(joined: Joined, unique: Unique, qos: int) -> None:
-    """A PUBACK or PUBREC of 0x80 or more settles it. [MQTT-4.8.2-6] [MQTT-4.4.0-2]"""
-    topic = unique("t")
-    members = [await joined(), await joined()]
-    for peer in members:
-        await peer.subscribe((f"$share/g/{topic}", qos))
-    source = await joined()
-    await source.publish(topic, b"x", qos=qos)
-    arrived = [await peer.fence() for peer in members]
-    assert sorted(len(found) for found in arrived) == [0, 1]
-    for peer, found in zip(members, arrived, strict=True):
-        for one in found:
-            assert one.packet_id is not None
-            await peer.send(wire.ack(wire.PUBACK if qos == 1 else wire.PUBREC, one.packet_id, 0x80))
-            await alive(peer)
-    for peer in members:
-        await alive(peer)
-        peer.abort()
-
-
-@pytest.mark.parametrize("stage", ["sent", "received"])
-async def test_a_qos_2_message_stays_with_its_member(joined: Joined, unique: Unique, stage: str) -> None:
-    """Its delivery is completed to the member that it was begun to, when that one is back. [MQTT-4.8.2-4]"""
-    topic, names = unique("t"), [unique("c"), unique("c")]
-    keep = [(wire.SESSION_EXPIRY, 60)]
-    members = [await joined(name, props=keep) for name in names]
-    for peer in members:
-        await peer.subscribe((f"$share/g/{topic}", 2))
-    await (await joined()).publish(topic, b"x", qos=2)
-    arrived = [await peer.fence() for peer in members]
-    chosen = 0 if arrived[0] else 1
-    assert [len(arrived[chosen]), len(arrived[1 - chosen])] == [1, 0]
-    packet_id = arrived[chosen][0].packet_id
-    assert packet_id is not None
-    if stage == "received":
-        await members[chosen].send(wire.ack(wire.PUBREC, packet_id))
-        assert (await members[chosen].expect(wire.PUBREL)).packet_id == packet_id
-    members[chosen].abort()
-    again = await joined(names[chosen], clean=False, props=keep)
-    if stage == "received":
-        assert (await again.expect(wire.PUBREL)).packet_id == packet_id
-        await again.send(wire.ack(wire.PUBCOMP, packet_id))
-    else:
-        back = await again.message()
-        assert (back.packet_id, back.payload, back.dup) == (packet_id, b"x", True)
-    await alive(again)
-    await alive(members[1 - chosen])
-
-
-@pytest.mark.parametrize("stage", ["sent", "received"])
-async def test_a_qos_2_message_ends_with_its_members_session(joined: Joined, unique: Unique, stage: str) -> None:
-    """A member to which one was begun and whose session ends takes it along: nobody else gets it. [MQTT-4.8.2-5]"""
-    topic = unique("t")
-    members = [await joined(), await joined()]
-    for peer in members:
-        await peer.subscribe((f"$share/g/{topic}", 2))
-    await (await joined()).publish(topic, b"x", qos=2)
-    arrived = [await peer.fence() for peer in members]
-    chosen = 0 if arrived[0] else 1
-    packet_id = arrived[chosen][0].packet_id
-    assert packet_id is not None
-    if stage == "received":
-        await members[chosen].send(wire.ack(wire.PUBREC, packet_id))
-        await members[chosen].expect(wire.PUBREL)
-    await members[chosen].disconnect()
-    await alive(members[1 - chosen])
-
-
-@pytest.mark.parametrize("level", [4, 5])
-async def test_an_unacknowledged_qos_1_message_finds_another_member(joined: Joined, unique: Unique, level: int) -> None:
-    """A member that leaves for good without PUBACK: the message goes to one that is there (section 4.8.2)."""
-    topic = unique("t")
-    members = [await joined(version=level), await joined(version=level)]
-    for peer in members:
-        await peer.subscribe((f"$share/g/{topic}", 1))
-    await (await joined()).publish(topic, b"x", qos=1)
-    arrived = [await peer.fence() for peer in members]
-    chosen = 0 if arrived[0] else 1
-    await members[chosen].disconnect()
-    assert (await members[1 - chosen].message()).payload == b"x"

@@ -151,7 +151,7 @@ async def test_the_delay(joined: Joined, unique: Unique) -> None:
     topic = unique("w")
     watcher = await joined()
     await watcher.subscribe(topic)
-    will = Will(topic, properties=[(wire.WILL_DELAY, 1)])
+    will = Will(topic, properties=[(wire.WILL_DELAY, 2)])
     peer = await joined(props=[(wire.SESSION_EXPIRY, 60)], will=will)
     peer.abort()
     await watcher.publish(topic, b"meanwhile")
@@ -164,11 +164,11 @@ async def test_back_within_the_delay(joined: Joined, unique: Unique, elapse: Ela
     watcher = await joined()
     await watcher.subscribe(topic)
     keep: Properties = [(wire.SESSION_EXPIRY, 60)]
-    peer = await joined(name, props=keep, will=Will(topic, properties=[(wire.WILL_DELAY, 1)]))
+    peer = await joined(name, props=keep, will=Will(topic, properties=[(wire.WILL_DELAY, 2)]))
     peer.abort()
     again = await joined(name, clean=False, props=keep)
     assert again.connack.session_present
-    await elapse(2)
+    await elapse(3)
     await alive(watcher)
     again.abort()
     await joined(name, clean=False)

@@ -1,0 +1,187 @@
+"""Who gets a message: from the filters that match its topic to the sessions behind them. The heart of the hot path.
+
+Owns the trie, the match cache, and what is computed from them: for a topic that several filters match, the merged
+`Plan`. The base of `Router`, which owns everything that changes them.
+
+Promises:
+- One look-up for each message, none of the trie where the cache answers; no lock, no await; a cost for each receiver
+  and none for those who match nothing.
+- One delivery to each session whose filters match, with the highest QoS among them and every subscription identifier
+  [MQTT-3.3.4-2] [MQTT-3.3.4-3]; one to each share group.
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from broker.core.fanout import PeerListener
+from broker.core.matchcache import MatchCache, Route
+from broker.core.message import Message
+from broker.core.session import Session, identifiers
+from broker.core.subscription import SharedGroup, Subscription
+from broker.core.trie import create
+
+NO_IDENTIFIERS: Final[tuple[int, ...]] = ()
+
+
+class Target:
+    """One session's share of a publish that several of its filters match."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.parts: list[Subscription] = []
+        self.qos = 0
+        self.retain_as_published = False
+        self.no_local = False
+        self.identifiers: tuple[int, ...] = NO_IDENTIFIERS
+
+    def add(self, subscription: Subscription) -> None:
+        """Join another matching subscription of the same session."""
+        self.parts.append(subscription)
+        if subscription.qos > self.qos:
+            self.qos = subscription.qos
+        if subscription.retain_as_published:
+            self.retain_as_published = True
+        if subscription.no_local:
+            self.no_local = True
+        if subscription.identifier > 0:
+            self.identifiers = (*self.identifiers, subscription.identifier)  # [MQTT-3.3.4-4]
+
+
+class Plan:
+    """Whom a topic with several matching filters goes to; good while the entries' versions stay as they are."""
+
+    def __init__(self) -> None:
+        self.targets: list[Target] = []
+        self.groups: list[SharedGroup] = []
+
+
+class Forwarder(PeerListener):
+    """The filters of one broker, and the way from a topic to those who asked for it."""
+
+    def __init__(self, trie: str, match_cache: int) -> None:
+        self.trie = create(trie)
+        self.cache = MatchCache(self.trie, match_cache)
+
+    def forward(self, route: Route, message: Message, origin: Session | None) -> int:
+        """Offer a message to everybody on a route: those whose filters match its topic, and nobody else [MQTT-3.3.2-3].
+
+        Except its own publisher, where that said No Local [MQTT-3.8.3-3]. It goes out with the lower of its QoS and the
+        granted one [MQTT-3.8.4-8], and with RETAIN only where it came with it and Retain As Published is set
+        [MQTT-3.3.1-12] [MQTT-3.3.1-13], which a 3.1.1 client cannot do [MQTT3-3.3.1-9].
+        """
+        entries = route.entries
+        if len(entries) == 1:
+            entry = entries[0]
+            count = 0
+            for subscription in entry.subscriptions:
+                session = cast(Session, subscription.session)
+                if subscription.no_local and session is origin:
+                    continue
+                count += 1
+                qos = message.qos if message.qos < subscription.qos else subscription.qos
+                outbox = session.outbox
+                if (
+                    qos == 0
+                    and outbox is not None
+                    and session.direct
+                    and subscription.identifier == 0
+                    and message.expires_at == 0.0
+                    and not (message.retain and subscription.retain_as_published)
+                ):
+                    # The common case, spelled out: the same frame for everybody, straight to the outbox.
+                    session.offered += 1
+                    frame = message.frame_v5 if session.v5 else message.frame_v3
+                    outbox.offer(frame if frame is not None else message.qos0_frame(session.v5))
+                    continue
+                session.deliver(
+                    message,
+                    qos,
+                    message.retain and subscription.retain_as_published,
+                    identifiers(subscription),
+                    None,
+                )
+            groups = entry.groups
+            if groups:
+                for group in groups.values():
+                    count += self._share(group, message)
+            return count
+        if not entries:
+            return 0
+        return self._forward_plan(self._plan(route), message, origin)
+
+    def _plan(self, route: Route) -> Plan:
+        """The merged targets of a route with several entries, made again only when one of them changed."""
+        version = route.version()
+        plan = route.plan
+        if plan is not None and route.plan_version == version:
+            return cast(Plan, plan)
+        made = Plan()
+        by_session: dict[Session, Target] = {}
+        for entry in route.entries:
+            for subscription in entry.subscriptions:
+                session = cast(Session, subscription.session)
+                target = by_session.get(session)
+                if target is None:
+                    target = Target(session)
+                    by_session[session] = target
+                target.add(subscription)
+            made.groups.extend(entry.groups.values())
+        made.targets = list(by_session.values())
+        route.plan = made
+        route.plan_version = version
+        self.cache.charge(route, len(made.targets) + len(made.groups))
+        return made
+
+    def _forward_plan(self, plan: Plan, message: Message, origin: Session | None) -> int:
+        count = 0
+        for target in plan.targets:
+            if target.no_local and target.session is origin:
+                # The subscriptions with No Local do not count for one's own messages; the others still do.
+                rest = Target(target.session)
+                for part in target.parts:
+                    if not part.no_local:
+                        rest.add(part)
+                if not rest.parts:
+                    continue
+                target = rest
+            count += 1
+            qos = message.qos if message.qos < target.qos else target.qos
+            retain = message.retain and target.retain_as_published
+            target.session.deliver(message, qos, retain, target.identifiers, None)
+        for group in plan.groups:
+            count += self._share(group, message)
+        return count
+
+    def _share(self, group: SharedGroup, message: Message) -> int:
+        """Give a message to one member: the next that is connected and has room, else connected, else any.
+
+        [MQTT-4.8.2-3]
+        """
+        chosen = self._choose(group, message)
+        if chosen is None:
+            return 0
+        qos = message.qos if message.qos < chosen.qos else chosen.qos
+        session = cast(Session, chosen.session)
+        session.deliver(message, qos, message.retain and chosen.retain_as_published, identifiers(chosen), group)
+        return 1
+
+    def _choose(self, group: SharedGroup, message: Message) -> Subscription | None:
+        connected: Subscription | None = None
+        first: Subscription | None = None
+        size = message.size()
+        for _ in range(len(group.members)):
+            member = group.next_member()
+            if member is None:
+                return None
+            session = cast(Session, member.session)
+            outbox = session.outbox
+            if outbox is not None:
+                qos = message.qos if message.qos < member.qos else member.qos
+                if outbox.has_room(size) and (qos == 0 or (session.quota > 0 and not session.pending)):
+                    return member
+                if connected is None:
+                    connected = member
+            elif first is None:
+                first = member
+        return connected if connected is not None else first

@@ -1,0 +1,248 @@
+"""What a connected client publishes, and its acknowledgements: the hot path in.
+
+Owns the topic aliases that the client sets, the decision whether a PUBLISH is routed, and the acknowledgement that
+it gets. The base of `Channel`, which owns everything else about a connection.
+
+Promises:
+- A QoS 0 PUBLISH of the common form goes on as the bytes that it came in; nothing of it is decoded but its topic's
+  place.
+- A QoS 2 PUBLISH is routed once, however often it comes, until its PUBREL [MQTT-4.3.3-10].
+- No more QoS 1 and 2 publishes are unacknowledged than the Receive Maximum that was announced, or the connection
+  ends.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.core import reasons
+from broker.core.decoder import Decoder
+from broker.core.encoder import ack
+from broker.core.errors import ProtocolViolation, ReceiveMaximumExceeded, Refused, TopicAliasInvalid
+from broker.core.matchcache import Route
+from broker.core.message import Message
+from broker.core.outbox import Outbox, Peer
+from broker.core.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5, Publish
+from broker.core.router import Router
+from broker.core.session import Session
+
+DOLLAR: Final = 0x24
+
+
+class Inbound(Peer):
+    """The publishing side of one connection."""
+
+    def __init__(self, router: Router, outbox: Outbox, decoder: Decoder) -> None:
+        self.router = router
+        self.outbox = outbox
+        self.decoder = decoder
+        # Known from the CONNECT on; `session` while it is connected.
+        self.v5 = False
+        self.version = 0
+        self.client_id = ""
+        self.session: Session | None = None
+        # Topic aliases that the client has set: they end with the connection [MQTT-3.3.2-7].
+        self._aliases: dict[int, bytes] | None = None
+
+    def _publish(self, now: float) -> None:
+        """The hot path: a PUBLISH without retain, DUP and properties, to a topic that was routed before.
+
+        With QoS 0 it goes on as the bytes it came in. Everything else is decoded in full, by `_on_publish`.
+        """
+        decoder = self.decoder
+        router = self.router
+        header: i64 = decoder.header
+        buffer = decoder.buffer
+        body: i64 = decoder.body
+        end: i64 = decoder.end
+        if (
+            (header == 0x30 or header == 0x32 or header == 0x34)
+            and router.gate is None
+            and body + 2 < end
+            and buffer[body + 2] != DOLLAR
+        ):
+            topic_end: i64 = body + 2 + ((buffer[body] << 8) | buffer[body + 1])
+            payload_at: i64 = topic_end
+            if header != 0x30:
+                payload_at += 2
+            if self.v5:
+                # One more byte, the property length, which must be 0 here.
+                payload_at = payload_at + 1 if payload_at < end and buffer[payload_at] == 0 else end + 1
+            if payload_at <= end:
+                topic = buffer[body + 2 : topic_end]
+                route = router.cache.lookup(topic)
+                # What is in the cache has been validated.
+                if route is not None:
+                    if header == 0x30:
+                        if route.entries:
+                            message = Message(topic, b"", 0, False, b"", 0.0, self.client_id)
+                            start: i64 = decoder.start
+                            message.adopt_frame(buffer[start:end], self.v5, payload_at - start)
+                            router.forward(route, message, self.session)
+                        return
+                    if self._publish_quality(route, topic, topic_end, payload_at):
+                        return
+        self._on_publish(decoder.publish(), now)
+
+    def _publish_quality(self, route: Route, topic: bytes, id_at: i64, payload_at: i64) -> bool:
+        """A QoS 1 or 2 PUBLISH on the hot path; False when it is not the common case after all."""
+        session = self.session
+        assert session is not None
+        router = self.router
+        decoder = self.decoder
+        buffer = decoder.buffer
+        outbox = self.outbox
+        packet_id = (buffer[id_at] << 8) | buffer[id_at + 1]
+        qos = 1 if decoder.header == 0x32 else 2
+        inbound = session.inbound
+        unfinished = outbox.acks + (0 if inbound is None else len(inbound))
+        if packet_id == 0 or qos > router.limits.max_qos or unfinished >= router.limits.receive_maximum:
+            return False
+        if qos == 2:
+            if inbound is None:
+                inbound = set()
+                session.inbound = inbound
+            elif packet_id in inbound:
+                return False
+            inbound.add(packet_id)
+            if session.journal is not None:
+                session.journal.received(session.client_id, packet_id)
+        message = Message(topic, buffer[payload_at : decoder.end], qos, False, b"", 0.0, session.client_id)
+        count = router.forward(route, message, session)
+        if qos == 1:
+            outbox.acks += 1
+            if count > 0 or not self.v5:
+                outbox.control(b"\x40\x02" + buffer[id_at : id_at + 2])  # [MQTT-4.3.2-4]
+            else:
+                outbox.control(ack(PUBACK, packet_id, reasons.NO_MATCHING_SUBSCRIBERS, self.version))
+        elif count > 0 or not self.v5:
+            outbox.control(b"\x50\x02" + buffer[id_at : id_at + 2])  # [MQTT-4.3.3-8]
+        else:
+            outbox.control(ack(PUBREC, packet_id, reasons.NO_MATCHING_SUBSCRIBERS, self.version))
+        return True
+
+    def _on_publish(self, publish: Publish, now: float) -> None:
+        """Judge a PUBLISH, route it, and answer by its QoS: nothing, PUBACK or PUBREC [MQTT-3.3.4-1]."""
+        session = self.session
+        assert session is not None
+        router = self.router
+        limits = router.limits
+        qos = publish.qos
+        if qos > limits.max_qos:
+            raise Refused(f"QoS {qos} is not supported", reasons.QOS_NOT_SUPPORTED)  # [MQTT-3.2.2-11]
+        if publish.retain and not limits.retain_available:
+            raise Refused("retained messages are not supported", reasons.RETAIN_NOT_SUPPORTED)  # [MQTT-3.2.2-14]
+        topic = publish.topic
+        if publish.topic_alias > 0:
+            topic = self._resolve_alias(topic, publish.topic_alias)
+        packet_id = publish.packet_id
+        if qos > 0:
+            inbound = session.inbound
+            if qos == 2 and inbound is not None and packet_id in inbound:
+                # Known already: acknowledged again, not routed again [MQTT-4.3.3-10].
+                self.outbox.control(ack(PUBREC, packet_id, reasons.SUCCESS, self.version))
+                return
+            if self.v5:
+                unfinished = self.outbox.acks + (0 if inbound is None else len(inbound))
+                if unfinished >= limits.receive_maximum:
+                    # [MQTT-3.3.4-7]
+                    raise ReceiveMaximumExceeded(f"more than {limits.receive_maximum} publishes in flight")
+        refusal = self._check_topic(topic, session)
+        if refusal >= 0x80:
+            # 3.1.1 has no code for it: the message goes nowhere and is acknowledged as usual [MQTT3-3.3.5-2].
+            if qos == 1:
+                self.outbox.acks += 1
+                self.outbox.control(ack(PUBACK, packet_id, refusal, self.version))
+            elif qos == 2:
+                # With such a PUBREC the identifier is free at once, so it is not remembered [MQTT-4.3.3-9].
+                if self.v5:
+                    self.outbox.control(ack(PUBREC, packet_id, refusal, V5))
+                else:
+                    self._receive_qos2(session, packet_id, reasons.SUCCESS)
+            return
+        expires_at = now + publish.message_expiry if publish.message_expiry >= 0 else 0.0
+        message = Message(
+            topic, publish.payload, qos, publish.retain, publish.properties, expires_at, session.client_id
+        )
+        count = router.publish(message, session)
+        if qos == 0:
+            return
+        reason = reasons.SUCCESS
+        if count == 0 and self.v5:
+            reason = reasons.NO_MATCHING_SUBSCRIBERS
+        if qos == 1:
+            # The identifier is not remembered: coming again, with DUP or not, it is a new message [MQTT-4.3.2-5].
+            self.outbox.acks += 1
+            self.outbox.control(ack(PUBACK, packet_id, reason, self.version))  # [MQTT-4.3.2-4]
+        else:
+            self._receive_qos2(session, packet_id, reason)
+
+    def _receive_qos2(self, session: Session, packet_id: int, reason: int) -> None:
+        """Remember the identifier until its PUBREL, and answer PUBREC.
+
+        Only the identifier: that the message may expire meanwhile changes nothing in what follows [MQTT-4.3.3-13].
+        """
+        inbound = session.inbound
+        if inbound is None:
+            inbound = set()
+            session.inbound = inbound
+        inbound.add(packet_id)
+        if session.journal is not None:
+            session.journal.received(session.client_id, packet_id)
+        self.outbox.control(ack(PUBREC, packet_id, reason, self.version))  # [MQTT-4.3.3-8]
+
+    def _check_topic(self, topic: bytes, session: Session) -> int:
+        """0, or the reason code with which a topic name is refused to this client."""
+        limits = self.router.limits
+        if limits.max_topic_levels > 0 and topic.count(b"/") >= limits.max_topic_levels:
+            return reasons.TOPIC_NAME_INVALID
+        if topic[:1] == b"$" and (topic == b"$SYS" or topic.startswith(b"$SYS/")):
+            return reasons.NOT_AUTHORIZED
+        gate = self.router.gate
+        if gate is not None and not gate.may_publish(session.client_id, session.user_name, topic.decode()):
+            return reasons.NOT_AUTHORIZED
+        return 0
+
+    def _resolve_alias(self, topic: bytes, alias: int) -> bytes:
+        """The topic name of a topic alias, set or used (section 3.3.2.3.4).
+
+        Any from 1 (the decoder refuses 0) to the maximum that was announced is taken [MQTT-3.3.2-12], and none above
+        it [MQTT-3.2.2-17]: with a maximum of 0, which is announced by saying nothing, none at all [MQTT-3.2.2-18].
+        """
+        if alias > self.router.limits.topic_alias_maximum:
+            raise TopicAliasInvalid(f"topic alias {alias} is above the maximum")  # [MQTT-3.3.2-9]
+        aliases = self._aliases
+        if aliases is None:
+            aliases = {}
+            self._aliases = aliases
+        if topic:
+            aliases[alias] = topic
+            return topic
+        known = aliases.get(alias)
+        if known is None:
+            raise ProtocolViolation(f"topic alias {alias} was never set")
+        return known
+
+    def _on_ack(self, kind: int, packet_id: int, reason_code: int, now: float) -> None:
+        session = self.session
+        assert session is not None
+        if kind == PUBACK:
+            session.on_puback(packet_id, now)
+        elif kind == PUBREC:
+            session.on_pubrec(packet_id, reason_code, now)
+        elif kind == PUBCOMP:
+            session.on_pubcomp(packet_id, now)
+        elif kind == PUBREL:
+            inbound = session.inbound
+            reason = reasons.SUCCESS
+            if inbound is not None and packet_id in inbound:
+                # After the PUBCOMP it means a new message [MQTT-4.3.3-12].
+                inbound.discard(packet_id)
+                if session.journal is not None:
+                    session.journal.completed(session.client_id, packet_id)
+                self.outbox.acks += 1
+            elif self.v5:
+                reason = reasons.PACKET_IDENTIFIER_NOT_FOUND
+            self.outbox.control(ack(PUBCOMP, packet_id, reason, self.version))  # [MQTT-4.3.3-11]

@@ -1,0 +1,89 @@
+"""SUBSCRIBE and UNSUBSCRIBE: what each filter gets for an answer (sections 3.8 to 3.11).
+
+Owns the rules for a filter in a packet, and the order in which a packet is dealt with. Pure functions over packet,
+session and router; the channel queues what they answer.
+
+Promises: a filter that breaks the grammar ends the connection before any filter of its packet was subscribed to; one
+that is well-formed and not wanted here gets its own reason code, and the others of the packet are served.
+"""
+
+from __future__ import annotations
+
+from broker.core import reasons
+from broker.core.errors import ProtocolViolation, Refused
+from broker.core.packets import Suback, Subscribe, Unsuback, Unsubscribe
+from broker.core.properties import SUBSCRIPTION_IDENTIFIER
+from broker.core.router import Router
+from broker.core.session import Session
+from broker.core.topics import has_wildcard, level_count, parse_shared, validate_filter
+
+
+def subscribe(packet: Subscribe, session: Session, router: Router) -> Suback:
+    """Subscribe to what may be subscribed to; one reason code for each filter, in order [MQTT-3.8.4-5] [MQTT-3.8.4-6].
+
+    The code is the QoS that is granted, or why not [MQTT-3.8.4-7]. The answer repeats the packet identifier
+    [MQTT-2.2.1-6] [MQTT-3.8.4-2], and has neither a Reason String nor a User Property that could make it too large
+    [MQTT-3.9.2-1] [MQTT-3.9.2-2].
+
+    Raises:
+        Refused: a filter that breaks the grammar (0x8F), subscription identifiers that are switched off (0xA1).
+        ProtocolViolation: No Local on a shared subscription.
+    """
+    limits = router.limits
+    identifier = packet.properties.integers.get(SUBSCRIPTION_IDENTIFIER, 0)
+    if identifier > 0 and not limits.subscription_identifiers:
+        raise Refused("subscription identifiers are not supported", reasons.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED)
+    parsed: list[tuple[str, str]] = []
+    for request in packet.requests:
+        group, topic_filter = parse_shared(request.topic_filter)
+        validate_filter(topic_filter)
+        if group and request.no_local:
+            raise ProtocolViolation("No Local on a shared subscription")  # [MQTT-3.8.3-4]
+        parsed.append((group, topic_filter))
+    codes: list[int] = []
+    for at, request in enumerate(packet.requests):
+        group, topic_filter = parsed[at]
+        code = _judge(session, router, request.topic_filter, group, topic_filter)
+        if code == 0:
+            router.subscribe(session, group, topic_filter, request, identifier)
+            # A QoS that the server does not have may be asked for; less is granted [MQTT-3.2.2-10].
+            code = min(request.qos, limits.max_qos)
+        elif not session.v5:
+            code = reasons.V3_SUBACK_FAILURE
+        codes.append(code)
+    return Suback(packet.packet_id, codes)
+
+
+def _judge(session: Session, router: Router, name: str, group: str, topic_filter: str) -> int:
+    """0, or the reason code with which a well-formed filter is refused."""
+    limits = router.limits
+    if group and not limits.shared_subscriptions:
+        return reasons.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+    if not limits.wildcard_subscriptions and has_wildcard(topic_filter):  # [MQTT3-3.8.3-2]
+        return reasons.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
+    if limits.max_topic_levels > 0 and level_count(topic_filter) > limits.max_topic_levels:
+        return reasons.TOPIC_FILTER_INVALID
+    if 0 < limits.max_subscriptions_per_client <= len(session.subscriptions) and name not in session.subscriptions:
+        return reasons.QUOTA_EXCEEDED
+    gate = router.gate
+    if gate is not None and not gate.may_subscribe(session.client_id, session.user_name, topic_filter):
+        return reasons.NOT_AUTHORIZED
+    return 0
+
+
+def unsubscribe(packet: Unsubscribe, session: Session, router: Router) -> Unsuback:
+    """Take subscriptions back; answered for each filter, also where there was none [MQTT-3.10.4-5].
+
+    One answer for all [MQTT-3.10.4-6], with the request's packet identifier [MQTT-2.2.1-6], and neither a Reason String
+    nor a User Property that could make it too large [MQTT-3.11.2-1] [MQTT-3.11.2-2].
+
+    Raises:
+        Refused: a filter that breaks the grammar (0x8F).
+    """
+    for name in packet.topic_filters:
+        validate_filter(parse_shared(name)[1])
+    codes: list[int] = []
+    for name in packet.topic_filters:
+        found = router.unsubscribe(session, name)
+        codes.append(reasons.SUCCESS if found else reasons.NO_SUBSCRIPTION_EXISTED)
+    return Unsuback(packet.packet_id, codes)

@@ -1,0 +1,111 @@
+"""mqtt.js over TCP: 3.1.1 and 5.0. The scenarios are in `tests/e2e/js/interop.mjs`; what they must see is here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.clients.conftest import Daemon, Unique
+from tests.e2e.clients.drivers import within
+
+SCRIPTS = Path(__file__).resolve().parent.parent / "js"
+NODE = shutil.which("node")
+
+pytestmark = [
+    pytest.mark.skipif(not NODE, reason="node is not installed"),
+    pytest.mark.skipif(
+        not (SCRIPTS / "node_modules" / "mqtt").is_dir(), reason="mqtt.js is not installed: npm ci in tests/e2e/js"
+    ),
+]
+
+VERSIONS = pytest.mark.parametrize("version", [4, 5], ids=["3.1.1", "5.0"])
+Scenario = Callable[[str, int], Awaitable[Any]]
+
+
+@pytest.fixture
+def see(daemon: Daemon, unique: Unique) -> Scenario:
+    """Run a scenario; what it saw."""
+
+    async def run(scenario: str, version: int) -> Any:
+        process = await asyncio.create_subprocess_exec(
+            str(NODE),
+            *(str(SCRIPTS / "interop.mjs"), scenario, str(daemon.port), str(version), unique("js")),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            out, err = await within(f"the end of {scenario}", process.communicate(), 40)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        assert process.returncode == 0, err.decode()
+        return json.loads(out)
+
+    return run
+
+
+@VERSIONS
+async def test_each_quality_of_service(see: Scenario, version: int) -> None:
+    assert await see("qualities", version) == [
+        [granted, published, min(granted, published), "grüße 🌍"] for granted in range(3) for published in range(3)
+    ]
+
+
+@VERSIONS
+async def test_retained_messages(see: Scenario, version: int) -> None:
+    assert await see("retained", version) == [["new", True], ["", False], ["fence", False]]
+
+
+@VERSIONS
+async def test_the_will(see: Scenario, version: int) -> None:
+    assert await see("will", version) == "lost"
+
+
+@VERSIONS
+async def test_a_kept_session(see: Scenario, version: int) -> None:
+    before, after, seen = await see("session", version)
+    assert (before, after) == (False, True)
+    assert [int(one) for one in seen if int(one) % 2] == list(range(1, 20, 2))
+    assert [int(one) for one in seen if not int(one) % 2] == list(range(0, 20, 2))
+
+
+@VERSIONS
+async def test_a_second_connection_takes_over(see: Scenario, version: int) -> None:
+    assert await see("takeover", version) == (0x8E if version == 5 else None)
+
+
+@VERSIONS
+async def test_unsubscribing(see: Scenario, version: int) -> None:
+    assert await see("unsubscribing", version) == ["before", "fence"]
+
+
+@VERSIONS
+async def test_a_shared_subscription(see: Scenario, version: int) -> None:
+    shares = await see("shared", version)
+    assert sorted(shares[0] + shares[1]) == list(range(20))
+    assert all(share == sorted(share) and len(share) >= 5 for share in shares)
+
+
+@VERSIONS
+async def test_a_payload_of_nearly_a_megabyte(see: Scenario, version: int) -> None:
+    assert await see("big", version) == [1_048_000, 2]
+
+
+async def test_properties(see: Scenario) -> None:
+    found = await see("properties", 5)
+    assert 0 < found.pop("messageExpiryInterval") <= 60
+    assert found == {
+        "contentType": "text/plain",
+        "responseTopic": "answers",
+        "correlationData": "42",
+        "payloadFormatIndicator": True,
+        "subscriptionIdentifier": 7,
+        "userProperties": {"a": ["1", "2"], "b": "ñ"},
+    }
