@@ -27,8 +27,9 @@ DEFAULT_PORT: Final = 1883
 MAX_REMAINING_LENGTH: Final = 268_435_455
 """The largest remaining length four bytes can tell (section 2.1.4 of the MQTT 5.0 specification)."""
 
-LARGEST_PACKET: Final = MAX_REMAINING_LENGTH + 5
-"""The largest packet there can be, with its fixed header of one type byte and four length bytes."""
+LARGEST_PACKET: Final = MAX_REMAINING_LENGTH + 5 - 1_048_576
+"""The largest packet that can be accepted: the protocol's largest, less what forwarding may add to a message (the
+property section of 5.0 with its subscription identifiers)."""
 
 NEVER: Final = 0xFFFF_FFFF
 """The session expiry interval that means "does not expire" (MQTT 5.0, section 3.1.2.11.2)."""
@@ -127,7 +128,7 @@ class Limits(Section):
     max_topic_levels: SixteenBits = 128
     """Levels in a topic or topic filter. 0: no limit."""
     max_subscriptions_per_client: CountOrUnlimited = 0
-    """Subscriptions one session may hold. 0: no limit."""
+    """Subscriptions one session may hold. 0: no limit, so that one client can fill the table of topic filters."""
 
 
 class Mqtt(Section):
@@ -193,7 +194,7 @@ class Retained(Section):
     max_messages: CountOrUnlimited = 1_000_000
     """Retained messages in all. 0: no limit."""
     max_bytes: SizeOrUnlimited = 268_435_456
-    """Bytes of topics and payloads retained in all. 0: no limit."""
+    """Bytes of topics and payloads retained in all, with 256 for each topic level not shared. 0: no limit."""
 
 
 class Routing(Section):

@@ -248,9 +248,9 @@ class TestMessages:
     @pytest.mark.parametrize(
         ("name", "text", "found", "expected"),
         [
-            ("limits.max_packet_size", "1", "1", "an integer from 2 to 268435460"),
-            ("limits.max_packet_size", "many", '"many"', "an integer from 2 to 268435460"),
-            ("limits.max_packet_size", "1.5", "1.5", "an integer from 2 to 268435460"),
+            ("limits.max_packet_size", "1", "1", "an integer from 2 to 267386884"),
+            ("limits.max_packet_size", "many", '"many"', "an integer from 2 to 267386884"),
+            ("limits.max_packet_size", "1.5", "1.5", "an integer from 2 to 267386884"),
             ("limits.max_connections", "-1", "-1", "an integer from 0 to 2000000000"),
             ("limits.connect_timeout", "0", "0", "a number above 0 to 86400.0"),
             ("limits.max_client_id_length", "7", "7", "0, or an integer from 23 to 65535"),

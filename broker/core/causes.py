@@ -20,6 +20,8 @@ PROTOCOL_ERROR: Final = "protocol-error"
 REFUSED: Final = "refused"
 SHUTDOWN: Final = "shutdown"
 ADMINISTRATIVE: Final = "administrative"
+INTERNAL_ERROR: Final = "internal-error"
+"""A fault of the broker while it served this connection; the log has more."""
 
 
 def publishes_will(cause: str) -> bool:

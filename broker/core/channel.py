@@ -4,7 +4,8 @@ Owns the connection's state (waiting for CONNECT, authenticating, connected, clo
 limits, keep alive), the topic aliases of the client, and the decision what to answer to each packet.
 
 Promises:
-- A whole read is parsed in one go and each PUBLISH is routed as it is met. Events of other peers are applied before.
+- A read is parsed in one go and each PUBLISH is routed as it is met; only work that would hold up others, or would fill
+  a queue that its writer could empty, is left for another turn. Events of other peers are applied before each turn.
 - A malformed or forbidden packet ends this connection with the reason code of its error, and touches nobody else.
 - After `receive`, `close_cause` tells whether the connection is over; `farewell` then is what is still to be
   written.
@@ -61,7 +62,26 @@ CONNECTED: Final = 2
 CLOSED: Final = 3
 
 PINGRESP_PACKET: Final = b"\xd0\x00"
-DOLLAR: Final = 0x24
+
+TURN_PACKETS: Final = 8_192
+"""Packets of one connection that are acted on before others have their turn: about a millisecond, compiled."""
+
+TURN_WORK: Final = 65_536
+"""Deliveries that one connection may cause in a turn: some milliseconds. More than for packets, since the writers of
+many receivers work best with many messages at once."""
+
+SUBSCRIBE_WORK: Final = 64
+"""What one filter of a SUBSCRIBE counts for in a turn."""
+
+STREAM_WORK: Final = 2_048
+"""What the beginning of a stream of retained messages counts for in a turn: the topics that are looked at, at most."""
+
+LARGE_READ: Final = 1_024
+"""Bytes of a read that are a sign of life though no packet was completed: a large packet over a thin link. A client
+that trickles a packet byte by byte is silent, in the sense of its keep alive."""
+
+MAX_TEXT: Final = 256
+"""Characters of a reason that are told and logged; it may quote what a client sent."""
 
 
 class Channel(Inbound):
@@ -79,6 +99,10 @@ class Channel(Inbound):
         # Known from the CONNECT on.
         self.keep_alive = 0
         self.accepted = False
+        # True when a turn ended before the read was through: the shell calls `go_on`. True as well when that was
+        # because a subscriber has fallen behind: a little later, then.
+        self.unfinished = False
+        self.hurried = False
         self.request_problem = True
         # The CONNECT while a gate, or an authentication exchange, decides about it.
         self._connect: Connect | None = None
@@ -96,8 +120,9 @@ class Channel(Inbound):
             return
         router = self.router
         router.fanout.drain(router, now)
-        self.last_received = now
         router.counters.bytes_received += len(data)
+        if len(data) >= LARGE_READ:
+            self.last_received = now
         try:
             self.decoder.feed(data)
             self._run(now)
@@ -105,11 +130,54 @@ class Channel(Inbound):
             self._fail(error)
         router.fanout.drain(router, now)
 
+    def go_on(self, now: float) -> None:
+        """Go on with a read that was left unfinished: writers and other connections have had their turn."""
+        if self.state == CLOSED:
+            return
+        router = self.router
+        router.fanout.drain(router, now)
+        try:
+            self._run(now)
+        except ProtocolError as error:
+            self._fail(error)
+        router.fanout.drain(router, now)
+
     def _run(self, now: float) -> None:
+        """Act on the packets that are there: all of them, or as many as one turn allows.
+
+        A turn ends early when others have waited long enough (`TURN_…`), when an outbox has become half full, so that
+        its writer can empty it, and when a 3.1.1 client, which knows no Receive Maximum, has as many acknowledgements
+        to read as a 5.0 client may have publishes in flight.
+        """
         decoder = self.decoder
-        counters = self.router.counters
+        router = self.router
+        counters = router.counters
+        outbox = self.outbox
+        half_full = counters.half_full
+        backed_up = counters.backed_up
+        most_acks: i64 = router.limits.receive_maximum
+        work: i64 = 0
+        before = router.work
+        self.unfinished = False
+        self.hurried = False
         # Not a packet more once the connection is over, also of a read that a refused CONNECT began [MQTT-3.1.4-6].
-        while self.state != CLOSED and self._connect is None and decoder.next_frame():
+        while self.state != CLOSED and self._connect is None:
+            if (
+                work >= TURN_PACKETS
+                or router.work - before >= TURN_WORK
+                or counters.half_full != half_full
+                or counters.backed_up != backed_up
+                or (outbox.acks >= most_acks and not self.v5)
+            ):
+                # A packet that has not come whole is no reason for another turn.
+                self.unfinished = decoder.end < len(decoder.buffer)
+                if self.unfinished:
+                    self.hurried = counters.backed_up != backed_up
+                    return
+            if not decoder.next_frame():
+                return
+            work += 1
+            self.last_received = now
             counters.packets_received += 1
             kind: i64 = decoder.header >> 4
             if self.state != CONNECTED:
@@ -125,6 +193,11 @@ class Channel(Inbound):
                     self._packet(now)
             else:
                 self._packet(now)
+
+    @property
+    def throttled(self) -> bool:
+        """True while an unfinished turn waits for the client to be sent its acknowledgements."""
+        return not self.v5 and self.outbox.acks >= self.router.limits.receive_maximum
 
     @property
     def waiting(self) -> bool:
@@ -200,7 +273,7 @@ class Channel(Inbound):
         answer is a CONNACK and never a DISCONNECT [MQTT-3.14.0-1].
         """
         self.router.counters.protocol_errors += 1
-        text = str(error)
+        text = str(error)[:MAX_TEXT]
         if self.state == CONNECTED:
             if self.v5:
                 self.farewell = self._disconnect(error.reason_code, text)
@@ -242,6 +315,9 @@ class Channel(Inbound):
     def _packet(self, now: float) -> None:
         """Any packet but a PUBLISH of a connected client."""
         decoder = self.decoder
+        if self.state == CONNECTED and decoder.header >> 4 == 1:
+            # Whatever it says [MQTT-3.1.0-2].
+            raise ProtocolViolation("a second CONNECT")
         if self.state == CONNECTING and decoder.header != 0x10:
             raise ProtocolViolation("the first packet is not CONNECT")  # [MQTT-3.1.0-1]
         packet = decoder.packet()
@@ -265,16 +341,18 @@ class Channel(Inbound):
             self.outbox.control(PINGRESP_PACKET)  # [MQTT-3.12.4-1]
         elif isinstance(packet, Subscribe):
             self._answer(subscribing.subscribe(packet, session, self.router))  # [MQTT-3.8.4-1]
+            self.router.work += SUBSCRIBE_WORK * len(packet.requests)
             if session.streams is not None:
-                session.pump(now)
+                # The first retained messages go at once; the others at the receiver's pace, as its writer fetches them.
+                self.router.work += STREAM_WORK
+                if session.pump(now):
+                    self.outbox.nudge()
         elif isinstance(packet, Unsubscribe):
             self._answer(subscribing.unsubscribe(packet, session, self.router))  # [MQTT-3.10.4-4]
         elif isinstance(packet, Disconnect):
             self._on_disconnect(packet, session)
         elif isinstance(packet, Auth):
             self._on_auth(packet, now)
-        elif isinstance(packet, Connect):
-            raise ProtocolViolation("a second CONNECT")  # [MQTT-3.1.0-2]
         else:
             raise ProtocolViolation("a packet that only a server sends")
 
@@ -292,7 +370,7 @@ class Channel(Inbound):
             known = router.auth_methods.get(method)
             if known is None:
                 # CONNACK 0x8C, and closed [MQTT-4.12.0-1].
-                raise Refused(f"unknown authentication method {method!r}", reasons.BAD_AUTHENTICATION_METHOD)
+                raise Refused(f"unknown authentication method {method[:64]!r}", reasons.BAD_AUTHENTICATION_METHOD)
             self.state = AUTHENTICATING
             self._method = method
             self._exchange = known.begin()

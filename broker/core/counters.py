@@ -38,6 +38,10 @@ class Counters:
         self.messages_sent = 0
         self.dropped: list[int] = [0] * len(DROP_CAUSES)
         self.retained_refused = 0
+        # How often an outbox became half full between two batches of its writer: whoever routes looks whether it moved.
+        self.half_full = 0
+        # The same for what waits in a connected client's session: its acknowledgements should have time to come.
+        self.backed_up = 0
         self.protocol_errors = 0
 
     def dropped_in_all(self) -> int:

@@ -85,8 +85,20 @@ class FanoutState:
                 return False
             session.detach(event.outbox)
             session.outbox = None
+            _place_shared(session, False)
             del self.peers[session]
             return True
         session.outbox = event.outbox
+        _place_shared(session, True)
         self.peers[session] = event.outbox
         return True
+
+
+def _place_shared(session: Session, connected: bool) -> None:
+    """Move its shared subscriptions to the connected members of their groups, or to the others (section 4.8.2)."""
+    session.connected = connected
+    if session.shared > 0:
+        for subscription in session.subscriptions.values():
+            group = subscription.group
+            if group is not None:
+                group.place(subscription)

@@ -6,6 +6,8 @@ Owns the trie, the match cache, and what is computed from them: for a topic that
 Promises:
 - One look-up for each message, none of the trie where the cache answers; no lock, no await; a cost for each receiver
   and none for those who match nothing.
+- What a message costs does not grow with the absent members of a share group, nor, as long as no subscription changes,
+  with the number of filters behind a plan; but subscription identifiers have to be sent.
 - One delivery to each session whose filters match, with the highest QoS among them and every subscription identifier
   [MQTT-3.3.4-2] [MQTT-3.3.4-3]; one to each share group.
 """
@@ -23,29 +25,56 @@ from broker.core.trie import create
 
 NO_IDENTIFIERS: Final[tuple[int, ...]] = ()
 
+TRIES: Final = 16
+"""Connected members of a share group that are asked whether they have room, for one message."""
+
 
 class Target:
-    """One session's share of a publish that several of its filters match."""
+    """One session's share of a publish that several of its filters match: `add` each of them, then `settle`, once."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.parts: list[Subscription] = []
+        self._parts: list[Subscription] = []
         self.qos = 0
         self.retain_as_published = False
         self.no_local = False
         self.identifiers: tuple[int, ...] = NO_IDENTIFIERS
+        # With No Local: what the others make of a message of the session's own; None without any others.
+        self.rest: Target | None = None
 
     def add(self, subscription: Subscription) -> None:
         """Join another matching subscription of the same session."""
-        self.parts.append(subscription)
+        self._parts.append(subscription)
         if subscription.qos > self.qos:
             self.qos = subscription.qos
         if subscription.retain_as_published:
             self.retain_as_published = True
         if subscription.no_local:
             self.no_local = True
-        if subscription.identifier > 0:
-            self.identifiers = (*self.identifiers, subscription.identifier)  # [MQTT-3.3.4-4]
+
+    def settle(self) -> int:
+        """All are there: work out what is left. How many references this target holds from now on."""
+        parts = self._parts
+        self._parts = []
+        found: list[int] = []
+        for part in parts:
+            if part.identifier > 0:
+                found.append(part.identifier)  # [MQTT-3.3.4-4]
+        if found:
+            self.identifiers = tuple(found)
+        references = 1 + len(found)
+        if self.no_local:
+            # The subscriptions with No Local do not count for one's own messages; the others still do.
+            rest = Target(self.session)
+            count = 0
+            for part in parts:
+                if not part.no_local:
+                    rest.add(part)
+                    count += 1
+            if count > 0:
+                self.rest = rest
+                references += rest.settle()
+        return references
 
 
 class Plan:
@@ -62,6 +91,8 @@ class Forwarder(PeerListener):
     def __init__(self, trie: str, match_cache: int) -> None:
         self.trie = create(trie)
         self.cache = MatchCache(self.trie, match_cache)
+        # Deliveries, and what else is charged to whoever caused it; only grows.
+        self.work = 0
 
     def forward(self, route: Route, message: Message, origin: Session | None) -> int:
         """Offer a message to everybody on a route: those whose filters match its topic, and nobody else [MQTT-3.3.2-3].
@@ -74,6 +105,7 @@ class Forwarder(PeerListener):
         if len(entries) == 1:
             entry = entries[0]
             count = 0
+            sharable = message.sharable()
             for subscription in entry.subscriptions:
                 session = cast(Session, subscription.session)
                 if subscription.no_local and session is origin:
@@ -86,7 +118,7 @@ class Forwarder(PeerListener):
                     and outbox is not None
                     and session.direct
                     and subscription.identifier == 0
-                    and message.expires_at == 0.0
+                    and sharable
                     and not (message.retain and subscription.retain_as_published)
                 ):
                     # The common case, spelled out: the same frame for everybody, straight to the outbox.
@@ -105,6 +137,7 @@ class Forwarder(PeerListener):
             if groups:
                 for group in groups.values():
                     count += self._share(group, message)
+            self.work += count
             return count
         if not entries:
             return 0
@@ -128,21 +161,21 @@ class Forwarder(PeerListener):
                 target.add(subscription)
             made.groups.extend(entry.groups.values())
         made.targets = list(by_session.values())
+        references = len(made.groups)
+        for target in made.targets:
+            references += target.settle()
         route.plan = made
         route.plan_version = version
-        self.cache.charge(route, len(made.targets) + len(made.groups))
+        self.cache.charge(route, references)
+        self.work += references
         return made
 
     def _forward_plan(self, plan: Plan, message: Message, origin: Session | None) -> int:
         count = 0
         for target in plan.targets:
             if target.no_local and target.session is origin:
-                # The subscriptions with No Local do not count for one's own messages; the others still do.
-                rest = Target(target.session)
-                for part in target.parts:
-                    if not part.no_local:
-                        rest.add(part)
-                if not rest.parts:
+                rest = target.rest
+                if rest is None:
                     continue
                 target = rest
             count += 1
@@ -151,10 +184,13 @@ class Forwarder(PeerListener):
             target.session.deliver(message, qos, retain, target.identifiers, None)
         for group in plan.groups:
             count += self._share(group, message)
+        self.work += count
         return count
 
     def _share(self, group: SharedGroup, message: Message) -> int:
         """Give a message to one member: the next that is connected and has room, else connected, else any.
+
+        No more than `TRIES` are asked for room.
 
         [MQTT-4.8.2-3]
         """
@@ -167,21 +203,18 @@ class Forwarder(PeerListener):
         return 1
 
     def _choose(self, group: SharedGroup, message: Message) -> Subscription | None:
-        connected: Subscription | None = None
-        first: Subscription | None = None
         size = message.size()
-        for _ in range(len(group.members)):
+        for _ in range(min(len(group.connected), TRIES)):
             member = group.next_member()
-            if member is None:
-                return None
+            assert member is not None
             session = cast(Session, member.session)
             outbox = session.outbox
-            if outbox is not None:
-                qos = message.qos if message.qos < member.qos else member.qos
-                if outbox.has_room(size) and (qos == 0 or (session.quota > 0 and not session.pending)):
-                    return member
-                if connected is None:
-                    connected = member
-            elif first is None:
-                first = member
-        return connected if connected is not None else first
+            qos = message.qos if message.qos < member.qos else member.qos
+            if (
+                outbox is not None
+                and outbox.has_room(size)
+                and (qos == 0 or (session.quota > 0 and not session.pending))
+            ):
+                return member
+        # Nobody is there, or nobody has room: whose turn comes after those takes it, and so each of them in turn.
+        return group.next_member()

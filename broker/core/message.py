@@ -19,6 +19,17 @@ from broker.core.wire import string, varint
 OVERHEAD: Final = 64
 """Bytes that a queued message is counted with beyond its topic, payload and properties."""
 
+IDENTIFIER_PREFIX: Final = bytes((SUBSCRIPTION_IDENTIFIER,))
+
+LONGEST_EXPIRY: Final = 0xFFFFFFFF
+"""The largest Message Expiry Interval, in seconds (section 3.3.2.3.3)."""
+
+LONGEST_REMAINING: Final = 268_435_455
+"""The largest Remaining Length (section 2.1.4)."""
+
+NEAR_LONGEST: Final = 268_000_000
+"""Message size from which on it must be worked out whether a frame can hold it."""
+
 # States of a Delivery.
 QUEUED: Final = 0
 """Waiting in the session, without a packet identifier."""
@@ -87,15 +98,25 @@ class Message(Retainable):
         """Bytes that this message counts for in a queue; the same number for as long as it lives."""
         return self._size
 
+    def sharable(self) -> bool:
+        """True when all receivers of a version can share a frame: nothing in it counts down, and it fits a packet."""
+        return self.expires_at == 0.0 and self._size < NEAR_LONGEST
+
     def remaining_expiry(self, now: float) -> int:
-        """Seconds left of the message expiry interval, rounded up; -1: does not expire; 0: expired."""
+        """Seconds left of the message expiry interval, rounded up [MQTT-3.3.2-6]; -1: does not expire; 0: expired."""
         if self.expires_at == 0.0:
             return -1
         left = self.expires_at - now
         if left <= 0.0:
             return 0
-        whole = int(left)
-        return whole if whole == left else whole + 1
+        # A microsecond more is an error of floating point and no second: it must not grow on its way.
+        return min(int(left + 0.999999), LONGEST_EXPIRY)
+
+    def bare(self) -> Message:
+        """The message without the wire forms that its fanout made: what is worth keeping for long."""
+        return Message(
+            self.topic, self.payload(), self.qos, self.retain, self.properties, self.expires_at, self.publisher
+        )
 
     def qos0_frame(self, v5: bool) -> bytes:
         """The QoS 0 frame without retain flag for one version, made once. Not for v5 when the message expires.
@@ -159,27 +180,45 @@ class Message(Retainable):
         if qos > 0:
             parts.append(bytes((packet_id >> 8, packet_id & 0xFF)))
         if v5:
-            section = self.properties
-            if expiry >= 0:
-                section = bytes((MESSAGE_EXPIRY_INTERVAL,)) + expiry.to_bytes(4, "big") + section
+            section: list[bytes] = []
             if alias > 0:
-                section = b"\x23" + alias.to_bytes(2, "big") + section
+                section.append(b"\x23" + alias.to_bytes(2, "big"))
+            if expiry >= 0:
+                section.append(bytes((MESSAGE_EXPIRY_INTERVAL,)) + expiry.to_bytes(4, "big"))
+            section.append(self.properties)
             for identifier in identifiers:
-                section += bytes((SUBSCRIPTION_IDENTIFIER,)) + varint(identifier)
-            parts.append(varint(len(section)))
-            parts.append(section)
+                section.append(IDENTIFIER_PREFIX)
+                section.append(varint(identifier))
+            joined = b"".join(section)
+            parts.append(varint(len(joined)))
+            parts.append(joined)
         parts.append(payload)
         size = 0
         for part in parts:
             size += len(part)
         return bytes((header,)) + varint(size) + b"".join(parts)
 
-    def frame_bound(self, v5: bool, identifiers: tuple[int, ...]) -> int:
-        """An upper bound of the size in bytes of any frame of this message towards one receiver."""
-        bound = 5 + 2 + len(self.topic) + 2 + len(self.payload())
+    def frame_size(self, v5: bool, qos: int, identifiers: tuple[int, ...], expires: bool, alias: bool) -> int:
+        """The exact size in bytes of a PUBLISH of this message; above `LARGEST_PACKET` where the protocol has none."""
+        # The topic and the payload; the topic's length, and a packet identifier.
+        size = self._size - len(self.properties) - OVERHEAD + 2 + (2 if qos > 0 else 0)
         if v5:
-            bound += 4 + len(self.properties) + 5 + 3 + 5 * len(identifiers)
-        return bound
+            section = len(self.properties) + (5 if expires else 0) + (3 if alias else 0)
+            for identifier in identifiers:
+                section += 1 + _varint_size(identifier)
+            size += section + _varint_size(section)
+        if size > LONGEST_REMAINING:
+            return LONGEST_REMAINING * 2
+        return 1 + _varint_size(size) + size
+
+
+def _varint_size(value: int) -> int:
+    """Bytes of a variable byte integer; 4 also where none can hold it."""
+    if value < 128:
+        return 1
+    if value < 16_384:
+        return 2
+    return 3 if value < 2_097_152 else 4
 
 
 class Delivery:

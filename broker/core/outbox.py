@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.core.counters import DISCONNECTED, DROP_CAUSES, EXPIRED, FULL_BYTES, FULL_MESSAGES, TOO_LARGE, Counters
-from broker.core.message import SENT, Delivery
+from broker.core.message import NEAR_LONGEST, SENT, Delivery
 
 ACCEPTED: Final = -1
 """Answer of `offer`; every other answer is a drop cause of `counters`."""
@@ -55,6 +55,9 @@ class Outbox:
         # The channel that this queue is for, and whatever the shell wants to find from here (its connection).
         self.peer: Peer | None = None
         self.owner: object | None = None
+        # Fill at which `counters.half_full` is told, once until the writer takes something.
+        self._message_mark = self.max_messages // 2
+        self._byte_mark = self.max_bytes // 2
         # The queue: whole frames, or deliveries whose frame is made when it is taken.
         self._queue: list[object] = []
         self._late = 0
@@ -97,6 +100,8 @@ class Outbox:
         self._queue.append(frame)
         self.messages += 1
         self.bytes += size
+        if self.messages > self._message_mark or self.bytes > self._byte_mark:
+            self._press()
         if not self._listed:
             self._listed = True
             self._wakeups.append(self)
@@ -127,17 +132,15 @@ class Outbox:
         return self.messages * 2 >= self.max_messages or self.bytes * 2 >= self.max_bytes
 
     def too_large(self, delivery: Delivery) -> bool:
-        """True when the peer's Maximum Packet Size forbids this message [MQTT-3.1.2-24]."""
-        return self.max_packet < LARGEST_PACKET and self._too_large(delivery)
-
-    def _too_large(self, delivery: Delivery) -> bool:
+        """True when the peer's Maximum Packet Size, or the protocol's, forbids this message [MQTT-3.1.2-24]."""
         message = delivery.message
-        if message.frame_bound(self.v5, delivery.identifiers) <= self.max_packet:
+        if self.max_packet >= LARGEST_PACKET and message.size() < NEAR_LONGEST:
             return False
-        expiry = 0 if message.expires_at != 0.0 else -1
-        alias = 1 if self.max_aliases > 0 else 0
-        frame = message.frame(self.v5, delivery.qos, False, False, 1, delivery.identifiers, expiry, alias, True)
-        return len(frame) > self.max_packet
+        expires = message.expires_at != 0.0
+        return (
+            message.frame_size(self.v5, delivery.qos, delivery.identifiers, expires, self.max_aliases > 0)
+            > self.max_packet
+        )
 
     def push(self, delivery: Delivery) -> None:
         """Queue a delivery for which `has_room` was true. With QoS 1 and 2 it is in flight in its session."""
@@ -154,9 +157,17 @@ class Outbox:
         self._late += 1
         self.messages += 1
         self.bytes += delivery.message.size()
+        if self.messages > self._message_mark or self.bytes > self._byte_mark:
+            self._press()
         if not self._listed:
             self._listed = True
             self._wakeups.append(self)
+
+    def _press(self) -> None:
+        """Tell whoever routes that the writer should have a turn. Once, so that one who does not read slows nobody."""
+        self._counters.half_full += 1
+        self._message_mark = UNLIMITED
+        self._byte_mark = UNLIMITED
 
     # -- what the channel does -----------------------------------------------------------------------------------------
 
@@ -202,6 +213,8 @@ class Outbox:
     def take_batch(self, max_bytes: int, now: float) -> list[bytes]:
         """Frames to write, in order: all that waits, or about `max_bytes` of it. Empty only when nothing waits."""
         queue = self._queue
+        self._message_mark = self.max_messages // 2
+        self._byte_mark = self.max_bytes // 2
         if self._late == 0 and self.bytes + self.control_bytes <= max_bytes:
             if self.messages > self.high_water:
                 self.high_water = self.messages

@@ -39,7 +39,8 @@ def restore(router: Router, saved: Saved, now: float) -> None:
     messages: dict[MessageRecord, Message] = {}
     # Before the sessions: an interrupted stream of retained messages begins again, over the whole tree.
     for kept in saved.retained:
-        _retain(router, _message(kept, messages, now))
+        message = _message(kept, messages, now)
+        router.put_retained(message.topic.decode(), message)
     for record in saved.sessions:
         _session(router, record, messages, now)
 
@@ -61,14 +62,6 @@ def _message(record: MessageRecord, messages: dict[MessageRecord, Message], now:
 def _time(remaining: float, now: float) -> float:
     """A point of the monotonic clock. What is past is due now: the clock may not reach back that far."""
     return now + remaining if remaining > 0.0 else now
-
-
-def _retain(router: Router, message: Message) -> None:
-    topic = message.topic.decode()
-    router.retained.set(topic, message)
-    router.retained_bytes += message.size()
-    if message.expires_at != 0.0:
-        router.deadlines.set(topic, message.expires_at)
 
 
 def _session(router: Router, record: SessionRecord, messages: dict[MessageRecord, Message], now: float) -> None:

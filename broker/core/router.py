@@ -7,7 +7,8 @@ Promises:
 - A will is published once on every end of a connection but DISCONNECT 0x00, after its delay, and not when the client
   is back before [MQTT-3.1.2-8] [MQTT-3.1.3-9].
 - A session is gone when its expiry interval has passed [MQTT-4.1.0-2].
-- Retained messages are bounded in number and bytes; one that does not fit is delivered, counted, and not kept.
+- Retained messages are bounded in number and bytes, the levels of their topics counted with them; one that does not
+  fit is delivered, counted, and not kept. The broker's own (`$SYS`) take no room from the clients' and need none.
 
 Refuses: packets and bytes (channel), packet identifiers and windows (session), clocks (callers pass `now`).
 """
@@ -28,7 +29,7 @@ from broker.core.limits import Limits
 from broker.core.message import Delivery, Message
 from broker.core.outbox import Outbox
 from broker.core.packets import SubscriptionRequest, Will
-from broker.core.retained import RetainedTree
+from broker.core.retained import NODE_BYTES, RetainedTree
 from broker.core.session import NEVER, Session, identifiers
 from broker.core.subscription import SharedGroup, Subscription
 
@@ -42,7 +43,9 @@ class Router(Forwarder):
         self.counters = Counters()
         self.fanout = FanoutState()
         self.retained = RetainedTree()
+        # What counts against the limits: all but the broker's own, and of those the number.
         self.retained_bytes = 0
+        self.system_retained = 0
         self.sessions: dict[str, Session] = {}
         self.deadlines = Deadlines()
         self.subscription_count = 0
@@ -75,35 +78,67 @@ class Router(Forwarder):
         False, and counted, when the limits of retained messages are reached. [MQTT-3.3.1-5] [MQTT-3.3.1-6]
         """
         topic = message.topic.decode()
-        old = self.retained.get(topic)
-        old_size = cast(Message, old).size() if old is not None else 0
+        old = cast("Message | None", self.retained.get(topic))
         empty = len(message.payload()) == 0  # never kept itself [MQTT-3.3.1-7]
-        limits = self.limits
         kept = self.journal is not None and not message.topic.startswith(SYSTEM_TOPICS)
-        full = (old is None and 0 < limits.max_retained_messages <= len(self.retained)) or (
-            0 < limits.max_retained_bytes < self.retained_bytes - old_size + message.size()
-        )
-        if empty or full:
+        if empty or not self._has_room(topic, message, old):
             # The old one goes in any case: it is not what the topic says any more [MQTT3-3.3.1-7].
             if old is not None:
-                self.retained.remove(topic)
-                self.retained_bytes -= old_size
-                self.deadlines.cancel(topic)
+                self._clear_retained(topic, old)
                 if kept and self.journal is not None:
                     self.journal.retained_cleared(topic)
             if empty:
                 return True
             self.counters.retained_refused += 1
             return False
-        self.retained.set(topic, message)  # whatever its QoS
-        self.retained_bytes += message.size() - old_size
+        message = message.bare()
+        self.put_retained(topic, message)  # whatever its QoS
+        if kept and self.journal is not None:
+            self.journal.retained_set(message)
+        return True
+
+    def _has_room(self, topic: str, message: Message, old: Message | None) -> bool:
+        """Whether the limits leave room for a retained message in place of `old`."""
+        if _is_system(message.topic):
+            return True
+        limits = self.limits
+        if old is None and 0 < limits.max_retained_messages <= len(self.retained) - self.system_retained:
+            return False
+        if limits.max_retained_bytes == 0:
+            return True
+        size = self.retained_bytes + message.size()
+        if old is not None:
+            size -= old.size()
+        else:
+            size += self.retained.missing(topic) * NODE_BYTES
+        return size <= limits.max_retained_bytes
+
+    def put_retained(self, topic: str, message: Message) -> None:
+        """Make a message the retained one of its topic and count it, whatever the limits say. No journal is told."""
+        tree = self.retained
+        levels = tree.node_count
+        old = cast("Message | None", tree.set(topic, message))
+        if not _is_system(message.topic):
+            self.retained_bytes += message.size() + (tree.node_count - levels) * NODE_BYTES
+            if old is not None:
+                self.retained_bytes -= old.size()
+        elif old is None:
+            self.system_retained += 1
         if message.expires_at != 0.0:
             self.deadlines.set(topic, message.expires_at)
         elif old is not None:
             self.deadlines.cancel(topic)
-        if kept and self.journal is not None:
-            self.journal.retained_set(message)
-        return True
+
+    def _clear_retained(self, topic: str, message: Message) -> None:
+        """Take a topic's retained message away, with all that was counted for it."""
+        tree = self.retained
+        levels = tree.node_count
+        tree.remove(topic)
+        if _is_system(message.topic):
+            self.system_retained -= 1
+        else:
+            self.retained_bytes -= message.size() + (levels - tree.node_count) * NODE_BYTES
+        self.deadlines.cancel(topic)
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
 
@@ -122,7 +157,10 @@ class Router(Forwarder):
             self.subscription_count += 1
             entry = self.trie.find(topic_filter)
             if entry is None:
-                entry = self.cache.insert(topic_filter)
+                cache = self.cache
+                before = cache.walked + cache.extended
+                entry = cache.insert(topic_filter)
+                self.work += cache.walked + cache.extended - before
             entry.add(subscription, group_name)
             session.subscriptions[name] = subscription
         # Replaced in place: it keeps its turn in a share group, and a running stream of retained messages goes on.
@@ -153,6 +191,7 @@ class Router(Forwarder):
         subscription = session.subscriptions.pop(name, None)
         if subscription is None:
             return False
+        session.stop_stream(name)
         self._drop_subscription(subscription)
         if session.journal is not None:
             session.journal.unsubscribed(session.client_id, name)
@@ -270,14 +309,13 @@ class Router(Forwarder):
 
         Where there is none it stays: the client may come back for it (section 4.8.2).
         """
+        if session.shared == 0:
+            return
         groups: set[SharedGroup] = set()
         for subscription in session.subscriptions.values():
             group = subscription.group
-            if group is not None:
-                for member in group.members:
-                    if cast(Session, member.session).outbox is not None:
-                        groups.add(group)
-                        break
+            if group is not None and group.connected:
+                groups.add(group)
         if groups:
             self._hand_on(session.take_shared(groups))
 
@@ -307,7 +345,7 @@ class Router(Forwarder):
         for subscription in session.subscriptions.values():
             group = subscription.group
             self._drop_subscription(subscription)
-            if group is not None and group.members:
+            if group is not None and group.size > 0:
                 left.add(group)
         session.subscriptions = {}
         if left:
@@ -352,8 +390,7 @@ class Router(Forwarder):
     def _retained_due(self, topic: str, now: float) -> None:
         message = self.retained.get(topic)
         if isinstance(message, Message) and 0.0 < message.expires_at <= now:
-            self.retained.remove(topic)
-            self.retained_bytes -= message.size()
+            self._clear_retained(topic, message)
             if self.journal is not None:
                 self.journal.retained_cleared(topic)
 
@@ -365,6 +402,11 @@ class Router(Forwarder):
             self.end_session(session, now)
         else:
             self.schedule(session)
+
+
+def _is_system(topic: bytes) -> bool:
+    """Whether a topic is the broker's own. The parent counts among them, so that no level is shared with a client's."""
+    return topic.startswith(SYSTEM_TOPICS) or topic == SYSTEM_TOPICS[:-1]
 
 
 def will_message(will: Will, client_id: str, now: float) -> Message:

@@ -45,6 +45,9 @@ NEVER: Final = 0xFFFFFFFF
 STREAM_STEP: Final = 256
 """Retained messages queued at most in one go, so that one subscriber to all of them does not hold up the loop."""
 
+EMPTY_TAKE: Final = 32
+"""What a look at the retained tree that found nothing counts for in that step: it goes over up to 256 topics."""
+
 HEADROOM: Final = 16
 """Bytes of a frame beyond `Message.size()`: fixed header, packet identifier, expiry."""
 
@@ -98,8 +101,9 @@ class Session(Subscriber):
         self.pending_bytes = 0
         # QoS 0 among them (kept while offline): live ones of the same topic queue up behind [MQTT-4.6.0-5].
         self._pending_qos0 = 0
+        self._pressed = False
         self._resend: deque[Delivery] | None = None
-        self.streams: list[RetainedStream] | None = None
+        self.streams: dict[str, RetainedStream] | None = None
         self._next_id = 0
         # From the client: QoS 2 publishes that wait for PUBREL.
         self.inbound: set[int] | None = None
@@ -196,11 +200,14 @@ class Session(Subscriber):
                 if not self.queue_qos0:
                     return self._drop(DISCONNECTED)
             elif self._pending_qos0 == 0:
-                if not retain and not identifiers and self.plain and message.expires_at == 0.0:
+                if not retain and not identifiers and self.plain and message.sharable():
                     return outbox.offer(message.qos0_frame(self.v5))
                 return outbox.offer_late(Delivery(message, 0, retain, identifiers, group))
         delivery = Delivery(message, qos, retain, identifiers, group)
         # Past the queue only when nothing waits there: every topic is an ordered one [MQTT-4.6.0-6] [MQTT3-4.6.0-6].
+        if outbox is not None and message.size() + HEADROOM > outbox.max_bytes:
+            # It will never fit, however long it waits.
+            return self._drop(FULL_BYTES)
         if outbox is not None and qos > 0 and self.quota > 0 and not self.pending and self._resend is None:
             if outbox.too_large(delivery):
                 return self._drop(TOO_LARGE)
@@ -223,6 +230,10 @@ class Session(Subscriber):
         if delivery.qos == 0:
             self._pending_qos0 += 1
             self.direct = False
+        if not self._pressed and self.outbox is not None and len(pending) * 2 > self.max_messages > 0:
+            # Once, until the client has worked most of it off: one that does not read slows nobody.
+            self._pressed = True
+            self._counters.backed_up += 1
         if self.journal is not None:
             self.journal.queued(self.client_id, delivery)
         return ACCEPTED
@@ -331,29 +342,29 @@ class Session(Subscriber):
             if self.journal is not None and delivery.state == QUEUED:
                 # Dropped, or of QoS 0 and gone.
                 self.journal.finished(self.client_id, delivery)
+        if self._pressed and (not pending or len(pending) * 4 < self.max_messages):
+            self._pressed = False
         return self.streams is not None and self._pump_streams(self.streams, outbox, now)
 
-    def _pump_streams(self, streams: list[RetainedStream], outbox: Outbox, now: float) -> bool:
+    def _pump_streams(self, streams: dict[str, RetainedStream], outbox: Outbox, now: float) -> bool:
         """Queue retained messages at the receiver's pace: none is dropped, they wait until there is room."""
         left = STREAM_STEP
         while streams:
-            stream = streams[0]
-            subscription = stream.subscription
-            if self.subscriptions.get(subscription.topic_filter) is not subscription:
-                # Unsubscribed or replaced meanwhile.
-                streams.pop(0)
-                continue
-            if left == 0:
+            if left <= 0:
                 return True
             left -= 1
+            stream = next(iter(streams.values()))
+            subscription = stream.subscription
             node = stream.ahead
             if node is None:
                 if outbox.half_full():
                     return False
                 nodes = stream.cursor.take(1)
                 if not nodes:
+                    # It may have looked at hundreds of topics for nothing.
+                    left -= EMPTY_TAKE
                     if stream.cursor.done:
-                        streams.pop(0)
+                        del streams[subscription.topic_filter]
                         if self.journal is not None:
                             self.journal.streamed(self.client_id, subscription.topic_filter)
                     continue
@@ -389,21 +400,20 @@ class Session(Subscriber):
 
     def start_stream(self, subscription: Subscription, cursor: RetainedCursor) -> None:
         """Begin to stream the retained messages that `cursor` finds, in place of a stream that still runs."""
-        streams: list[RetainedStream] = []
-        if self.streams is not None:
-            for stream in self.streams:
-                if stream.subscription is not subscription:
-                    streams.append(stream)
-        streams.append(RetainedStream(subscription, cursor))
-        self.streams = streams
+        if self.streams is None:
+            self.streams = {}
+        self.streams[subscription.topic_filter] = RetainedStream(subscription, cursor)
+        if self.outbox is not None:
+            self.outbox.nudge()
+
+    def stop_stream(self, topic_filter: str) -> None:
+        """The subscription is gone: so are the retained messages that it still waited for."""
+        if self.streams is not None and self.streams.pop(topic_filter, None) is not None and not self.streams:
+            self.streams = None
 
     def is_streaming(self, subscription: Subscription) -> bool:
         """True while retained messages are on their way because of this subscription."""
-        if self.streams is not None:
-            for stream in self.streams:
-                if stream.subscription is subscription:
-                    return True
-        return False
+        return self.streams is not None and subscription.topic_filter in self.streams
 
     # -- acknowledgements from the client ------------------------------------------------------------------------------
 

@@ -1,16 +1,20 @@
 """What hangs at a topic filter: its subscriptions and its share groups.
 
 Owns three records that know each other: a `FilterEntry` (one topic filter of the trie), its `Subscription`s, and its
-`SharedGroup`s. The trie finds entries; sessions hold subscriptions; the router reads both.
+`SharedGroup`s; and `Changes`, the count of what happened to all of them. The trie finds entries; sessions hold
+subscriptions; the router reads both.
 
 Promises:
 - `add` and `discard` cost the same however many subscribers share the filter: each subscription knows its slot in
   the list it stands in, and leaves by having the last one take its place. The order of subscribers is therefore
   arbitrary.
+- The members of a share group that are connected stand apart from those that are away. One that comes or goes moves
+  from the one list to the other as cheaply, so that nobody who looks for a receiver ever walks over the absent.
 - An entry that left the trie is retired and takes nobody any more: a subscription that would never get a message is
   an error at once.
 - `FilterEntry.version` grows at each change of what the entry would deliver, and never goes back. What was computed
-  from an entry holds as long as the version does.
+  from an entry holds as long as the version does. `CHANGES.count` grows with every version of every entry: as long as
+  it stands still, no version needs to be looked at.
 - Memory: two million filters, most with one subscriber, are the case to build for. An entry with a single ordinary
   subscription points at it; lists and dicts appear with the second, or with the first share group.
 
@@ -26,8 +30,24 @@ if TYPE_CHECKING:
     from mypy_extensions import u8
 
 
+class Changes:
+    """How often any entry's version has grown."""
+
+    def __init__(self) -> None:
+        self.count: int = 0
+
+
+CHANGES: Final = Changes()
+"""One for the process. With several brokers in it each may look at its versions once more than it had to."""
+
+
 class Subscriber:
     """Base of whatever holds subscriptions (the session). It stands here so that this module needs no other."""
+
+    connected: bool = False
+    """Whether its shared subscriptions stand among the connected ones. See `SharedGroup.place`."""
+    shared: int = 0
+    """How many of its subscriptions are members of share groups."""
 
 
 class Subscription:
@@ -53,6 +73,7 @@ class Subscription:
         self.entry: FilterEntry | None = None
         self.group: SharedGroup | None = None
         self.slot: int = 0  # its index in the list it stands in
+        self.present = False  # whether that list is the one of a group's connected members
         self.identifier = identifier  # Subscription Identifier; 0 when there is none
         self.qos: u8 = qos
         self.retain_handling: u8 = retain_handling
@@ -66,22 +87,55 @@ class SharedGroup:
     def __init__(self, name: str, entry: FilterEntry) -> None:
         self.name = name
         self.entry = entry
-        self.members: list[Subscription] = []
+        # Both in no order. Read them; never change them.
+        self.connected: list[Subscription] = []
+        self.away: list[Subscription] = []
         self.cursor: int = 0
 
-    def next_member(self) -> Subscription | None:
-        """Whose turn it is, in rotation; None for an empty group.
+    @property
+    def size(self) -> int:
+        """How many members there are."""
+        return len(self.connected) + len(self.away)
 
-        The router passes over members that cannot take a message now by asking again, at most `len(members)` times.
+    @property
+    def members(self) -> list[Subscription]:
+        """All of them, the connected ones first: a copy, for those who are in no hurry."""
+        return [*self.connected, *self.away]
+
+    def next_member(self) -> Subscription | None:
+        """Whose turn it is, in rotation: among those who are connected, or, with nobody there, among the others.
+
+        None for an empty group. The router passes over a member that cannot take a message now by asking again.
         """
-        count = len(self.members)
+        turns = self.connected if self.connected else self.away
+        count = len(turns)
         if count == 0:
             return None
         at = self.cursor
         if at >= count:
             at = 0
         self.cursor = at + 1
-        return self.members[at]
+        return turns[at]
+
+    def add(self, member: Subscription) -> None:
+        """Take in a member; `FilterEntry.add` is who calls this."""
+        member.present = member.session.connected
+        turns = self.connected if member.present else self.away
+        member.slot = len(turns)
+        turns.append(member)
+
+    def discard(self, member: Subscription) -> None:
+        """Let a member go; `FilterEntry.discard` is who calls this."""
+        _take_out(self.connected if member.present else self.away, member)
+
+    def place(self, member: Subscription) -> None:
+        """Its session came or went (`Subscriber.connected`): move the member to where it belongs now.
+
+        Cost: independent of how many there are. No version grows: whoever keeps a group asks it for a member each time.
+        """
+        if member.present != member.session.connected:
+            self.discard(member)
+            self.add(member)
 
 
 class Crowd:
@@ -149,7 +203,7 @@ class FilterEntry:
         if isinstance(held, Crowd):
             count = len(held.subscriptions)
             for group in held.groups.values():
-                count += len(group.members)
+                count += group.size
             return count
         return 0
 
@@ -173,8 +227,8 @@ class FilterEntry:
                 group = SharedGroup(group_name, self)
                 crowd.groups[group_name] = group
             subscription.group = group
-            subscription.slot = len(group.members)
-            group.members.append(subscription)
+            group.add(subscription)
+            subscription.session.shared += 1
         elif held is None:
             subscription.slot = 0
             self._held = subscription
@@ -183,7 +237,7 @@ class FilterEntry:
             subscription.slot = len(crowd.subscriptions)
             crowd.subscriptions.append(subscription)
         subscription.entry = self
-        self.version += 1
+        self.touch()
 
     def discard(self, subscription: Subscription) -> bool:
         """Take a subscription away; False when it does not hang here. Cost: independent of how many are here."""
@@ -192,8 +246,9 @@ class FilterEntry:
         held = self._held
         group = subscription.group
         if group is not None:
-            _take_out(group.members, subscription)
-            if not group.members and isinstance(held, Crowd):
+            group.discard(subscription)
+            subscription.session.shared -= 1
+            if group.size == 0 and isinstance(held, Crowd):
                 del held.groups[group.name]
         elif isinstance(held, Crowd):
             _take_out(held.subscriptions, subscription)
@@ -203,12 +258,13 @@ class FilterEntry:
             self._held = None
         subscription.entry = None
         subscription.group = None
-        self.version += 1
+        self.touch()
         return True
 
     def touch(self) -> None:
         """Say that a subscription's options changed in place, so that nothing computed before is used again."""
         self.version += 1
+        CHANGES.count += 1
 
     @property
     def retired(self) -> bool:

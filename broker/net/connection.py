@@ -26,6 +26,7 @@ from broker.core.causes import (
     CLIENT_DISCONNECT_WITH_WILL,
     CONNECT_TIMEOUT,
     CONNECTION_LOST,
+    INTERNAL_ERROR,
     KEEP_ALIVE,
     STALLED,
     WRITE_FAILED,
@@ -44,6 +45,21 @@ WRITE_HIGH: Final = 65_536
 
 GRACE: Final = 1.5
 """A client may be silent for this many keep alive times, section 3.1.2.10 [MQTT-3.1.2-22]."""
+
+PROBE_AFTER: Final = 60
+"""Seconds of silence after which TCP asks whether the peer is still there."""
+
+PROBE_EVERY: Final = 20
+"""Seconds between two such probes."""
+
+PROBES: Final = 3
+"""Unanswered probes after which the system gives a connection up."""
+
+LONGEST_USER_TIMEOUT: Final = 2_000_000_000
+"""Milliseconds that fit the option."""
+
+STALL: Final = 0.005
+"""Seconds that a publisher is held up when a subscriber's session has become half full, once for each time."""
 
 STALL_LOOKS: Final = 4
 """How often within `stall_timeout` a waiting writer's progress is looked at."""
@@ -66,6 +82,7 @@ class Connection(asyncio.Protocol):
         self._something: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._paused_reading = False
+        self._going_on = False
         self._progress = -1
         self._progress_at = 0.0
         self._closing_at = 0.0
@@ -81,8 +98,7 @@ class Connection(asyncio.Protocol):
         self.address = _address(transport)
         settings = server.settings
         self.transport.set_write_buffer_limits(high=WRITE_HIGH)
-        if settings.runtime.tcp_nodelay:
-            _no_delay(transport)
+        _tune(transport, settings.runtime.tcp_nodelay, settings.queue.stall_timeout)
         router = server.router
         self.outbox = Outbox(
             router.fanout.touched, router.counters, settings.queue.live_messages, settings.queue.live_bytes
@@ -93,22 +109,62 @@ class Connection(asyncio.Protocol):
         router.counters.connections += 1
         server.joined(self)
         self.writer = server.loop.create_task(self._write())
+        self.writer.add_done_callback(self._writer_ended)
         server.wheel.add(self, self.opened_at + settings.limits.connect_timeout)
 
     def data_received(self, data: bytes) -> None:
         """A read came in."""
-        channel = self.channel
         if self._closing_at:
             return
-        server = self.server
-        channel.receive(data, server.loop.time())
+        try:
+            self.channel.receive(data, self.server.loop.time())
+        except Exception as error:
+            self._broke(error)
+            return
+        self._after_turn()
+
+    def _after_turn(self) -> None:
+        """After each turn of the channel: tell others, and see whether and when it goes on."""
+        channel = self.channel
         if channel.accepted is not self._opened:
             self._open()
-        server.after_batch()
+        self.server.after_batch()
         if channel.close_cause:
             self._finish()
-        elif channel.waiting or self.outbox.congested:
+        elif channel.unfinished or channel.waiting or self.outbox.congested:
             self._pause_reading()
+            self._go_on_soon()
+
+    def _go_on_soon(self) -> None:
+        """The rest of a read has its turn after the writers and the other connections, when nothing else is in its way.
+
+        What is in its way is either the gate, which calls `admitted`, or the writer, which calls `_resume_reading`.
+        """
+        channel = self.channel
+        blocked = channel.waiting or self.outbox.congested or channel.throttled
+        if channel.unfinished and not blocked and not self._going_on:
+            self._going_on = True
+            if channel.hurried:
+                self.server.loop.call_later(STALL, self._go_on)
+            else:
+                self.server.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._going_on = False
+        if self._closing_at or self._lost or self.channel.waiting:
+            return
+        try:
+            self.channel.go_on(self.server.loop.time())
+        except Exception as error:
+            self._broke(error)
+            return
+        self._after_turn()
+        self._resume_reading()
+
+    def _broke(self, error: Exception) -> None:
+        """A fault of ours: this connection ends, the others go on, and the log has the place."""
+        self.server.log.error("internal error", address=self.address, client_id=self.channel.client_id, exc_info=error)
+        self.abort(INTERNAL_ERROR)
 
     def eof_received(self) -> bool:
         """The peer will send no more: the same as a lost connection, in MQTT."""
@@ -117,6 +173,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
         self._lost = True
+        self.server.wheel.remove(self)
         cause = WRITE_FAILED if isinstance(exc, BrokenPipeError) else CONNECTION_LOST
         self.channel.lost(cause, self.server.loop.time())
         self.server.left(self)
@@ -141,6 +198,12 @@ class Connection(asyncio.Protocol):
         self._drained = None
         if drained is not None and not drained.done():
             drained.set_result(None)
+
+    def _writer_ended(self, writer: asyncio.Task[None]) -> None:
+        if not writer.cancelled():
+            error = writer.exception()
+            if isinstance(error, Exception):
+                self._broke(error)
 
     # -- the writer ----------------------------------------------------------------------------------------------------
 
@@ -310,13 +373,8 @@ class Connection(asyncio.Protocol):
         if self._lost or self._closing_at:
             return
         self.channel.admitted(reason_code, self.server.loop.time())
-        if self.channel.accepted is not self._opened:
-            self._open()
-        self.server.after_batch()
-        if self.channel.close_cause:
-            self._finish()
-        else:
-            self._resume_reading()
+        self._after_turn()
+        self._resume_reading()
 
     def _open(self) -> None:
         self._opened = True
@@ -333,7 +391,8 @@ class Connection(asyncio.Protocol):
     def _resume_reading(self) -> None:
         if not self._paused_reading or self.transport.is_closing():
             return
-        if self.channel.waiting or self.outbox.congested:
+        if self.channel.waiting or self.outbox.congested or self.channel.unfinished:
+            self._go_on_soon()
             return
         self._paused_reading = False
         self.channel.last_received = self.server.loop.time()
@@ -350,10 +409,26 @@ def _address(transport: asyncio.BaseTransport) -> str:
     return str(peer) if peer else "unknown"
 
 
-def _no_delay(transport: asyncio.BaseTransport) -> None:
+def _tune(transport: asyncio.BaseTransport, no_delay: bool, stall_timeout: float) -> None:
+    """Have the system look after a peer that says nothing: it may be gone without a word.
+
+    MQTT alone does not notice when keep alive is off, nor when little enough waits that no write ever stalls.
+    """
     sock = transport.get_extra_info("socket")
-    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    if no_delay:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", PROBE_AFTER),
+        ("TCP_KEEPINTVL", PROBE_EVERY),
+        ("TCP_KEEPCNT", PROBES),
+        ("TCP_USER_TIMEOUT", max(1, min(int(stall_timeout * 1000), LONGEST_USER_TIMEOUT))),
+    ):
+        option = getattr(socket, name, None)
+        if option is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _unsent(transport: asyncio.BaseTransport) -> int:

@@ -122,15 +122,36 @@ class Link:
             self.client.judge.from_server(self._tap_down.packet(), size)
 
     def to_channel(self, count: int = ANY_SIZE) -> bool:
-        """Up to `count` bytes reach the broker, in reads of the network's pace. False when there were none."""
-        if self.cut or not self.up:
+        """Up to `count` bytes reach the broker, in reads of the network's pace. False when there were none.
+
+        As in the shell, nothing is read while the channel has not finished with what it got; the rest stays put.
+        """
+        if self.cut or not self.up or self._busy():
             return False
         moving = bytes(self.up[:count])
         del self.up[:count]
-        if not self._broken:
-            self._listen(moving)
+        at = 0
         for read in _reads(moving, self.network.pace):
+            at += len(read)
+            if not self._broken:
+                self._listen(read)
             self.channel.receive(read, self.network.now)
+            if self._busy():
+                break
+        self.up[:0] = moving[at:]
+        return True
+
+    def _busy(self) -> bool:
+        return self.channel.waiting or self.channel.unfinished
+
+    def go_on(self) -> bool:
+        """The channel's next turn, when the last one ended early for the sake of others. False when there is none."""
+        channel = self.channel
+        if self.cut or channel.close_cause or not channel.unfinished:
+            return False
+        if channel.waiting or channel.throttled or self.outbox.congested:
+            return False
+        channel.go_on(self.network.now)
         return True
 
     def _listen(self, data: bytes) -> None:
@@ -198,6 +219,7 @@ class Network:
         while moved:
             moved = self.wake()
             for link in self.links:
+                moved = link.go_on() or moved
                 moved = link.to_channel() or moved
             moved = self.wake() or moved
             for link in self.links:

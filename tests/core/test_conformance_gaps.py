@@ -10,6 +10,7 @@ from __future__ import annotations
 import pytest
 
 from broker.core.packets import V5, V311, Connack, Disconnect, Will
+from broker.core.retained import NODE_BYTES
 from tests.core.harness import Network, limits
 
 SMALLEST_CONNACK = 5
@@ -73,7 +74,7 @@ def test_retained_message_that_does_not_fit(version: int, qos: int) -> None:
 
     [MQTT3-3.3.1-7] [MQTT-3.3.1-5]
     """
-    network = Network(limits(max_retained_bytes=400))
+    network = Network(limits(max_retained_bytes=400 + 2 * NODE_BYTES))
     publisher = network.client("p", version)
     publisher.publish("t", b"old", retain=True)
     publisher.publish("other", b"kept", retain=True)

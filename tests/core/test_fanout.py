@@ -11,6 +11,7 @@ from broker.core.outbox import Outbox
 from broker.core.packets import Will
 from broker.core.router import Router
 from broker.core.session import Session
+from broker.core.subscription import Subscription
 from tests.core.harness import Network, limits
 
 
@@ -131,6 +132,27 @@ class TestMembership:
         assert network.router.fanout.peers == {}
         network.client("c", user_name="u")
         assert [session.client_id for session in network.router.fanout.peers] == ["c"]
+
+    def test_shared_subscriptions_follow(self) -> None:
+        """Members of share groups stand among the connected or the others, as their clients come and go."""
+        network = Network()
+        client = network.client("c", expiry=100)
+        client.subscribe("$share/g/t", "$share/h/t", "t")
+        entry = network.router.trie.find("t")
+        assert entry is not None
+        shared = [client.session.subscriptions[f"$share/{name}/t"] for name in "gh"]
+        seen = []
+        for _ in range(2):
+            seen += [([*group.connected], [*group.away]) for group in entry.groups.values()]
+            client.cut()
+            network.settle()
+            seen += [([*group.connected], [*group.away]) for group in entry.groups.values()]
+            client.connect(clean=False, expiry=100)
+        there: list[tuple[list[Subscription], list[Subscription]]] = [([one], []) for one in shared]
+        gone: list[tuple[list[Subscription], list[Subscription]]] = [([], [one]) for one in shared]
+        assert seen == [*there, *gone] * 2
+        client.connect(clean=True)
+        assert network.router.trie.find("t") is None
 
     def test_wills_of_those_who_leave_together(self) -> None:
         """The will of one is offered to those still connected when it is their turn, and to no outbox that is gone."""

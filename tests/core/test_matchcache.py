@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core.matchcache import LONGEST_TOPIC, MatchCache, Route
+from broker.core.matchcache import EXTEND_MOST, LONGEST_TOPIC, NODE_WEIGHT, WALK_MOST, MatchCache, Route
 from broker.core.subscription import Subscriber, Subscription
 from broker.core.trie import NodeTrie
 from tests.core import naive
@@ -17,6 +17,11 @@ from tests.core import naive
 
 def make(size: int = 1000, weight: int = 1_000_000) -> MatchCache:
     return MatchCache(NodeTrie(), size, weight)
+
+
+def levels(*topics: str) -> int:
+    """How many levels a tree of these topics has."""
+    return len({tuple(topic.split("/")[: n + 1]) for topic in topics for n in range(topic.count("/") + 1)})
 
 
 def names(route: Route) -> list[str]:
@@ -92,6 +97,21 @@ def test_subscribers_that_come_and_go_change_no_route() -> None:
     assert cache.extended == 0
 
 
+def test_versions_are_summed_up_only_after_a_change() -> None:
+    """What a route of thousands of filters costs while nobody subscribes: one comparison."""
+    cache = make()
+    entry = cache.insert("a")
+    other = cache.insert("b")
+    route = cache.route(b"a")
+    before = route.version()
+    entry.version += 7  # behind its back: without a change that was announced, nobody looks
+    assert route.version() == before
+    other.touch()
+    assert route.version() == before + 7
+    entry.touch()
+    assert route.version() == before + 8
+
+
 def test_a_route_keeps_the_plan() -> None:
     cache = make()
     entry = cache.insert("a/+")
@@ -127,7 +147,7 @@ def test_a_new_filter_is_added_where_it_matches_and_nowhere_else(
         assert route.entries == before[topic] + ([entry] if topic in changed else [])
         assert names(route) == naive.matching({*filters, new}, topic)
     assert cache.extended == len(changed)
-    assert cache.weight == sum(1 + len(route.entries) for route in routes.values())
+    assert cache.weight == sum(1 + len(route.entries) for route in routes.values()) + levels(*topics) * NODE_WEIGHT
 
 
 def test_a_plan_is_stale_as_soon_as_somebody_listens_at_the_new_filter() -> None:
@@ -177,7 +197,7 @@ def test_a_filter_that_comes_and_goes_piles_nothing_up(others: int, flapping: st
         versions.append(route.version())
         cache.remove(flapping)
         assert len(route.entries) == others + 1
-        assert cache.weight == 1 + len(route.entries)
+        assert cache.weight == 1 + len(route.entries) + 2 * NODE_WEIGHT
     assert versions == sorted(set(versions))
 
 
@@ -295,47 +315,137 @@ def test_a_full_change_of_topics_is_followed() -> None:
 
 
 def test_weight_of_entries_is_bounded() -> None:
-    """Each route weighs one, and one for each filter that it holds."""
-    cache = make(1000, weight=100)
+    """Each route weighs one, and one for each filter that it holds; each level of the tree of topics has its weight."""
+    most = 100 + (8 + 10) * NODE_WEIGHT
+    cache = make(1000, most)
     for n in range(9):
         cache.insert("+/" * n + "#")
     topic = "/".join("x" * 8)
     for n in range(50):
         cache.route(f"{topic}/{n}".encode())
-        assert cache.weight <= 100
+        assert cache.weight <= most
     assert len(cache) == 10
-    assert cache.weight == 100
-    cache.insert("x/#")  # each of the ten grows by one, so that one or two must go
-    assert cache.weight <= 100
+    assert cache.weight == most
+    cache.insert("x/#")  # each of the ten grows by one, so that one must go
+    assert cache.weight <= most
     assert len(cache) == 9
 
 
 def test_a_route_beyond_the_whole_weight_is_not_kept() -> None:
-    cache = make(1000, weight=5)
+    cache = make(1000, weight=5 + 5 * NODE_WEIGHT)
     for n in range(5):
         cache.insert("+/" * n + "#")
     cache.route(b"a")
     assert len(cache) == 1
     cache.route(b"a/b/c/d/e")
     assert cache.lookup(b"a/b/c/d/e") is None
-    assert cache.weight == 3
+    assert cache.weight == 3 + NODE_WEIGHT
 
 
 def test_plans_are_charged() -> None:
-    cache = make(1000, weight=100)
+    each = 1 + NODE_WEIGHT
+    most = NODE_WEIGHT + 40 * each
+    cache = make(1000, most)
     for n in range(20):
         cache.route(f"t/{n}".encode())
-    assert cache.weight == 20
+    assert cache.weight == NODE_WEIGHT + 20 * each
     heavy = cache.route(b"t/0")
-    cache.charge(heavy, 90)
-    assert heavy.weight == 91
-    assert cache.weight <= 100
+    cache.charge(heavy, 30 * each)
+    assert heavy.weight == 1 + 30 * each
+    assert cache.weight == most
     assert cache.lookup(b"t/0") is heavy
     assert len(cache) == 10
     cache.charge(heavy, 10)
-    assert cache.weight == 9 + 11
-    cache.charge(heavy, 100)
+    assert cache.weight == NODE_WEIGHT + 10 * each + 10
+    cache.charge(heavy, 40 * each)
     assert cache.lookup(b"t/0") is None
-    assert cache.weight == 9
+    assert cache.weight == NODE_WEIGHT + 9 * each
     cache.charge(heavy, 50)
-    assert cache.weight == 9
+    assert cache.weight == NODE_WEIGHT + 9 * each
+
+
+def test_a_route_that_was_forgotten_is_charged_nothing() -> None:
+    cache = make()
+    route = cache.route(b"t")
+    cache.clear()
+    cache.charge(route, 10)
+    assert (len(cache), cache.weight) == (0, 0)
+    other = cache.route(b"t")
+    cache.charge(route, 10)
+    assert cache.lookup(b"t") is other
+    assert cache.weight == 1 + NODE_WEIGHT
+
+
+def test_levels_of_topics_weigh() -> None:
+    """Deep topics that share nothing fill the cache long before there are as many as it takes of others."""
+    cache = make(1000, 1000 * (1 + NODE_WEIGHT))
+    depth = 100
+    for n in range(1000):
+        cache.route((f"{n}" + "/x" * (depth - 1)).encode())
+        assert cache.weight <= cache.max_weight
+    assert cache.weight == len(cache) * (1 + depth * NODE_WEIGHT)
+    assert len(cache) == 10
+    assert cache.evicted == 990
+    cache.clear()
+    for n in range(1000):
+        cache.route(f"{n}".encode())
+    assert len(cache) == 1000
+    assert cache.weight == cache.max_weight
+
+
+@given(st.lists(st.tuples(naive.topic_names, st.integers(0, 100)), max_size=40), st.integers(0, 400))
+def test_the_weight_is_what_is_held(asked: list[tuple[str, int]], most: int) -> None:
+    """Whatever comes and is charged: the weight is that of the routes and levels there are, and within its bound."""
+    cache = make(10, most)
+    held: dict[str, Route] = {}
+    for topic, references in asked:
+        held[topic] = cache.route(topic.encode())
+        cache.charge(held[topic], references)
+        kept = {name: route for name, route in held.items() if cache.lookup(name.encode()) is route}
+        assert len(kept) == len(cache)
+        assert cache.weight == sum(route.weight for route in kept.values()) + levels(*kept) * NODE_WEIGHT
+        assert cache.weight <= most
+    cache.clear()
+    assert cache.weight == 0
+
+
+# What one new filter may cost.
+
+
+@pytest.mark.parametrize("new", ["#", "+/+/#", "+/+/nothing/+", "device/+/+", "+" + "/x" * 100])
+def test_a_new_filter_costs_no_more_than_so_much(new: str) -> None:
+    """Counted in levels looked at and routes extended, with 5,000 topics remembered; afterwards, nothing is wrong."""
+    cache = make(10_000, 10_000_000)
+    tail = "/x" * 60
+    topics = [f"device/{n}/b" for n in range(2_500)] + [f"{n}{tail}" for n in range(2_500)]
+    cache.insert("device/#")
+    for topic in topics:
+        cache.store(topic.encode())
+    assert len(cache) == 5_000
+    for _ in range(20):
+        before = cache.walked, cache.extended
+        entry = cache.insert(new)
+        assert cache.walked - before[0] <= 2 * WALK_MOST
+        assert cache.extended - before[1] <= 2 * EXTEND_MOST
+        cache.remove(new)
+        assert entry.retired
+    assert cache.cleared == 1
+    cache.insert(new)
+    for topic in topics[::100]:
+        assert names(cache.route(topic.encode())) == naive.matching({"device/#", new}, topic)
+
+
+@pytest.mark.parametrize("count", [EXTEND_MOST - 1, EXTEND_MOST * 2])
+def test_what_was_forgotten_is_asked_for_again(count: int) -> None:
+    cache = make(5_000)
+    topics = [f"t/{n}" for n in range(count)]
+    routes = [cache.route(topic.encode()) for topic in topics]
+    entry = cache.insert("t/+")
+    assert cache.cleared == (count >= EXTEND_MOST)
+    assert len(cache) == (0 if cache.cleared else count)
+    for topic, route in zip(topics, routes, strict=True):
+        again = cache.route(topic.encode())
+        assert again.entries == [entry]
+        assert (again is route) is not cache.cleared
+    assert len(cache) == count
+    assert cache.weight == 2 * count + (count + 1) * NODE_WEIGHT

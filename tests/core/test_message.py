@@ -84,7 +84,7 @@ def test_any_frame(
     alias: int,
     payload: bytes,
 ) -> None:
-    """Whatever is asked for stands in the frame, and its size is below the bound [MQTT-3.3.1-1] [MQTT-3.3.4-4]."""
+    """Whatever is asked for stands in the frame, and its size is what was worked out before [MQTT-3.3.1-1] [MQTT-3.3.4-4]."""
     made = message(payload, FORWARD)
     frame = made.frame(v5, qos, retain, dup and qos > 0, packet_id, tuple(identifiers), expiry, alias, True)
     packet = read(frame, v5)
@@ -95,7 +95,17 @@ def test_any_frame(
         assert packet.subscription_ids == tuple(identifiers)
         assert (packet.message_expiry, packet.topic_alias) == (expiry, alias)
         assert packet.properties == FORWARD
-    assert len(frame) <= made.frame_bound(v5, tuple(identifiers))
+    assert len(frame) == made.frame_size(v5, qos, tuple(identifiers), expiry >= 0, alias > 0)
+
+
+@pytest.mark.parametrize("count", [1, 8_192])
+def test_any_number_of_identifiers(count: int) -> None:
+    """All of them are there, in order, behind what else there is [MQTT-3.3.4-3] [MQTT-3.3.4-4]."""
+    made = message(b"x", FORWARD)
+    given = tuple(range(1, count + 1))
+    packet = read(made.frame(True, 1, False, False, 5, given, 60, 3, True), True)
+    assert (packet.subscription_ids, packet.message_expiry, packet.topic_alias) == (given, 60, 3)
+    assert (packet.properties, packet.payload) == (FORWARD, b"x")
 
 
 @pytest.mark.parametrize("v5", [False, True])

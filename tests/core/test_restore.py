@@ -17,6 +17,7 @@ from broker.core.journal import (
 from broker.core.message import RELEASED, SENT, Delivery
 from broker.core.packets import Ack, Publish, Will
 from broker.core.restore import restore
+from broker.core.retained import NODE_BYTES
 from broker.core.session import NEVER
 from tests.core.harness import START, Client, Network, limits, total_ledger
 
@@ -156,7 +157,8 @@ def test_retained_messages_are_back_and_expire() -> None:
         retained=(message(b"stays", b"r/1"), message(b"goes", b"r/2", expires_in=5.0), message(b"", b"r/3", 2, -1.0))
     )
     assert len(made.router.retained) == 2
-    assert made.router.retained_bytes == sum(made.router.retained.get(topic).size() for topic in ("r/1", "r/2"))  # type: ignore[union-attr]
+    sizes = sum(made.router.retained.get(topic).size() for topic in ("r/1", "r/2"))  # type: ignore[union-attr]
+    assert made.router.retained_bytes == sizes + 3 * NODE_BYTES  # "r", "1" and "2"
     made.advance(2)
     client = made.client("c")
     client.subscribe("r/#")

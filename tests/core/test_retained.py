@@ -127,6 +127,32 @@ def test_finds_what_the_oracle_finds(names: list[str], topic_filter: str, limit:
     assert found(tree, topic_filter) == naive.matched(topic_filter, set(names))
 
 
+@given(st.lists(naive.topic_names, max_size=10), naive.topic_names)
+def test_missing_levels(names: list[str], new: str) -> None:
+    """What it says that `set` would add is what `set` adds, and it changes nothing."""
+    tree = filled(names)
+    before = tree.node_count
+    missing = tree.missing(new)
+    assert tree.node_count == before
+    tree.set(new, Retainable())
+    assert tree.node_count - before == missing
+    assert tree.missing(new) == 0
+
+
+def test_a_step_is_bounded_for_long_filters_too() -> None:
+    """A filter of many plain levels behind a wildcard is followed far for each topic, and that counts."""
+    tail = "/x" * 100
+    tree = filled([f"{n}{tail}" for n in range(200)])
+    cursor = tree.walk("+" + tail + "/y")
+    most = 0
+    while not cursor.done:
+        before = cursor.steps
+        assert cursor.take(1) == []
+        most = max(most, cursor.steps - before)
+    assert 0 < most <= STEPS_LEAST + 102
+    assert cursor.steps > 200 * 100
+
+
 def test_a_walk_is_lazy() -> None:
     tree = filled([f"a/{n}" for n in range(10_000)])
     cursor = tree.walk("a/+")

@@ -12,6 +12,7 @@ from broker.core.hooks import Watcher
 from broker.core.message import Message
 from broker.core.packets import V5, V311, Will
 from broker.core.packets import SubscriptionRequest as Request
+from broker.core.retained import NODE_BYTES
 from tests.core.harness import START, Client, Network, bag, limits
 
 WEEK = 604_800
@@ -132,6 +133,59 @@ class TestRouting:
         network.settle()
         assert wide.take() == []
         assert system.payloads() == [b"1"]
+
+    @pytest.mark.parametrize("how", ["cleared", "replaced", "expired", "refused"])
+    def test_deep_topics_are_counted(self, how: str) -> None:
+        """Levels that no other topic has count as bytes, and no more once they are gone."""
+        network = Network(limits(max_retained_bytes=20_000))
+        router = network.router
+        deep = [f"{number}" + "/x" * 19 for number in range(10)]
+        for topic in deep:
+            router.retain(Message(topic.encode(), b"1", 0, True, b"", START + 5 if how == "expired" else 0.0, ""))
+        assert len(router.retained) == 20_000 // (20 * NODE_BYTES + 64 + 39 + 1) == 3
+        assert router.counters.retained_refused == 7
+        held = 3 * (20 * NODE_BYTES + 64 + 39 + 1)
+        assert router.retained_bytes == held
+        # One that shares all its levels but the last costs little.
+        assert router.retain(Message(deep[0].encode()[:-1] + b"y", b"1", 0, True, b"", 0.0, ""))
+        assert router.retained_bytes == held + NODE_BYTES + 64 + 39 + 1
+        router.retain(Message(deep[0].encode()[:-1] + b"y", b"", 0, True, b"", 0.0, ""))
+        assert router.retained_bytes == held
+        if how == "replaced":
+            for size in (50, 1, 7, 0):
+                for topic in deep[:3]:
+                    router.retain(Message(topic.encode(), b"1" * size, 0, True, b"", 0.0, ""))
+        elif how == "refused":  # and gone all the same
+            for topic in deep[:3]:
+                assert not router.retain(Message(topic.encode(), b"1" * 20_000, 0, True, b"", 0.0, ""))
+        elif how == "expired":
+            network.advance(10)
+        else:
+            for topic in deep:
+                router.retain(Message(topic.encode(), b"", 0, True, b"", 0.0, ""))
+        assert (len(router.retained), router.retained.node_count, router.retained_bytes) == (0, 0, 0)
+
+    def test_system_topics_take_no_room(self) -> None:
+        """The broker's own retained messages neither use up the clients' limits nor are refused because of them."""
+        network = Network(limits(max_retained_messages=2, max_retained_bytes=1_000))
+        router = network.router
+        publisher = network.client("p")
+        for number in range(50):
+            assert router.retain(Message(b"$SYS/broker/%d/x" % number, b"1" * 100, 0, True, b"", 0.0, ""))
+        assert router.retain(Message(b"$SYS", b"1", 0, True, b"", 0.0, ""))
+        assert (len(router.retained), router.retained_bytes) == (51, 0)
+        for topic in ("a", "b", "c"):
+            publisher.publish(topic, b"x", retain=True)
+        assert router.retained.get("b") is not None
+        assert router.retained.get("c") is None
+        assert router.counters.retained_refused == 1
+        assert router.retained_bytes == 2 * (NODE_BYTES + 64 + 2)
+        for number in range(50):
+            assert router.retain(Message(b"$SYS/broker/%d/x" % number, b"2" * 100, 0, True, b"", 0.0, ""))
+        assert router.counters.retained_refused == 1
+        for name in (b"$SYS", *(b"$SYS/broker/%d/x" % number for number in range(50)), b"a", b"b"):
+            router.retain(Message(name, b"", 0, True, b"", 0.0, ""))
+        assert (len(router.retained), router.retained_bytes, router.system_retained) == (0, 0, 0)
 
     def test_watcher(self) -> None:
         """Whoever watches is told of subscriptions and ended sessions."""

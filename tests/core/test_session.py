@@ -239,6 +239,20 @@ class TestWindow:
         assert subscriber.payloads() == [bytes((number,)) for number in range(30)]
         assert subscriber.judge.high_water == maximum
 
+    @pytest.mark.parametrize("version", [V311, V5])
+    def test_the_brokers_own_limit(self, version: int) -> None:
+        """A client that takes more, or cannot say, gets no more at once than the setting allows [MQTT-4.9.0-1]."""
+        network = Network(limits(max_inflight=3))
+        subscriber, publisher = network.client("s", version), network.client("p")
+        subscriber.answering = False
+        subscriber.subscribe("t", qos=2)
+        for number in range(9):
+            publisher.publish("t", bytes((number,)), 1 + number % 2)
+        assert len(subscriber.inbox) == 3
+        while subscriber.unanswered:
+            subscriber.answer(1)
+        assert subscriber.payloads() == [bytes((number,)) for number in range(9)]
+
     def test_other_packets_pass_a_shut_window(self) -> None:
         """Pings, subscriptions, acknowledgements and QoS 0 go on [MQTT-3.3.4-10] [MQTT-4.9.0-3]."""
         _network, subscriber, publisher = pair(receive_maximum=1)
@@ -462,6 +476,28 @@ class TestResumption:
         sent = [packet.packet_id for packet in subscriber.got(p.Publish)]
         assert sent == [first[0].packet_id, first[1].packet_id]
         assert subscriber.session.inflight == {}
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_acknowledged_while_it_waits_to_be_sent_again(self, qos: int) -> None:
+        """Acknowledged late, with the second sending queued already: that one is not made.
+
+        [MQTT-4.3.3-6] [MQTT-4.4.0-1]
+        """
+        network, subscriber, publisher = pair()
+        subscriber.answering = False
+        for number in range(2):
+            publisher.publish("t/a", bytes((number,)), qos)
+        first = subscriber.take()
+        subscriber.cut()
+        subscriber.connect(clean=False, expiry=1_000, frozen=True)
+        subscriber.send(Ack(p.PUBACK if qos == 1 else p.PUBREC, first[0].packet_id))
+        network.settle()
+        subscriber.answering = True
+        subscriber.wire.frozen = False
+        network.settle()
+        assert [packet.packet_id for packet in subscriber.got(p.Publish)] == [first[1].packet_id]
+        assert subscriber.session.inflight == {}
+        assert total_ledger([subscriber.session]) == []
 
     def test_acknowledged_before_it_was_written(self) -> None:
         """A client that acknowledges what it cannot have got does not upset the ledger."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core.subscription import FilterEntry, SharedGroup, Subscriber, Subscription
+from broker.core.subscription import CHANGES, FilterEntry, SharedGroup, Subscriber, Subscription
 
 
 def subscription(topic_filter: str = "a/+", qos: int = 0) -> Subscription:
@@ -104,6 +104,26 @@ def test_every_change_raises_the_version() -> None:
     assert entry.version == seen[-1]
 
 
+def test_every_change_is_counted() -> None:
+    """As long as the count stands still, no version has grown."""
+    entry, other = FilterEntry("a"), FilterEntry("b")
+    one, two = subscription(), subscription()
+    seen = [CHANGES.count]
+    entry.add(one)
+    seen.append(CHANGES.count)
+    other.add(two, "g")
+    seen.append(CHANGES.count)
+    other.touch()
+    seen.append(CHANGES.count)
+    entry.discard(one)
+    seen.append(CHANGES.count)
+    other.discard(two)
+    seen.append(CHANGES.count)
+    assert seen == sorted(set(seen))
+    entry.discard(one)
+    assert CHANGES.count == seen[-1]
+
+
 def test_share_groups() -> None:
     """Members of one share name at one filter are a group, apart from ordinary subscribers (section 4.8.2)."""
     entry = FilterEntry("a")
@@ -158,6 +178,95 @@ def test_turns_survive_members_that_leave() -> None:
     assert group.next_member() is members[2]
     entry.discard(members[2])
     assert group.next_member() is None
+
+
+def test_turns_are_for_those_who_are_connected() -> None:
+    entry = FilterEntry("a")
+    members = [subscription() for _ in range(5)]
+    for member in members:
+        entry.add(member, "g")
+    group = entry.groups["g"]
+    version = entry.version
+    for member in members[1:3]:
+        member.session.connected = True
+        group.place(member)
+        group.place(member)  # says nothing new
+    assert group.connected == members[1:3]
+    assert {id(member) for member in group.away} == {id(member) for member in (members[0], *members[3:])}
+    assert group.size == len(group.members) == entry.subscriber_count == 5
+    assert [group.next_member() for _ in range(4)] == members[1:3] * 2
+    members[1].session.connected = False
+    group.place(members[1])
+    assert [group.next_member() for _ in range(2)] == [members[2]] * 2
+    members[2].session.connected = False
+    group.place(members[2])
+    assert {id(group.next_member()) for _ in range(5)} == {id(member) for member in members}
+    assert entry.version == version
+
+
+def test_a_connected_subscriber_joins_among_the_connected() -> None:
+    entry = FilterEntry("a")
+    session = Subscriber()
+    session.connected = True
+    here, there = Subscription(session, "$share/g/a"), subscription()
+    entry.add(there, "g")
+    entry.add(here, "g")
+    group = entry.groups["g"]
+    assert (group.connected, group.away, session.shared, there.session.shared) == ([here], [there], 1, 1)
+    entry.add(one := Subscription(session, "a"))
+    assert session.shared == 1
+    for leaving in (here, there, one):
+        entry.discard(leaving)
+    assert (session.shared, there.session.shared) == (0, 0)
+    assert entry.empty
+
+
+@pytest.mark.parametrize("count", [10, 1_000, 20_000])
+def test_coming_and_going_touches_one_other_at_most(count: int) -> None:
+    """The same for a member whose client comes or goes: at most one other gets another slot."""
+    entry = FilterEntry("same/key")
+    crowd = [subscription("same/key") for _ in range(count)]
+    for one in crowd:
+        entry.add(one, "g")
+    group = entry.groups["g"]
+    for connected in (True, False):
+        for moving in (crowd[0], crowd[count // 2], crowd[-1]):
+            before = [one.slot for one in crowd]
+            moving.session.connected = connected
+            group.place(moving)
+            moved = [one for one, slot in zip(crowd, before, strict=True) if one is not moving and one.slot != slot]
+            assert len(moved) <= 1
+            assert moving in (group.connected if connected else group.away)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["join", "leave", "come", "go"]), st.integers(0, 9)), max_size=60))
+def test_members_in_any_order_of_changes(changes: list[tuple[str, int]]) -> None:
+    """Against a model: who stands in which of a group's two lists, each in the slot that it says."""
+    entry = FilterEntry("a")
+    pool = [subscription() for _ in range(10)]
+    inside: set[int] = set()
+    there: set[int] = set()
+    for what, number in changes:
+        one = pool[number]
+        if what == "join" and number not in inside:
+            entry.add(one, "g")
+            inside.add(number)
+        elif what == "leave":
+            assert entry.discard(one) is (number in inside)
+            inside.discard(number)
+        elif what in {"come", "go"}:
+            one.session.connected = what == "come"
+            (there.add if what == "come" else there.discard)(number)
+            group = one.group
+            if group is not None:
+                group.place(one)
+        assert entry.subscriber_count == len(inside)
+        assert [one.session.shared for one in pool] == [int(n in inside) for n in range(10)]
+        if inside:
+            group = entry.groups["g"]
+            for turns, expected in ((group.connected, inside & there), (group.away, inside - there)):
+                assert {id(one) for one in turns} == {id(pool[n]) for n in expected}
+                assert [one.slot for one in turns] == list(range(len(turns)))
 
 
 @pytest.mark.parametrize("group", ["", "g"])

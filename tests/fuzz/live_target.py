@@ -25,6 +25,8 @@ from typing import Any, Final, cast
 from broker.app import Broker
 from broker.core.decoder import Decoder
 from broker.core.errors import ProtocolError
+from broker.core.message import Message
+from broker.core.retained import NODE_BYTES
 from broker.net.connection import Connection
 from broker.settings import Settings
 from tests.e2e import wire
@@ -55,7 +57,10 @@ LIVE_MESSAGES: Final = 64
 LIVE_BYTES: Final = 32_768
 
 NAMES: Final = (b"a", b"b", b"a/b", b"a/b/c", b"/", b"x/" * 40, b"$x/y", "é".encode())
-FILTERS: Final = (b"#", b"+", b"+/+", b"a/#", b"+/b/#", b"a", b"a/b", b"$share/g/#", b"$share/g/a", b"$share/h/+/b", b"$x/#", b"$SYS/#")
+FILTERS: Final = (
+    b"#", b"+", b"+/+", b"a/#", b"+/b/#", b"a", b"a/b", b"$x/#", b"$SYS/#",
+    b"$share/g/#", b"$share/g/a", b"$share/h/+/b",
+)  # fmt: skip
 
 
 def settings(rng: random.Random) -> Settings:
@@ -420,13 +425,14 @@ def _beyond_bounds(broker: Broker) -> str:
     router = broker.router
     sizes = {
         "sessions": (len(router.sessions), MAX_SESSIONS),
-        "retained messages": (len(router.retained), MAX_RETAINED),
+        "retained messages": (len(router.retained) - router.system_retained, MAX_RETAINED),
         "retained bytes": (router.retained_bytes, MAX_RETAINED_BYTES),
         "cached topics": (len(router.cache), MAX_CACHED),
         "subscriptions": (router.subscription_count, MAX_SESSIONS * 20),
         "deadlines": (len(router.deadlines), MAX_SESSIONS + MAX_RETAINED),
         "listed outboxes": (len(router.fanout.touched), 0),
     }
+    what = _first_beyond(sizes)
     for connection in broker.connections:
         outbox = connection.outbox
         sizes["messages in an outbox"] = (outbox.messages, LIVE_MESSAGES)
@@ -435,16 +441,65 @@ def _beyond_bounds(broker: Broker) -> str:
         if session is not None:
             sizes["streams of a session"] = (len(session.streams or ()), 20)
             sizes["messages waiting in a session"] = (len(session.pending or ()), 50)
-        for what, (size, most) in sizes.items():
-            if size > most:
-                return f"{size} {what}, where at most {most} are allowed"
+        what = what or _first_beyond(sizes)
+    return what
+
+
+def _first_beyond(sizes: dict[str, tuple[int, int]]) -> str:
+    for what, (size, most) in sizes.items():
+        if size > most:
+            return f"{size} {what}, where at most {most} are allowed"
+    return ""
+
+
+def _retained_size(broker: Broker) -> int:
+    """What the retained messages count for, those of `$SYS` left out: each message, and each level of the tree.
+
+    As it is counted where a topic is not found, because it begins with another level that is hidden from wildcards.
+    """
+    router = broker.router
+    nodes = [node for topic_filter in ("#", "$x/#") for node in router.retained.matching(topic_filter)]
+    if len(nodes) != len(router.retained) - router.system_retained:
+        return router.retained_bytes
+    size = 0
+    levels: set[str] = set()
+    for node in nodes:
+        parts = node.topic.split("/")
+        levels.update("/".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+        assert isinstance(node.value, Message)
+        size += node.value.size()
+    return size + len(levels) * NODE_BYTES
+
+
+def _unaccounted(broker: Broker) -> str:
+    """The first account that does not agree with what it counts; nothing when the books are in order."""
+    router = broker.router
+    subscriptions = 0
+    for session in router.sessions.values():
+        subscriptions += len(session.subscriptions)
+        known = session.delivered_in_all() + sum(session.dropped_by_cause()) + session.queued()
+        if session.offered != known:
+            return f"{session.offered} messages were offered to {session.client_id!r}, and {known} are accounted for"
+        waiting = session.pending or ()
+        if session.pending_bytes != sum(delivery.message.size() for delivery in waiting):
+            return f"{session.pending_bytes} bytes wait in {session.client_id!r}, it says"
+        quota = session.quota + sum(1 for delivery in session.inflight.values() if delivery.counted)
+        if session.outbox is not None and quota != session.window:
+            return f"a window of {session.window} and a quota of {quota} for {session.client_id!r}"
+        if session.outbox is None and session.expires_at == 0.0:
+            return f"{session.client_id!r} is away and never expires"
+    if subscriptions != router.subscription_count:
+        return f"{subscriptions} subscriptions, counted as {router.subscription_count}"
+    size = _retained_size(broker)
+    if size != router.retained_bytes:
+        return f"{size} bytes are retained, counted as {router.retained_bytes}"
     return ""
 
 
 async def _guard(broker: Broker, watch: Watch, stop: Callable[[], bool]) -> None:
     while not stop() and not watch.trouble:
-        await asyncio.sleep(0.02)
-        what = _beyond_bounds(broker)
+        await asyncio.sleep(0.05)
+        what = _beyond_bounds(broker) or _unaccounted(broker)
         if what:
             watch.trouble.append(what)
 
@@ -532,9 +587,7 @@ async def _run(seed: int, stop: Callable[[], bool]) -> Watch:
     return watch
 
 
-def watched(
-    seed: int, stop: Callable[[], bool], loop_factory: Callable[[], asyncio.AbstractEventLoop] | None
-) -> Watch:
+def watched(seed: int, stop: Callable[[], bool], loop_factory: Callable[[], asyncio.AbstractEventLoop] | None) -> Watch:
     """A run on one event loop; what was seen.
 
     Raises:

@@ -109,7 +109,7 @@ async def test_what_is_published_is_printed(daemon: Daemon, unique: Unique, vers
 
 
 async def test_the_lines_of_the_banner(daemon: Daemon) -> None:
-    """What `canopy serve` tells people to try works as it is told, but for the place where commands are looked up."""
+    """`canopy serve` tells people both commands to try."""
     lines = [line for line in daemon.lines if "mosquitto_" in line]
     assert any("mosquitto_sub" in line for line in lines)
     assert any("mosquitto_pub" in line for line in lines)

@@ -1,0 +1,571 @@
+"""Clients that mean harm, one way each: what a broker does that was attacked so, found by trying.
+
+Most run a broker in the test's own process, because what counts is what is left inside. Some ask the core alone, where
+the cost of a packet can be counted instead of timed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import struct
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+import pytest
+
+from broker.app import Broker
+from broker.core.channel import Channel
+from broker.core.limits import Limits
+from broker.core.matchcache import MatchCache
+from broker.core.message import Message
+from broker.core.outbox import Outbox
+from broker.core.router import Router
+from broker.core.trie import create
+from broker.net.connection import Connection
+from broker.settings import Settings
+from tests.e2e import wire
+from tests.e2e.wire import Peer, Properties
+
+Serve = Callable[..., Awaitable[Broker]]
+
+LARGEST_REMAINING: Final = 268_435_455
+"""Bytes behind the fixed header at most, section 2.1.4."""
+
+
+_joined: Final[list[Peer]] = []
+"""Connections of the test that runs; cut after it, however it ended."""
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """Brokers of this process; afterwards nothing may have reached the event loop's exception handler."""
+    trouble: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: trouble.append(str(context)))
+    async with AsyncExitStack() as stack:
+
+        async def start(**sections: Any) -> Broker:
+            quick = {"shutdown": {"flush_timeout": 0.1}, **sections}
+            return await stack.enter_async_context(Broker(Settings(listen=("mqtt://127.0.0.1:0",), **quick)))
+
+        yield start
+        for peer in _joined:
+            peer.abort()
+        _joined.clear()
+    gc.collect()
+    await asyncio.sleep(0)
+    assert not trouble
+
+
+async def join(
+    broker: Broker,
+    client_id: str = "",
+    *,
+    version: int = 5,
+    clean: bool = True,
+    keep_alive: int = 0,
+    props: Properties = (),
+    will: wire.Will | None = None,
+) -> Peer:
+    """A connection that was accepted."""
+    peer = await Peer.open("127.0.0.1", broker.ports[0], version)
+    _joined.append(peer)
+    await peer.send(
+        wire.connect(client_id, version=version, clean=clean, keep_alive=keep_alive, props=props, will=will)
+    )  # fmt: skip
+    peer.connack = await peer.expect(wire.CONNACK)
+    assert peer.connack.code == 0
+    return peer
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Give the broker its turns until something holds."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + wire.TIMEOUT
+    while not condition():
+        assert loop.time() < end, "it never came about"
+        await asyncio.sleep(0.01)
+
+
+def channel(router: Router, connect: bytes) -> Channel:
+    """A connected client of a core without sockets; its CONNACK is taken."""
+    limits = router.limits
+    outbox = Outbox(router.fanout.touched, router.counters, limits.live_messages, limits.live_bytes)
+    made = Channel(router, outbox, "nowhere")
+    made.receive(connect, 0.0)
+    outbox.take_batch(1 << 20, 0.0)
+    assert made.accepted
+    return made
+
+
+class Counting(asyncio.Protocol):
+    """A 3.1.1 subscriber that reads as fast as anybody can: frames of one length, counted and acknowledged."""
+
+    def __init__(self, size: int, qos: int) -> None:
+        self.size = size
+        self.qos = qos
+        self.count = 0
+        self._rest = b""
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        data = self._rest + data
+        whole = len(data) // self.size
+        self._rest = data[whole * self.size :]
+        self.count += whole
+        if self.qos:
+            ids = [data[at * self.size + 5 : at * self.size + 7] for at in range(whole)]
+            self.transport.write(b"".join(b"\x40\x02" + packet_id for packet_id in ids))
+
+    @classmethod
+    async def start(cls, broker: Broker, size: int, qos: int) -> Counting:
+        """Subscribed to `t`; what came before the first message is read by hand."""
+        loop = asyncio.get_running_loop()
+        sock = socket.socket()
+        sock.setblocking(False)
+        await loop.sock_connect(sock, ("127.0.0.1", broker.ports[0]))
+        await loop.sock_sendall(
+            sock, wire.connect("", version=4) + wire.subscribe(1, [("t", qos)], version=4)
+        )  # fmt: skip
+        head = b""
+        while len(head) < 9:
+            head += await loop.sock_recv(sock, 9 - len(head))
+        _, protocol = await loop.create_connection(lambda: cls(size, qos), sock=sock)
+        return protocol
+
+
+# ------------------------------------------------------------------------------------------------- what must not escape
+
+
+async def test_a_client_text_too_long_for_a_reason_string(serve: Serve) -> None:
+    """[MQTT-3.2.2-19] is no excuse: the longest authentication method there is, and the answer about it."""
+    broker = await serve()
+    peer = await Peer.open("127.0.0.1", broker.ports[0], 5)
+    await peer.send(wire.connect("long", props=[(wire.AUTH_METHOD, "\x01" * 65_535)]))
+    assert (await peer.expect(wire.CONNACK)).code == 0x8C
+    assert await peer.closed() == []
+    peer.abort()
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_message_that_no_packet_of_the_receiver_can_hold(qos: int) -> None:
+    """The largest PUBLISH of 3.1.1 has no form in 5.0, where a byte of property length comes in."""
+    limits = Limits()
+    limits.live_bytes = 0
+    limits.session_bytes = 0
+    router = Router(limits)
+    receiver = channel(router, wire.connect("receiver"))
+    receiver.receive(wire.subscribe(1, [("t", qos)]), 1.0)
+    receiver.outbox.take_batch(1 << 20, 1.0)
+    size = LARGEST_REMAINING - 3 - (2 if qos else 0)
+    router.publish(Message(b"t", bytes(size), qos, False, b"", 0.0, "sender"), None)
+    assert receiver.outbox.take_batch(1 << 30, 1.0) == []
+    assert sum(router.counters.dropped) == 1
+
+
+async def test_an_exception_in_the_writer_ends_the_connection(serve: Serve) -> None:
+    """Whatever it was: a connection that nobody writes to any more must not stay."""
+    broker = await serve()
+    peer = await join(broker, "victim")
+    session = broker.router.sessions["victim"]
+    # No peer can bring this about: a topic name that has no encoding.
+    session.deliver(Message(b"t" * 70_000, b"", 1, False, b"", 0.0, ""), 1, False, (), None)
+    trouble: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: trouble.append(str(context)))
+    broker.after_batch()
+    await peer.closed()
+    await until(lambda: not broker.connections)
+    peer.abort()
+
+
+async def test_a_second_connect_is_a_protocol_error_whatever_it_holds(serve: Serve) -> None:
+    """[MQTT-3.1.0-2] [MQTT-3.14.2-1]: no reason of a CONNACK in a DISCONNECT."""
+    broker = await serve()
+    for again in (
+        wire.connect("x", version=9, props=()),
+        wire.connect("x", name="nonsense"),
+        wire.connect("", version=4, clean=False),
+        wire.connect("x", flags=0xFF),
+    ):
+        peer = await join(broker)
+        await peer.send(again)
+        assert (await peer.expect(wire.DISCONNECT)).code == 0x82
+        await peer.closed()
+        peer.abort()
+
+
+# ------------------------------------------------------------------------------------------- what one packet may cost
+
+
+def test_a_new_filter_does_not_look_at_every_cached_topic() -> None:
+    """25 bytes that cost as much as the match cache is large, again and again."""
+    router = Router(Limits())
+    client = channel(router, wire.connect("c"))
+    for number in range(10_000):
+        router.publish(Message(b"d/%d/t" % number, b"", 0, False, b"", 0.0, ""), None)
+    pair = wire.subscribe(1, [("+/+/#", 0)]) + wire.unsubscribe(2, ["+/+/#"])
+    client.receive(pair * 20, 1.0)
+    assert router.cache.extended + router.cache.walked < 20 * 4_096
+
+
+def test_a_subscribe_does_not_look_at_every_retained_message() -> None:
+    """What it does not find at once its writer goes on looking for, in its turns."""
+    router = Router(Limits())
+    client = channel(router, wire.connect("c"))
+    for number in range(10_000):
+        router.retain(Message(b"d/%d/t" % number, b"x", 0, True, b"", 0.0, ""))
+    client.receive(wire.subscribe(1, [("+/+/nothing", 0)]), 1.0)
+    assert client.session is not None
+    steps = [stream.cursor.steps for stream in (client.session.streams or {}).values()]
+    assert sum(steps) < 4_096
+    assert steps, "the walk was finished in one go"
+
+
+@pytest.mark.parametrize("between", [b"", wire.unsubscribe(2, ["#"])], ids=["replaced", "unsubscribed"])
+def test_retained_streams_do_not_pile_up_behind_a_shut_window(between: bytes) -> None:
+    router = Router(Limits())
+    client = channel(router, wire.connect("c", props=[(wire.RECEIVE_MAXIMUM, 1)]))
+    client.receive(wire.subscribe(1, [("q", 1)]), 1.0)
+    for number in range(3):
+        router.publish(Message(b"q", b"%d" % number, 1, False, b"", 0.0, ""), None)
+    router.retain(Message(b"r", b"x", 0, True, b"", 0.0, ""))
+    for _ in range(100):
+        client.receive(between + wire.subscribe(1, [("#", 1)]), 1.0)
+        client.outbox.take_batch(1 << 20, 1.0)
+    assert client.session is not None
+    assert len(client.session.streams or ()) <= 2
+
+
+@pytest.mark.parametrize("interval", [1, 60, 86_400, 4_294_967_295])
+def test_a_message_expiry_never_grows(interval: int) -> None:
+    """[MQTT-3.3.2-6]: (now + interval) - now is not always the interval, in binary fractions."""
+    for turn in range(2_000):
+        now = 1_000 + turn * 17.123
+        message = Message(b"t", b"", 0, False, b"", now + interval, "")
+        assert message.remaining_expiry(now) == interval
+        assert message.remaining_expiry(now + 0.5) == interval
+        assert message.remaining_expiry(now + interval) == 0
+        message.frame(True, 0, False, False, 0, (), message.remaining_expiry(now), 0, True)
+
+
+# --------------------------------------------------------------------------------------- one busy client, and the rest
+
+
+async def test_others_have_their_turn_within_one_long_read(serve: Serve) -> None:
+    """A quarter of a megabyte of tiny packets, for some subscribers, is not worked off before anybody else is heard."""
+    broker = await serve(queue={"live_messages": 1_000_000})
+    subscribers = [await Counting.start(broker, 5, 0) for _ in range(4)]
+    first = await join(broker, "first")
+    flood = socket.create_connection(("127.0.0.1", broker.ports[0]))
+    flood.sendall(wire.connect("flood", version=4))
+    await until(lambda: "flood" in broker.router.sessions)
+    last = await join(broker, "last")
+    flood.setblocking(False)
+    # All of it lies in the socket, and the two PINGREQ too, before the event loop looks at any.
+    sent = flood.send(wire.publish("t", b"", version=4) * 40_000) // 5
+    assert sent > 10_000
+    for peer in (first, last):
+        peer.writer.write(wire.PING)
+    for peer in (first, last):
+        await peer.expect(wire.PINGRESP)
+        assert broker.router.counters.messages_received < sent, "the whole read came first"
+    flood.close()
+    for subscriber in subscribers:
+        subscriber.transport.abort()
+    for peer in (first, last):
+        await peer.disconnect()
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+async def test_a_burst_to_a_subscriber_who_keeps_up(serve: Serve, qos: int) -> None:
+    """More in one read than a queue holds: nobody was slow, nothing may be lost, least of all what was acknowledged."""
+    broker = await serve(queue={"live_messages": 2_000, "session_messages": 2_000})
+    subscriber = await Counting.start(broker, 7 if qos else 5, qos)
+    publisher = await join(broker, version=4)
+    count = 20_000
+    packets = [
+        wire.publish("t", b"", version=4, qos=qos, packet_id=number + 1 if qos else None) for number in range(count)
+    ]
+    await publisher.send(*packets)
+    for _ in range(count if qos else 0):
+        await publisher.expect(wire.PUBACK)
+    await publisher.fence()
+    await until(lambda: subscriber.count + sum(broker.router.counters.dropped) >= count)
+    assert sum(broker.router.counters.dropped) == 0
+    assert subscriber.count == count
+    subscriber.transport.abort()
+    await publisher.disconnect()
+
+
+@pytest.mark.parametrize("taken", [True, False], ids=["in flight", "waiting"])
+def test_a_share_is_not_lost_with_a_member_who_unsubscribes(taken: bool) -> None:
+    """Section 4.8.2: what its session leaves unfinished is for another member, also after it unsubscribed."""
+    limits = Limits()
+    limits.max_inflight = 1
+    router = Router(limits)
+    share = wire.subscribe(1, [("$share/g/t", 1)])
+    leaving = channel(router, wire.connect("leaving"))
+    leaving.receive(share, 1.0)
+    for number in range(1 if taken else 2):
+        router.publish(Message(b"t", b"%d" % number, 1, False, b"", 0.0, ""), None)
+    if taken:
+        leaving.outbox.take_batch(1 << 20, 1.0)
+    staying = channel(router, wire.connect("staying"))
+    staying.receive(share, 1.0)
+    staying.outbox.take_batch(1 << 20, 1.0)
+    leaving.receive(wire.unsubscribe(2, ["$share/g/t"]), 1.0)
+    leaving.lost("connection-lost", 1.0)
+    assert "leaving" not in router.sessions
+    session = staying.session
+    assert session is not None
+    assert session.queued() == (1 if taken else 2)
+
+
+async def test_a_dead_peer_is_noticed_by_the_system(serve: Serve) -> None:
+    """Without keep alive nothing in MQTT tells that a client was switched off; TCP has to."""
+    broker = await serve()
+    peer = await join(broker, keep_alive=0)
+    sock = next(iter(broker.connections)).transport.get_extra_info("socket")
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    await peer.disconnect()
+
+
+# --------------------------------------------------------------------------------------------------------------- memory
+
+
+def test_levels_of_retained_topics_count_for_their_limit() -> None:
+    """127 levels in 255 bytes: the tree is most of what such a message takes."""
+    router = Router(Limits())
+    for number in range(10):
+        topic = b"/".join([b"%d" % number] + [b"a"] * 126)
+        router.retain(Message(topic, b"x", 0, True, b"", 0.0, ""))
+    assert router.retained_bytes >= 48 * router.retained.node_count
+    for number in range(10):
+        topic = b"/".join([b"%d" % number] + [b"a"] * 126)
+        router.retain(Message(topic, b"", 0, True, b"", 0.0, ""))
+    assert router.retained_bytes == 0
+
+
+def test_levels_of_cached_topics_count_for_their_limit() -> None:
+    cache = MatchCache(create("nodes"), 10_000, max_weight=1_000)
+    for number in range(100):
+        cache.store(b"/".join([b"%d" % number] + [b"a"] * 126))
+    assert cache._index.node_count <= 2_000
+
+
+def test_a_retained_message_does_not_keep_its_wire_forms() -> None:
+    """`retained.max_bytes` counts a payload once."""
+    router = Router(Limits())
+    for name, version, qos in (("a", 4, 0), ("b", 5, 0), ("c", 5, 1)):
+        client = channel(router, wire.connect(name, version=version))
+        client.receive(wire.subscribe(1, [("#", qos)], version=version), 1.0)
+    publisher = channel(router, wire.connect("p"))
+    publisher.receive(wire.publish("t", b"x" * 1_000, qos=1, packet_id=1, retain=True), 1.0)
+    for outbox in router.fanout.peers.values():
+        outbox.take_batch(1 << 20, 1.0)
+    kept = router.retained.get("t")
+    assert isinstance(kept, Message)
+    assert (kept.frame_v3, kept.frame_v5) == (None, None)
+    assert kept.payload() == b"x" * 1_000
+
+
+async def test_a_connection_that_is_gone_is_forgotten_whatever_its_keep_alive(serve: Serve) -> None:
+    """18 hours of keep alive must not keep a dead connection, and what it had received, for 27 hours."""
+    broker = await serve(limits={"connect_timeout": 0.2})
+    peer = await join(broker, keep_alive=65_535)
+    seen = weakref.ref(next(iter(broker.connections)))
+    # Past the look at the connect time-out, after which the next one is due by the keep alive.
+    await until(lambda: next(iter(broker.connections)).check_at > broker.loop.time() + 1_000)
+    await peer.send(b"\x30\xff\x3f" + b"x" * 5_000)
+    peer.abort()
+    await until(lambda: not broker.connections)
+
+    def forgotten() -> bool:
+        gc.collect()
+        return seen() is None
+
+    await until(forgotten)
+
+
+async def test_sys_topics_leave_the_limit_of_retained_messages_to_clients(serve: Serve) -> None:
+    broker = await serve(retained={"max_messages": 2})
+    peer = await join(broker)
+    for topic in ("one", "two", "three"):
+        await peer.publish(topic, b"kept", retain=True)
+    await peer.subscribe("#")
+    kept = {(await peer.expect(wire.PUBLISH)).topic for _ in range(2)}
+    assert kept == {"one", "two"}
+    await peer.disconnect()
+
+
+# ------------------------------------------------------------------------------------------------------- extremes, ends
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 10, 15])
+async def test_a_maximum_packet_size_that_no_connack_fits_into(serve: Serve, size: int) -> None:
+    """[MQTT-3.1.2-24]: nothing longer is sent, no DISCONNECT before CONNACK, and no session is harmed on the way."""
+    broker = await serve()
+    old = await join(broker, "same", clean=False, props=[(wire.SESSION_EXPIRY, 100)])
+    await old.subscribe("kept")
+    peer = await Peer.open("127.0.0.1", broker.ports[0], 5)
+    will = wire.Will("kept", b"will of a client that was never there")
+    await peer.send(wire.connect("same", props=[(wire.MAXIMUM_PACKET_SIZE, size)], will=will))
+    answers = await peer.closed()
+    assert all(answer.size <= size for answer in answers)
+    assert [answer.kind for answer in answers] in ([], [wire.CONNACK])
+    if answers and answers[0].code == 0:
+        pytest.fail(f"a CONNACK of {answers[0].size} bytes, and then the end")
+    assert await old.fence() == []
+    assert broker.router.subscription_count == 1
+    peer.abort()
+    await old.disconnect()
+
+
+async def test_a_message_that_never_fits_does_not_hold_up_the_next(serve: Serve) -> None:
+    """`queue.live_bytes` below the size of a message: it is dropped and counted, and the rest flows."""
+    broker = await serve(queue={"live_bytes": 200})
+    subscriber = await join(broker)
+    await subscriber.subscribe(("q", 1))
+    publisher = await join(broker)
+    await subscriber.fence()
+    await publisher.publish("q", b"x" * 300, qos=1)
+    await publisher.publish("q", b"small", qos=1)
+    assert (await subscriber.message()).payload == b"small"
+    assert sum(broker.router.counters.dropped) == 1
+    for peer in (subscriber, publisher):
+        await peer.disconnect()
+
+
+async def test_bytes_of_an_unfinished_packet_are_no_sign_of_life(serve: Serve) -> None:
+    """[MQTT-3.1.2-22]: a Control Packet is, and a byte every now and then is not one."""
+    broker = await serve()
+    peer = await join(broker, keep_alive=1)
+    slow = wire.publish("t", b"x" * 100)
+    for at in range(40):
+        peer.writer.write(slow[at : at + 1])
+        await asyncio.sleep(0.1)
+        if not broker.router.fanout.peers:
+            break
+    assert broker.router.fanout.peers == {}
+    peer.abort()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_everything_in_one_segment(serve: Serve, version: int) -> None:
+    """CONNECT to DISCONNECT in one read: all of it is answered before the end [MQTT-4.3.2-4]."""
+    broker = await serve()
+    peer = await Peer.open("127.0.0.1", broker.ports[0], version)
+    await peer.send(
+        wire.connect("hasty", version=version),
+        wire.subscribe(1, [("other", 1)], version=version),
+        wire.publish("t", b"1", version=version, qos=1, packet_id=2),
+        wire.PING,
+        wire.disconnect(version=version),
+    )
+    answers = [packet.kind for packet in await peer.closed()]
+    assert answers == [wire.CONNACK, wire.SUBACK, wire.PUBACK, wire.PINGRESP]
+    peer.abort()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_fin_behind_a_publish(serve: Serve, version: int) -> None:
+    """What came before the end of the stream is routed; the end without DISCONNECT publishes the will."""
+    broker = await serve()
+    other = await join(broker)
+    await other.subscribe(("t", 1), ("w", 0))
+    hasty = socket.create_connection(("127.0.0.1", broker.ports[0]))
+    # Both at once, with the event loop standing still: the broker finds packets and end in one turn.
+    hasty.sendall(
+        wire.connect("fin", version=version, will=wire.Will("w"))
+        + wire.publish("t", b"1", version=version, qos=1, packet_id=1)
+    )
+    hasty.shutdown(socket.SHUT_WR)
+    assert [(await other.message()).topic for _ in range(2)] == ["t", "w"]
+    await until(lambda: len(broker.connections) == 1)
+    hasty.close()
+    await other.disconnect()
+
+
+async def test_a_storm_of_takeovers(serve: Serve) -> None:
+    """[MQTT-3.1.4-3]: however many fight for one client identifier, there is one, and the others are gone."""
+    broker = await serve()
+
+    async def fight(number: int) -> None:
+        for turn in range(20):
+            peer = await Peer.open("127.0.0.1", broker.ports[0], 5)
+            await peer.send(
+                wire.connect("same", clean=turn % 2 == 0, props=[(wire.SESSION_EXPIRY, 100)], will=wire.Will("w")),
+                wire.subscribe(1, [("w", 1), ("#", 2)]),
+            )
+            if (number + turn) % 3:
+                await peer.expect(wire.CONNACK)
+            peer.abort()
+
+    await asyncio.gather(*(fight(number) for number in range(10)))
+    await until(lambda: not broker.connections)
+    assert len(broker.router.sessions) == 1
+    assert broker.router.fanout.peers == {}
+    assert broker.router.subscription_count <= 2
+
+
+async def test_many_come_and_vanish(serve: Serve) -> None:
+    """Cut at every point, by FIN and by reset: nothing stays."""
+    broker = await serve(limits={"connect_timeout": 0.5})
+    loop = asyncio.get_running_loop()
+    whole = wire.connect("v", keep_alive=65_535, will=wire.Will("w", b"x", 1)) + wire.subscribe(1, [("#", 1)])
+    for number in range(600):
+        sock = socket.socket()
+        sock.setblocking(False)
+        await loop.sock_connect(sock, ("127.0.0.1", broker.ports[0]))
+        sock.send(whole[: number % (len(whole) + 1)])
+        if number % 2:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.close()
+    await until(lambda: not broker.connections)
+    assert broker.router.sessions == {}
+    assert len(broker.router.trie) == 0
+
+    def forgotten() -> bool:
+        gc.collect()
+        return not any(isinstance(thing, Connection) for thing in gc.get_objects())
+
+    await until(forgotten)
+
+
+async def test_stopping_under_full_load_with_frozen_clients() -> None:
+    """The time is bounded by settings, and nothing is left behind."""
+    before = asyncio.all_tasks()
+    broker = Broker(Settings.model_validate({"listen": ("mqtt://127.0.0.1:0",), "shutdown": {"flush_timeout": 0.1}}))
+    await broker.start()
+    frozen = []
+    for number in range(10):
+        sock = socket.create_connection(("127.0.0.1", broker.ports[0]))
+        sock.sendall(wire.connect(f"frozen{number}") + wire.subscribe(1, [("#", number % 3)]))
+        sock.setblocking(False)
+        frozen.append(sock)
+    await until(lambda: broker.router.subscription_count == 10)
+    publisher = await join(broker)
+
+    async def publish() -> None:
+        try:
+            while True:
+                await publisher.send(wire.publish("t", b"x" * 50_000) * 5)
+        except (ConnectionError, TimeoutError):
+            pass
+
+    busy = asyncio.create_task(publish())
+    await until(lambda: sum(broker.router.counters.dropped) > 0)
+    await broker.stop()
+    publisher.abort()
+    await asyncio.wait([busy], timeout=wire.TIMEOUT)
+    assert broker.connections == set()
+    assert asyncio.all_tasks() - before <= {busy}
+    for sock in frozen:
+        sock.close()
