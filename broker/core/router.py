@@ -309,20 +309,25 @@ class Router(Forwarder):
 
         Where there is none it stays: the client may come back for it (section 4.8.2).
         """
-        if session.shared == 0:
-            return
         groups: set[SharedGroup] = set()
-        for subscription in session.subscriptions.values():
-            group = subscription.group
-            if group is not None and group.connected:
+        for group in session.unfinished_groups():
+            if self._present_group(group).connected:
                 groups.add(group)
         if groups:
             self._hand_on(session.take_shared(groups))
 
+    def _present_group(self, group: SharedGroup) -> SharedGroup:
+        """The group of that name at that filter now: it may have lost all its members and come back since."""
+        if group.size > 0:
+            return group
+        entry = self.trie.find(group.entry.topic_filter)
+        found = None if entry is None else entry.groups.get(group.name)
+        return group if found is None else found
+
     def _hand_on(self, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
-            group = delivery.group
-            assert group is not None
+            assert delivery.group is not None
+            group = self._present_group(delivery.group)
             chosen = self._choose(group, delivery.message)
             assert chosen is not None
             session = cast(Session, chosen.session)
@@ -341,13 +346,13 @@ class Router(Forwarder):
             session.journal = None
         if session.will is not None:
             self._publish_will(session, now)
-        left: set[SharedGroup] = set()
         for subscription in session.subscriptions.values():
-            group = subscription.group
             self._drop_subscription(subscription)
-            if group is not None and group.size > 0:
-                left.add(group)
         session.subscriptions = {}
+        left: set[SharedGroup] = set()
+        for group in session.unfinished_groups():
+            if self._present_group(group).size > 0:
+                left.add(group)
         if left:
             self._hand_on(session.take_shared(left))
         session.end()

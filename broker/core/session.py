@@ -494,6 +494,18 @@ class Session(Subscriber):
 
     # -- shared subscriptions and the end ------------------------------------------------------------------------------
 
+    def unfinished_groups(self) -> list[SharedGroup]:
+        """The share groups of which a message is not finished here, also those that were unsubscribed from since."""
+        found: dict[SharedGroup, None] = {}
+        for delivery in self.inflight.values():
+            if delivery.group is not None:
+                found[delivery.group] = None
+        if self.pending:
+            for delivery in self.pending:
+                if delivery.group is not None:
+                    found[delivery.group] = None
+        return list(found)
+
     def take_shared(self, groups: set[SharedGroup]) -> list[Delivery]:
         """Take out what was chosen for this member of some shared subscriptions, so that another may have it.
 
