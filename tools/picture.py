@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 import sys
 from html import escape
 from pathlib import Path
@@ -21,34 +20,32 @@ LABEL: Final = 250
 BAR: Final = 13
 GAP: Final = 16
 TOP: Final = 58
+FONT: Final = 'font-family="system-ui, sans-serif" font-size="12" fill="#24292f"'
 COLOURS: Final = ("#1b7f5c", "#b0b7bd", "#d9a441", "#7c8ea3")
 
 
 def medians(data: dict[str, Any]) -> dict[str, dict[str, float]]:
     """CPU µs for each delivery by row title and broker; rows that did not run are left out."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for run in data["runs"]:
-        figure = run.get("cpu_us")
-        if figure:
-            found.setdefault(run["title"], {}).setdefault(run["broker"], []).append(figure)
-    return {
-        title: {broker: statistics.median(values) for broker, values in brokers.items()}
-        for title, brokers in found.items()
-    }
+    found: dict[str, dict[str, float]] = {}
+    for row in data["rows"]:
+        figures = {name: each["medians"]["cpu_us"] for name, each in row["brokers"].items()}
+        known = {name: figure for name, figure in figures.items() if figure}
+        if known:
+            found[row["title"]] = known
+    return found
 
 
 def draw(data: dict[str, Any]) -> str:
     """The picture as SVG text."""
     rows = medians(data)
-    brokers = list(dict.fromkeys(run["broker"] for run in data["runs"]))
+    brokers = list(data["brokers"])
     figures = [value for by_broker in rows.values() for value in by_broker.values()]
     low = math.floor(math.log10(min(figures)))
     high = math.ceil(math.log10(max(figures)))
     scale = (WIDTH - LABEL - 90) / (high - low)
     height = TOP + len(rows) * (BAR * len(brokers) + GAP) + 24
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
-        'font-family="system-ui, sans-serif" font-size="12" fill="#24292f">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" {FONT}>',
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
         '<text x="12" y="20" font-size="15" font-weight="600">CPU of the broker for each delivered message</text>',
         '<text x="12" y="38" fill="#57606a">microseconds, logarithmic; shorter is better; one run, same machine</text>',

@@ -36,17 +36,12 @@ from broker.core.message import DONE, QUEUED, RELEASED, SENT, Delivery, Message
 from broker.core.outbox import ACCEPTED, Outbox
 from broker.core.packets import PUBREL, V5, V311, Will
 from broker.core.reasons import PACKET_IDENTIFIER_NOT_FOUND, SUCCESS
-from broker.core.retained import RetainedCursor, TopicNode
+from broker.core.retained import RetainedCursor
+from broker.core.streams import RetainedStreams
 from broker.core.subscription import SharedGroup, Subscriber, Subscription
 
 NEVER: Final = 0xFFFFFFFF
 """Session Expiry Interval that means: does not expire (section 3.1.2.11.2)."""
-
-STREAM_STEP: Final = 256
-"""Retained messages queued at most in one go, so that one subscriber to all of them does not hold up the loop."""
-
-EMPTY_TAKE: Final = 32
-"""What a look at the retained tree that found nothing counts for in that step: it goes over up to 256 topics."""
 
 HEADROOM: Final = 16
 """Bytes of a frame beyond `Message.size()`: fixed header, packet identifier, expiry."""
@@ -55,16 +50,6 @@ HEADROOM: Final = 16
 def identifiers(subscription: Subscription) -> tuple[int, ...]:
     """The subscription's identifier as a tuple: empty when it has none."""
     return (subscription.identifier,) if subscription.identifier > 0 else ()
-
-
-class RetainedStream:
-    """Retained messages on their way to one new subscription, read from the tree as the receiver takes them."""
-
-    def __init__(self, subscription: Subscription, cursor: RetainedCursor) -> None:
-        self.subscription = subscription
-        self.cursor = cursor
-        # Taken from the cursor and not sent yet, for want of room.
-        self.ahead: TopicNode | None = None
 
 
 class Session(Subscriber):
@@ -103,7 +88,7 @@ class Session(Subscriber):
         self._pending_qos0 = 0
         self._pressed = False
         self._resend: deque[Delivery] | None = None
-        self.streams: dict[str, RetainedStream] | None = None
+        self.streams: RetainedStreams | None = None
         self._next_id = 0
         # From the client: QoS 2 publishes that wait for PUBREL.
         self.inbound: set[int] | None = None
@@ -346,74 +331,54 @@ class Session(Subscriber):
             self._pressed = False
         return self.streams is not None and self._pump_streams(self.streams, outbox, now)
 
-    def _pump_streams(self, streams: dict[str, RetainedStream], outbox: Outbox, now: float) -> bool:
+    def _pump_streams(self, streams: RetainedStreams, outbox: Outbox, now: float) -> bool:
         """Queue retained messages at the receiver's pace: none is dropped, they wait until there is room."""
-        left = STREAM_STEP
-        while streams:
-            if left <= 0:
-                return True
-            left -= 1
-            stream = next(iter(streams.values()))
-            subscription = stream.subscription
-            node = stream.ahead
-            if node is None:
-                if outbox.half_full():
-                    return False
-                nodes = stream.cursor.take(1)
-                if not nodes:
-                    # It may have looked at hundreds of topics for nothing.
-                    left -= EMPTY_TAKE
-                    if stream.cursor.done:
-                        del streams[subscription.topic_filter]
-                        if self.journal is not None:
-                            self.journal.streamed(self.client_id, subscription.topic_filter)
-                    continue
-                node = nodes[0]
-            # Looked up when it is sent, so that a live message that came before is not followed by an older one.
-            message = node.value
-            stream.ahead = None
-            if not isinstance(message, Message) or 0.0 < message.expires_at <= now:
-                continue
-            if subscription.no_local and message.publisher == self.client_id:
-                # A stored message is still one's own [MQTT-3.8.3-3].
-                continue
-            qos = min(message.qos, subscription.qos)  # [MQTT-3.8.4-8]
-            # With RETAIN, since a new subscription is why it is sent [MQTT3-3.3.1-8].
-            delivery = Delivery(message, qos, True, identifiers(subscription), None)
-            size = message.size() + HEADROOM
+        streams.turn()
+        while True:
+            delivery = streams.next(outbox, now)
+            if delivery is None:
+                break
+            size = delivery.message.size() + HEADROOM
             if outbox.too_large(delivery):
                 cause = TOO_LARGE
             elif size > outbox.max_bytes:
                 cause = FULL_BYTES
-            elif not outbox.has_room(size) or (qos > 0 and (self.quota <= 0 or not self._send(delivery, outbox))):
-                stream.ahead = node
+            elif not outbox.has_room(size) or (
+                delivery.qos > 0 and (self.quota <= 0 or not self._send(delivery, outbox))
+            ):
+                streams.put_back()
                 return False
             else:
                 cause = ACCEPTED
-                if qos == 0:
+                if delivery.qos == 0:
                     outbox.push(delivery)
             self.offered += 1
             if cause != ACCEPTED:
                 self._drop(cause)
-        self.streams = None
-        return False
+        if streams.ended:
+            if self.journal is not None:
+                for topic_filter in streams.ended:
+                    self.journal.streamed(self.client_id, topic_filter)
+            streams.ended = []
+        if streams.empty:
+            self.streams = None
+            return False
+        return streams.spent
 
     def start_stream(self, subscription: Subscription, cursor: RetainedCursor) -> None:
         """Begin to stream the retained messages that `cursor` finds, in place of a stream that still runs."""
         if self.streams is None:
-            self.streams = {}
-        self.streams[subscription.topic_filter] = RetainedStream(subscription, cursor)
-        if self.outbox is not None:
-            self.outbox.nudge()
+            self.streams = RetainedStreams(self.client_id)
+        self.streams.start(subscription, cursor)
 
     def stop_stream(self, topic_filter: str) -> None:
         """The subscription is gone: so are the retained messages that it still waited for."""
-        if self.streams is not None and self.streams.pop(topic_filter, None) is not None and not self.streams:
-            self.streams = None
+        if self.streams is not None:
+            self.streams.stop(topic_filter)
 
     def is_streaming(self, subscription: Subscription) -> bool:
         """True while retained messages are on their way because of this subscription."""
-        return self.streams is not None and subscription.topic_filter in self.streams
+        return self.streams is not None and self.streams.running(subscription.topic_filter)
 
     # -- acknowledgements from the client ------------------------------------------------------------------------------
 

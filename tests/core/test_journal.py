@@ -8,9 +8,9 @@ import pytest
 
 from broker.core import packets as p
 from broker.core.journal import Journal, share_name
+from broker.core.limits import Limits
 from broker.core.message import Delivery, Message
 from broker.core.packets import Ack, Will
-from broker.core.limits import Limits
 from broker.core.session import NEVER
 from broker.core.subscription import Subscription
 from tests.core.harness import START, Client, Network, bag, limits

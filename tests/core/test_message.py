@@ -84,7 +84,7 @@ def test_any_frame(
     alias: int,
     payload: bytes,
 ) -> None:
-    """Whatever is asked for stands in the frame, and its size is what was worked out before [MQTT-3.3.1-1] [MQTT-3.3.4-4]."""
+    """What is asked for stands in the frame, and its size is what was worked out [MQTT-3.3.1-1] [MQTT-3.3.4-4]."""
     made = message(payload, FORWARD)
     frame = made.frame(v5, qos, retain, dup and qos > 0, packet_id, tuple(identifiers), expiry, alias, True)
     packet = read(frame, v5)

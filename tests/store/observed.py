@@ -6,9 +6,9 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from broker.core.journal import Saved, share_name
+from broker.core.limits import Limits
 from broker.core.message import RELEASED, Delivery, Message
 from broker.core.restore import restore
-from broker.core.limits import Limits
 from broker.core.router import Router
 from broker.core.session import Session
 from broker.store import Store
