@@ -404,6 +404,11 @@ class Pair:
                 assert answer.kind == (wire.PUBACK, wire.PUBCOMP)[acknowledged.pop(answer.packet_id) - 1]
         return count
 
+    def abort(self) -> None:
+        """Whatever became of them: leave no socket behind."""
+        self.publisher.abort()
+        self.subscriber.abort()
+
     async def close(self) -> None:
         for peer in (self.publisher, self.subscriber):
             left = await peer.fence()
@@ -439,7 +444,7 @@ def _beyond_bounds(broker: Broker) -> str:
         sizes["bytes in an outbox"] = (outbox.bytes, LIVE_BYTES)
         session = connection.channel.session
         if session is not None:
-            sizes["streams of a session"] = (len(session.streams or ()), 20)
+            sizes["streams of a session"] = (0 if session.streams is None else len(session.streams._streams), 20)
             sizes["messages waiting in a session"] = (len(session.pending or ()), 50)
         what = what or _first_beyond(sizes)
     return what
@@ -558,11 +563,13 @@ async def _run(seed: int, stop: Callable[[], bool]) -> Watch:
     handler = _Errors(watch)
     logging.getLogger().addHandler(handler)
     tasks = asyncio.all_tasks()
+    pairs: list[Pair] = []
     try:
         async with Broker(settings(rng)) as broker:
             broker.log = _Log(watch)
             port = broker.ports[0]
-            pairs = [await Pair.open(port, versions, rng) for versions in ((4, 5), (5, 4))]
+            for versions in ((4, 5), (5, 4)):
+                pairs.append(await Pair.open(port, versions, rng))
             # The honest ones go on for a while after the last attack.
             attackers = [
                 loop.create_task(_keep_attacking(port, number, seed, watch, stop)) for number in range(HOSTILE)
@@ -584,6 +591,11 @@ async def _run(seed: int, stop: Callable[[], bool]) -> Watch:
         watch.check(seed)
     finally:
         logging.getLogger().removeHandler(handler)
+        for pair in pairs:
+            pair.abort()
+        # One turn for the transports to close their sockets, and one for good measure.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
     return watch
 
 
