@@ -11,6 +11,7 @@ Refuses: to do the work. Settings are found in `broker.configuration`, the proce
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
@@ -21,6 +22,7 @@ from broker import daemon, logs
 from broker.buildinfo import build_info
 from broker.configuration import SettingsError, changed, load_settings, show
 from broker.health import UnhealthyError, check
+from broker.logwriter import BackgroundWriter
 from broker.settings import Settings, parse_listen
 
 FAILED: Final = 1
@@ -88,8 +90,13 @@ def serve(
     if log_level is not None:
         changes.append(f"log.level={log_level}")
     settings = _load(config, changes, listen or ())
-    logs.configure(settings.log.level, settings.log.format)
-    _run(settings, daemon.real_broker)
+    # A log that nobody reads must not hold up the broker.
+    writer = BackgroundWriter(sys.stderr)
+    logs.configure(settings.log.level, settings.log.format, writer)
+    try:
+        _run(settings, daemon.real_broker)
+    finally:
+        writer.close()
 
 
 @app.command("check-config")

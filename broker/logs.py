@@ -16,11 +16,14 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import Final, Literal, TextIO, TypeAlias
+from typing import Final, Literal, TextIO, TypeAlias, cast
 
 import structlog
 from structlog.typing import Processor
 
+from broker.logwriter import BackgroundWriter
+
+Stream: TypeAlias = TextIO | BackgroundWriter
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 Format: TypeAlias = Literal["auto", "console", "json"]
 
@@ -32,7 +35,7 @@ LEVELS: Final[dict[Level, int]] = {
 }
 
 
-def configure(level: Level = "info", format: Format = "auto", stream: TextIO | None = None) -> None:  # noqa: A002
+def configure(level: Level = "info", format: Format = "auto", stream: Stream | None = None) -> None:  # noqa: A002
     """Send logs of this process to `stream` (standard error when None), from `level` upwards.
 
     May be called again; the last call counts for loggers that have not been used yet.
@@ -48,7 +51,7 @@ def configure(level: Level = "info", format: Format = "auto", stream: TextIO | N
     structlog.configure(
         processors=[*shared, *final],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(file=target),
+        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, target)),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(target)
@@ -64,7 +67,7 @@ def configure(level: Level = "info", format: Format = "auto", stream: TextIO | N
     root.setLevel(max(LEVELS[level], logging.WARNING))
 
 
-def _renderer(format: Format, target: TextIO) -> list[Processor]:  # noqa: A002
+def _renderer(format: Format, target: Stream) -> list[Processor]:  # noqa: A002
     terminal = target.isatty()
     if format == "console" or (format == "auto" and terminal):
         colours = terminal and "NO_COLOR" not in os.environ

@@ -15,8 +15,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-WIDTH: Final = 860
-LABEL: Final = 250
+WIDTH: Final = 900
+LABEL: Final = 310
 BAR: Final = 13
 GAP: Final = 16
 TOP: Final = 58
@@ -48,7 +48,7 @@ def draw(data: dict[str, Any]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" {FONT}>',
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
         '<text x="12" y="20" font-size="15" font-weight="600">CPU of the broker for each delivered message</text>',
-        '<text x="12" y="38" fill="#57606a">microseconds, logarithmic; shorter is better; one run, same machine</text>',
+        '<text x="12" y="38" fill="#57606a">microseconds (for each client or filter in the connect and filter rows), logarithmic; shorter is better</text>',
     ]
     x = WIDTH - 20
     for at, broker in reversed(list(enumerate(brokers))):
