@@ -21,6 +21,7 @@ BAR: Final = 13
 GAP: Final = 16
 TOP: Final = 58
 FONT: Final = 'font-family="system-ui, sans-serif" font-size="12" fill="#24292f"'
+NOTE: Final = "microseconds (for each client or filter where the row says so), logarithmic; shorter is better"
 COLOURS: Final = ("#1b7f5c", "#b0b7bd", "#d9a441", "#7c8ea3")
 
 
@@ -48,7 +49,7 @@ def draw(data: dict[str, Any]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" {FONT}>',
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
         '<text x="12" y="20" font-size="15" font-weight="600">CPU of the broker for each delivered message</text>',
-        '<text x="12" y="38" fill="#57606a">microseconds (for each client or filter in the connect and filter rows), logarithmic; shorter is better</text>',
+        f'<text x="12" y="38" fill="#57606a">{NOTE}</text>',
     ]
     x = WIDTH - 20
     for at, broker in reversed(list(enumerate(brokers))):
