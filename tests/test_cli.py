@@ -126,7 +126,7 @@ class TestServe:
         self, stand_in: type[StandIn], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         calls: list[tuple[str, str]] = []
-        monkeypatch.setattr(logs, "configure", lambda level, form, stream: calls.append((level, form)))
+        monkeypatch.setattr(logs, "configure", lambda level, form, _: calls.append((level, form)))
         assert canopy("serve", "--log-level", "debug", "--set", "log.format=json").exit_code == 0
         assert calls == [("debug", "json")]
         assert len(stand_in.made) == 1
