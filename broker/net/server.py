@@ -176,6 +176,7 @@ class Server:
 
     async def _stop(self) -> None:
         self._stopping = True
+        self.log.info("stopping", connections=len(self.connections))
         await self._close_listeners()
         flush = self.settings.shutdown.flush_timeout
         waiting = [c for c in self.connections if not c.outbox.empty]
@@ -204,6 +205,7 @@ class Server:
         if self.store is not None:
             # Last: the ends of the connections are kept too.
             await self.store.close()
+        self.log.info("stopped")
 
     async def _close_listeners(self) -> None:
         servers = self._servers
