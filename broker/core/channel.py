@@ -114,10 +114,15 @@ class Channel(Inbound):
 
     # -- what the shell calls ------------------------------------------------------------------------------------------
 
-    def receive(self, data: bytes, now: float) -> None:
-        """Take a read: apply what happened to other peers, then parse and act on every whole packet in it."""
+    def receive(self, data: bytes, now: float) -> bool:
+        """Take a read: apply what happened to other peers, then parse and act on the whole packets in it.
+
+        True when the shell has to look at the connection: it was accepted, is over, or something is in the way of
+        reading on.
+        """
         if self.state == CLOSED:
-            return
+            return True
+        accepted = self.accepted
         router = self.router
         router.fanout.drain(router, now)
         router.counters.bytes_received += len(data)
@@ -129,6 +134,19 @@ class Channel(Inbound):
         except ProtocolError as error:
             self._fail(error)
         router.fanout.drain(router, now)
+        return (
+            self.state == CLOSED
+            or self.unfinished
+            or accepted is not self.accepted
+            or self._connect is not None
+            or self.outbox.congested
+        )
+
+    def refill(self, now: float) -> bool:
+        """After the writer took a batch: queue what waited for room. True when it should take another."""
+        session = self.session
+        more = session is not None and session.backlog and session.pump(now)
+        return more or not self.outbox.empty
 
     def go_on(self, now: float) -> None:
         """Go on with a read that was left unfinished: writers and other connections have had their turn."""

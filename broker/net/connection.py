@@ -116,12 +116,16 @@ class Connection(asyncio.Protocol):
         """A read came in."""
         if self._closing_at:
             return
+        server = self.server
         try:
-            self.channel.receive(data, self.server.loop.time())
+            eventful = self.channel.receive(data, server.loop.time())
         except Exception as error:
             self._broke(error)
             return
-        self._after_turn()
+        if eventful:
+            self._after_turn()
+        else:
+            server.after_batch()
 
     def _after_turn(self) -> None:
         """After each turn of the channel: tell others, and see whether and when it goes on."""
@@ -227,17 +231,16 @@ class Connection(asyncio.Protocol):
                 data = batch[0] if len(batch) == 1 else b"".join(batch)
                 counters.bytes_sent += len(data)
                 transport.write(data)
-            session = channel.session
-            more = session is not None and session.backlog and session.pump(loop.time())
-            if batch or more or not outbox.empty:
-                del batch
-                if self._drained is not None:
-                    await self._drained
-                if self._paused_reading:
-                    self._resume_reading()
-                if more or not outbox.empty:
-                    # Others have their turn between two batches of a peer that reads as fast as we write.
-                    await asyncio.sleep(0)
+            del batch
+            more = channel.refill(loop.time())
+            if self._drained is not None:
+                await self._drained
+                more = True
+            if self._paused_reading:
+                self._resume_reading()
+            if more:
+                # Others have their turn between two batches of a peer that reads as fast as we write.
+                await asyncio.sleep(0)
             elif channel.close_cause:
                 break
             else:

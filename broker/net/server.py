@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import structlog
 
@@ -93,6 +93,9 @@ class Server:
             self.router.journal = store.journal
         self._restored = False
         self.connections: set[Connection] = set()
+        # The router's, looked at after each batch.
+        self._touched = self.router.fanout.touched
+        self._deadlines = self.router.deadlines
         self.loop: asyncio.AbstractEventLoop
         self.wheel: Wheel
         self._servers: list[asyncio.Server] = []
@@ -244,16 +247,16 @@ class Server:
 
     def after_batch(self) -> None:
         """After each batch: wake the writers it touched, once each, and see when the router wants to be called next."""
-        touched = self.router.fanout.touched
+        touched = self._touched
         if touched:
             for outbox in touched:
-                owner = outbox.owner
-                if isinstance(owner, Connection):
+                owner = cast("Connection | None", outbox.owner)
+                if owner is not None:
                     owner.wake()
                     if outbox.closed:
                         owner.ended_by_core()
             touched.clear()
-        due = self.router.deadlines.next_due()
+        due = self._deadlines.next_due()
         if due != self._due_at:
             self._arm(due)
 
