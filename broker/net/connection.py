@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import socket
 import struct
 import sys
 import termios
@@ -33,6 +32,7 @@ from broker.core.causes import (
 )
 from broker.core.channel import CONNECTED, Channel
 from broker.core.outbox import Outbox
+from broker.net import sockets
 
 if TYPE_CHECKING:
     from broker.net.server import Server
@@ -45,18 +45,6 @@ WRITE_HIGH: Final = 65_536
 
 GRACE: Final = 1.5
 """A client may be silent for this many keep alive times, section 3.1.2.10 [MQTT-3.1.2-22]."""
-
-PROBE_AFTER: Final = 60
-"""Seconds of silence after which TCP asks whether the peer is still there."""
-
-PROBE_EVERY: Final = 20
-"""Seconds between two such probes."""
-
-PROBES: Final = 3
-"""Unanswered probes after which the system gives a connection up."""
-
-LONGEST_USER_TIMEOUT: Final = 2_000_000_000
-"""Milliseconds that fit the option."""
 
 STALL: Final = 0.005
 """Seconds that a publisher is held up when a subscriber's session has become half full, once for each time."""
@@ -98,7 +86,8 @@ class Connection(asyncio.Protocol):
         self.address = _address(transport)
         settings = server.settings
         self.transport.set_write_buffer_limits(high=WRITE_HIGH)
-        _tune(transport, settings.runtime.tcp_nodelay, settings.queue.stall_timeout)
+        if not sockets.INHERITED:
+            sockets.tune(transport.get_extra_info("socket"), settings)
         router = server.router
         self.outbox = Outbox(
             router.fanout.touched, router.counters, settings.queue.live_messages, settings.queue.live_bytes
@@ -410,28 +399,6 @@ def _address(transport: asyncio.BaseTransport) -> str:
         host = peer[0]
         return f"[{host}]:{peer[1]}" if ":" in host else f"{host}:{peer[1]}"
     return str(peer) if peer else "unknown"
-
-
-def _tune(transport: asyncio.BaseTransport, no_delay: bool, stall_timeout: float) -> None:
-    """Have the system look after a peer that says nothing: it may be gone without a word.
-
-    MQTT alone does not notice when keep alive is off, nor when little enough waits that no write ever stalls.
-    """
-    sock = transport.get_extra_info("socket")
-    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    if no_delay:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", PROBE_AFTER),
-        ("TCP_KEEPINTVL", PROBE_EVERY),
-        ("TCP_KEEPCNT", PROBES),
-        ("TCP_USER_TIMEOUT", max(1, min(int(stall_timeout * 1000), LONGEST_USER_TIMEOUT))),
-    ):
-        option = getattr(socket, name, None)
-        if option is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _unsent(transport: asyncio.BaseTransport) -> int:

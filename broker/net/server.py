@@ -24,6 +24,7 @@ from broker.core.hooks import AuthMethod, Gate, Watcher
 from broker.core.limits import Limits
 from broker.core.restore import restore
 from broker.core.router import Router
+from broker.net import sockets
 from broker.net.connection import LINGER, Connection
 from broker.net.timers import Wheel
 from broker.settings import Address, Settings
@@ -165,8 +166,9 @@ class Server:
         self._servers.append(server)
         port = address.port
         for sock in server.sockets:
-            port = sock.getsockname()[1]
-            break
+            sockets.tune(sock, self.settings)
+        if server.sockets:
+            port = server.sockets[0].getsockname()[1]
         self._addresses.append(Address(address.host, port))
 
     async def stop(self) -> None:

@@ -1,9 +1,9 @@
 """One coarse timer for all connections.
 
 Owns the times at which connections want to be looked at: connect time-out, keep alive, stalled writes, closes.
-Promises: one event-loop timer in all, none while nothing is due; adding and removing cost a dictionary look-up; a check
-comes at most `RESOLUTION` late and never early. An item stands in one place at most, and is referred to no longer than
-it waits. What a connection does when it is looked at is its own business.
+Promises: one event-loop timer in all, none while nothing is due; adding and removing cost a dictionary look-up; a
+check comes at most `RESOLUTION` late and never early. An item stands in one place at most, and is referred to no
+longer than it waits. What a connection does when it is looked at is its own business.
 """
 
 from __future__ import annotations

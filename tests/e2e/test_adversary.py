@@ -340,6 +340,8 @@ async def test_a_dead_peer_is_noticed_by_the_system(serve: Serve) -> None:
     peer = await join(broker, keep_alive=0)
     sock = next(iter(broker.connections)).transport.get_extra_info("socket")
     assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
     await peer.disconnect()
 
 

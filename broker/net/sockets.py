@@ -1,0 +1,50 @@
+"""Socket options: what TCP does for a connection that MQTT alone cannot.
+
+Owns the list of options and their values. Promises: on Linux a listening socket is tuned once and its connections
+inherit all of it, so that a connect costs no system call for it; elsewhere each connection is tuned.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from typing import Any, Final
+
+from broker.settings import Settings
+
+PROBE_AFTER: Final = 60
+"""Seconds of silence after which TCP asks whether the peer is still there."""
+
+PROBE_EVERY: Final = 20
+"""Seconds between two such probes."""
+
+PROBES: Final = 3
+"""Unanswered probes after which the system gives a connection up."""
+
+LONGEST_USER_TIMEOUT: Final = 2_000_000_000
+"""Milliseconds that fit the option."""
+
+INHERITED: Final = sys.platform.startswith("linux")
+"""Whether an accepted socket has the options of the one that listens."""
+
+
+def tune(sock: Any, settings: Settings) -> None:
+    """Have the system send small packets at once, and look after a peer that says nothing: it may be gone.
+
+    MQTT alone does not notice when keep alive is off, nor when little enough waits that no write ever stalls.
+    """
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    if settings.runtime.tcp_nodelay:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    patience = int(settings.queue.stall_timeout * 1000)
+    for name, value in (
+        ("TCP_KEEPIDLE", PROBE_AFTER),
+        ("TCP_KEEPINTVL", PROBE_EVERY),
+        ("TCP_KEEPCNT", PROBES),
+        ("TCP_USER_TIMEOUT", max(1, min(patience, LONGEST_USER_TIMEOUT))),
+    ):
+        option = getattr(socket, name, None)
+        if option is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
