@@ -28,7 +28,7 @@ from broker.core.causes import (
     TAKEN_OVER,
 )
 from broker.core.decoder import Decoder
-from broker.core.encoder import encode
+from broker.core.encoder import PINGRESP, encode
 from broker.core.errors import ProtocolError, ProtocolViolation, Refused
 from broker.core.fanout import PeerDisconnected
 from broker.core.hooks import LATER, AuthExchange
@@ -50,7 +50,6 @@ from broker.core.properties import (
     AUTHENTICATION_DATA,
     AUTHENTICATION_METHOD,
     MAXIMUM_PACKET_SIZE,
-    REASON_STRING,
     SESSION_EXPIRY_INTERVAL,
 )
 from broker.core.router import Router
@@ -60,8 +59,6 @@ CONNECTING: Final = 0
 AUTHENTICATING: Final = 1
 CONNECTED: Final = 2
 CLOSED: Final = 3
-
-PINGRESP_PACKET: Final = b"\xd0\x00"
 
 TURN_PACKETS: Final = 8_192
 """Packets of one connection that are acted on before others have their turn: about a millisecond, compiled."""
@@ -103,7 +100,6 @@ class Channel(Inbound):
         # because a subscriber has fallen behind: a little later, then.
         self.unfinished = False
         self.hurried = False
-        self.request_problem = True
         # The CONNECT while a gate, or an authentication exchange, decides about it.
         self._connect: Connect | None = None
         self._pending_connect: Connect | None = None
@@ -123,17 +119,11 @@ class Channel(Inbound):
         if self.state == CLOSED:
             return True
         accepted = self.accepted
-        router = self.router
-        router.fanout.drain(router, now)
-        router.counters.bytes_received += len(data)
+        self.router.counters.bytes_received += len(data)
         if len(data) >= LARGE_READ:
             self.last_received = now
-        try:
-            self.decoder.feed(data)
-            self._run(now)
-        except ProtocolError as error:
-            self._fail(error)
-        router.fanout.drain(router, now)
+        self.decoder.feed(data)
+        self.go_on(now)
         return (
             self.state == CLOSED
             or self.unfinished
@@ -149,7 +139,10 @@ class Channel(Inbound):
         return more or not self.outbox.empty
 
     def go_on(self, now: float) -> None:
-        """Go on with a read that was left unfinished: writers and other connections have had their turn."""
+        """A turn: apply what happened to other peers, then act on what the decoder holds.
+
+        The shell calls it for a read that was left unfinished, when writers and other connections have had theirs.
+        """
         if self.state == CLOSED:
             return
         router = self.router
@@ -318,15 +311,9 @@ class Channel(Inbound):
         self.outbox.control(raw)
 
     def _disconnect(self, reason_code: int, text: str) -> bytes:
+        # Never longer than the client takes [MQTT-3.14.2-3]; it has no User Property to leave out [MQTT-3.14.2-4].
         packet = Disconnect(reason_code)
-        plain = encode(packet, V5)
-        if text:
-            packet.properties.strings[REASON_STRING] = text
-            told = encode(packet, V5)
-            # Never longer than the client takes [MQTT-3.14.2-3]; it has no User Property to leave out [MQTT-3.14.2-4].
-            if len(told) <= self.outbox.max_packet:
-                return told
-        return plain
+        return handshake.with_reason(packet, packet.properties, text, self.outbox.max_packet)
 
     # -- packets -------------------------------------------------------------------------------------------------------
 
@@ -356,7 +343,7 @@ class Channel(Inbound):
         if isinstance(packet, Ack):
             self._on_ack(packet.kind, packet.packet_id, packet.reason_code, now)
         elif isinstance(packet, Pingreq):
-            self.outbox.control(PINGRESP_PACKET)  # [MQTT-3.12.4-1]
+            self.outbox.control(PINGRESP)  # [MQTT-3.12.4-1]
         elif isinstance(packet, Subscribe):
             self._answer(subscribing.subscribe(packet, session, self.router))  # [MQTT-3.8.4-1]
             self.router.work += SUBSCRIBE_WORK * len(packet.requests)
@@ -437,7 +424,7 @@ class Channel(Inbound):
             connack.properties.strings[AUTHENTICATION_METHOD] = self._method
             if exchange.data is not None:
                 connack.properties.binaries[AUTHENTICATION_DATA] = exchange.data
-        if len(encode(connack, self.version)) > terms.max_packet:
+        if len(encode(connack, self.version)) > self.outbox.max_packet:
             # Nothing has been done yet, and nothing can be said [MQTT-3.1.2-24].
             self._end(REFUSED, "the CONNACK does not fit the client's Maximum Packet Size")
             return
@@ -455,12 +442,10 @@ class Channel(Inbound):
             router.fanout.drain(router, now)
         outbox = self.outbox
         outbox.v5 = self.v5
-        outbox.max_packet = terms.max_packet
         outbox.max_aliases = terms.max_aliases
         self.keep_alive = terms.keep_alive
-        # Nothing depends on it: no packet but CONNACK and DISCONNECT has a Reason String of ours, and none a User
-        # Property, so that a client which wants neither gets neither [MQTT-3.1.2-29].
-        self.request_problem = terms.request_problem
+        # Request Problem Information changes nothing: no packet but CONNACK and DISCONNECT has a Reason String of ours,
+        # and none a User Property, so that a client which wants neither gets neither [MQTT-3.1.2-29].
         self._requested_expiry = terms.requested_expiry
         session, present = router.connect(
             client_id, connect.clean_start, outbox, self.version, terms.window, terms.max_aliases == 0, now

@@ -19,8 +19,8 @@ from typing import Final, cast
 from broker.core.fanout import PeerListener
 from broker.core.matchcache import MatchCache, Route
 from broker.core.message import Message
-from broker.core.session import Session, identifiers
-from broker.core.subscription import SharedGroup, Subscription
+from broker.core.session import Session
+from broker.core.subscription import SharedGroup, Subscription, identifiers
 from broker.core.trie import create
 
 NO_IDENTIFIERS: Final[tuple[int, ...]] = ()

@@ -11,14 +11,13 @@ from broker.core.encoder import encode
 from broker.core.errors import Refused
 from broker.core.limits import Limits
 from broker.core.outbox import LARGEST_PACKET
-from broker.core.packets import V5, V311, Connack, Connect
+from broker.core.packets import V5, V311, Connack, Connect, Packet
 from broker.core.properties import (
     ASSIGNED_CLIENT_IDENTIFIER,
     MAXIMUM_PACKET_SIZE,
     MAXIMUM_QOS,
     REASON_STRING,
     RECEIVE_MAXIMUM,
-    REQUEST_PROBLEM_INFORMATION,
     RETAIN_AVAILABLE,
     SERVER_KEEP_ALIVE,
     SESSION_EXPIRY_INTERVAL,
@@ -26,9 +25,10 @@ from broker.core.properties import (
     SUBSCRIPTION_IDENTIFIER_AVAILABLE,
     TOPIC_ALIAS_MAXIMUM,
     WILDCARD_SUBSCRIPTION_AVAILABLE,
+    Properties,
 )
 from broker.core.router import Router
-from broker.core.topics import validate_topic
+from broker.core.topics import is_system, validate_topic
 
 
 class Terms:
@@ -38,11 +38,9 @@ class Terms:
         integers = connect.properties.integers
         v5 = connect.version == V5
         # Towards the client.
-        self.max_packet = integers.get(MAXIMUM_PACKET_SIZE, LARGEST_PACKET)
         self.window = min(limits.max_inflight, integers.get(RECEIVE_MAXIMUM, 65535))  # [MQTT-3.3.4-9]
         # Absent means 0: a client that takes no topic alias [MQTT-3.1.2-27].
         self.max_aliases = min(limits.topic_alias_outbound, integers.get(TOPIC_ALIAS_MAXIMUM, 0))  # [MQTT-3.1.2-26]
-        self.request_problem = integers.get(REQUEST_PROBLEM_INFORMATION, 1) != 0
         # Session expiry: 3.1.1 knows only "ends with the connection" [MQTT3-3.1.2-6] and "stays" [MQTT3-3.1.2-4] (5.0
         # section 3.1.2.11.2).
         if v5:
@@ -81,7 +79,7 @@ def check(connect: Connect, router: Router) -> None:
     will = connect.will
     if will is not None:
         validate_topic(will.topic)
-        if will.topic == "$SYS" or will.topic.startswith("$SYS/"):
+        if is_system(will.topic.encode()):
             raise Refused("a will to $SYS", reasons.NOT_AUTHORIZED)
         if 0 < limits.max_topic_levels <= will.topic.count("/"):
             raise Refused("the will's topic has too many levels", reasons.TOPIC_NAME_INVALID)
@@ -139,6 +137,19 @@ def accept(connect: Connect, terms: Terms, assigned: str, router: Router) -> Con
     return connack
 
 
+def with_reason(packet: Packet, properties: Properties, text: str, max_packet: int) -> bytes:
+    """A packet of 5.0 with a Reason String, if there is one and the client takes so much; else without.
+
+    `properties` are the packet's own.
+    """
+    plain = encode(packet, V5)
+    if not text:
+        return plain
+    properties.strings[REASON_STRING] = text
+    told = encode(packet, V5)
+    return told if len(told) <= max_packet else plain
+
+
 def refusal(version: int, reason_code: int, text: str, max_packet: int) -> bytes:
     """The CONNACK with which a CONNECT is refused, or nothing where the protocol has none.
 
@@ -147,14 +158,10 @@ def refusal(version: int, reason_code: int, text: str, max_packet: int) -> bytes
     """
     if version == V5:
         connack = Connack(False, reason_code)
-        plain = encode(connack, V5)
-        connack.properties.strings[REASON_STRING] = text
-        told = encode(connack, V5)
         # The Reason String is left out where it would exceed what the client takes [MQTT-3.2.2-19], and a client that
         # takes less than a CONNACK gets none.
-        if len(told) <= max_packet:
-            return told
-        return plain if len(plain) <= max_packet else b""
+        made = with_reason(connack, connack.properties, text, max_packet)
+        return made if len(made) <= max_packet else b""
     if version == 0 and reason_code != reasons.UNSUPPORTED_PROTOCOL_VERSION:
         return b""
     code = reasons.v3_connack(reason_code)

@@ -27,6 +27,7 @@ from broker.core.outbox import Outbox, Peer
 from broker.core.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5, Publish
 from broker.core.router import Router
 from broker.core.session import Session
+from broker.core.topics import is_system
 
 DOLLAR: Final = 0x24
 
@@ -198,7 +199,7 @@ class Inbound(Peer):
         limits = self.router.limits
         if limits.max_topic_levels > 0 and topic.count(b"/") >= limits.max_topic_levels:
             return reasons.TOPIC_NAME_INVALID
-        if topic[:1] == b"$" and (topic == b"$SYS" or topic.startswith(b"$SYS/")):
+        if is_system(topic):
             return reasons.NOT_AUTHORIZED
         gate = self.router.gate
         if gate is not None and not gate.may_publish(session.client_id, session.user_name, topic.decode()):

@@ -24,16 +24,11 @@ the middle of a fanout. What cannot be kept is the store's to report.
 
 from __future__ import annotations
 
-from typing import Final
-
 from mypy_extensions import mypyc_attr
 
 from broker.core.message import QUEUED, Delivery, Message
 from broker.core.packets import Will
 from broker.core.subscription import Subscription
-
-SYSTEM_TOPICS: Final = b"$SYS/"
-"""Retained topics below this are the broker's own, made anew at each start: a journal does not hear of them."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -24,14 +24,15 @@ from broker.core.deadlines import Deadlines
 from broker.core.fanout import FanoutState, PeerConnected, PeerDisconnected
 from broker.core.forwarding import Forwarder
 from broker.core.hooks import AuthMethod, Gate, Watcher
-from broker.core.journal import SYSTEM_TOPICS, Journal
+from broker.core.journal import Journal
 from broker.core.limits import Limits
 from broker.core.message import Delivery, Message
 from broker.core.outbox import Outbox
 from broker.core.packets import SubscriptionRequest, Will
 from broker.core.retained import NODE_BYTES, RetainedTree
-from broker.core.session import NEVER, Session, identifiers
-from broker.core.subscription import SharedGroup, Subscription
+from broker.core.session import NEVER, Session
+from broker.core.subscription import SharedGroup, Subscription, identifiers
+from broker.core.topics import is_system
 
 
 class Router(Forwarder):
@@ -62,10 +63,7 @@ class Router(Forwarder):
 
         `origin` is the publishing session (for No Local), None for the broker's own messages and wills.
         """
-        route = self.cache.lookup(message.topic)
-        if route is None:
-            route = self.cache.store(message.topic)
-        count = self.forward(route, message, origin)
+        count = self.forward(self.cache.route(message.topic), message, origin)
         if message.retain:  # without, no retained message is touched [MQTT-3.3.1-8]
             self.retain(message)
         return count
@@ -80,26 +78,23 @@ class Router(Forwarder):
         topic = message.topic.decode()
         old = cast("Message | None", self.retained.get(topic))
         empty = len(message.payload()) == 0  # never kept itself [MQTT-3.3.1-7]
-        kept = self.journal is not None and not message.topic.startswith(SYSTEM_TOPICS)
         if empty or not self._has_room(topic, message, old):
             # The old one goes in any case: it is not what the topic says any more [MQTT3-3.3.1-7].
             if old is not None:
                 self._clear_retained(topic, old)
-                if kept and self.journal is not None:
-                    self.journal.retained_cleared(topic)
             if empty:
                 return True
             self.counters.retained_refused += 1
             return False
         message = message.bare()
         self.put_retained(topic, message)  # whatever its QoS
-        if kept and self.journal is not None:
+        if self.journal is not None and not is_system(message.topic):
             self.journal.retained_set(message)
         return True
 
     def _has_room(self, topic: str, message: Message, old: Message | None) -> bool:
         """Whether the limits leave room for a retained message in place of `old`."""
-        if _is_system(message.topic):
+        if is_system(message.topic):
             return True
         limits = self.limits
         if old is None and 0 < limits.max_retained_messages <= len(self.retained) - self.system_retained:
@@ -118,7 +113,7 @@ class Router(Forwarder):
         tree = self.retained
         levels = tree.node_count
         old = cast("Message | None", tree.set(topic, message))
-        if not _is_system(message.topic):
+        if not is_system(message.topic):
             self.retained_bytes += message.size() + (tree.node_count - levels) * NODE_BYTES
             if old is not None:
                 self.retained_bytes -= old.size()
@@ -134,10 +129,12 @@ class Router(Forwarder):
         tree = self.retained
         levels = tree.node_count
         tree.remove(topic)
-        if _is_system(message.topic):
+        if is_system(message.topic):
             self.system_retained -= 1
         else:
             self.retained_bytes -= message.size() + (levels - tree.node_count) * NODE_BYTES
+            if self.journal is not None:
+                self.journal.retained_cleared(topic)
         self.deadlines.cancel(topic)
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
@@ -155,12 +152,10 @@ class Router(Forwarder):
         if subscription is None:
             subscription = Subscription(session, name)
             self.subscription_count += 1
-            entry = self.trie.find(topic_filter)
-            if entry is None:
-                cache = self.cache
-                before = cache.walked + cache.extended
-                entry = cache.insert(topic_filter)
-                self.work += cache.walked + cache.extended - before
+            cache = self.cache
+            before = cache.walked + cache.extended
+            entry = cache.insert(topic_filter)
+            self.work += cache.walked + cache.extended - before
             entry.add(subscription, group_name)
             session.subscriptions[name] = subscription
         # Replaced in place: it keeps its turn in a share group, and a running stream of retained messages goes on.
@@ -396,8 +391,6 @@ class Router(Forwarder):
         message = self.retained.get(topic)
         if isinstance(message, Message) and 0.0 < message.expires_at <= now:
             self._clear_retained(topic, message)
-            if self.journal is not None:
-                self.journal.retained_cleared(topic)
 
     def _session_due(self, session: Session, now: float) -> None:
         if session.will is not None and 0.0 < session.will_due <= now:
@@ -407,11 +400,6 @@ class Router(Forwarder):
             self.end_session(session, now)
         else:
             self.schedule(session)
-
-
-def _is_system(topic: bytes) -> bool:
-    """Whether a topic is the broker's own. The parent counts among them, so that no level is shared with a client's."""
-    return topic.startswith(SYSTEM_TOPICS) or topic == SYSTEM_TOPICS[:-1]
 
 
 def will_message(will: Will, client_id: str, now: float) -> Message:

@@ -47,11 +47,6 @@ HEADROOM: Final = 16
 """Bytes of a frame beyond `Message.size()`: fixed header, packet identifier, expiry."""
 
 
-def identifiers(subscription: Subscription) -> tuple[int, ...]:
-    """The subscription's identifier as a tuple: empty when it has none."""
-    return (subscription.identifier,) if subscription.identifier > 0 else ()
-
-
 class Session(Subscriber):
     """One client's session. Bounds: `max_messages` and `max_bytes` of queued messages."""
 
@@ -130,19 +125,15 @@ class Session(Subscriber):
         """The connection is gone: fold its ledger into the session's, and put back what was never written."""
         self._free_expired(outbox)
         outbox.discard(DISCONNECTED)
-        self.absorb(outbox)
+        self.delivered += outbox.taken
+        if outbox.dropped is not None:
+            self._add_drops(outbox.dropped)
         for delivery in self.inflight.values():
             # The next connection has a send quota of its own.
             delivery.counted = False
             if self.journal is not None and delivery.attempts == 0:
                 self.journal.unsent(self.client_id, delivery)
         self._resend = None
-
-    def absorb(self, outbox: Outbox) -> None:
-        """Add a finished outbox's ledger to this session's."""
-        self.delivered += outbox.taken
-        if outbox.dropped is not None:
-            self._add_drops(outbox.dropped)
 
     def _add_drops(self, drops: list[int]) -> None:
         dropped = self.dropped

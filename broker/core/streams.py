@@ -13,7 +13,7 @@ from typing import Final
 from broker.core.message import Delivery, Message
 from broker.core.outbox import Outbox
 from broker.core.retained import RetainedCursor, TopicNode
-from broker.core.subscription import Subscription
+from broker.core.subscription import Subscription, identifiers
 
 STEP: Final = 256
 """Retained messages fetched at most in one turn, so that one subscriber to all of them does not hold up the loop."""
@@ -99,10 +99,9 @@ class RetainedStreams:
                 continue
             self._current = stream
             self._node = node
-            identifiers = (subscription.identifier,) if subscription.identifier > 0 else ()
             # With the lower QoS [MQTT-3.8.4-8], and with RETAIN, since a new subscription is why it is sent
             # [MQTT3-3.3.1-8].
-            return Delivery(message, min(message.qos, subscription.qos), True, identifiers, None)
+            return Delivery(message, min(message.qos, subscription.qos), True, identifiers(subscription), None)
         return None
 
     def put_back(self) -> None:

@@ -81,6 +81,11 @@ class Subscription:
         self.retain_as_published = retain_as_published
 
 
+def identifiers(subscription: Subscription) -> tuple[int, ...]:
+    """The subscription's identifier as a tuple: empty when it has none."""
+    return (subscription.identifier,) if subscription.identifier > 0 else ()
+
+
 class SharedGroup:
     """The members of one share name at one topic filter (section 4.8.2): each message goes to one of them."""
 

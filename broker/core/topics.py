@@ -20,6 +20,9 @@ SEPARATOR: Final = "/"
 SINGLE_LEVEL: Final = "+"
 MULTI_LEVEL: Final = "#"
 
+# Topics below this are the broker's own, made anew at each start: no client publishes there, no journal hears of them.
+SYSTEM_TOPICS: Final = b"$SYS/"
+
 # A UTF-8 encoded string has a two-byte length before it (section 1.5.4) [MQTT-4.7.3-3].
 MAX_BYTES: Final = 65_535
 
@@ -48,6 +51,14 @@ def has_wildcard(topic_filter: str) -> bool:
 def is_reserved(topic: str) -> bool:
     """Whether a topic name begins with `$`: such names are hidden from filters that begin with a wildcard."""
     return topic.startswith("$")
+
+
+def is_system(topic: bytes) -> bool:
+    """Whether a topic name (UTF-8) is the broker's own.
+
+    The parent counts among them, so that no level is shared with a client's.
+    """
+    return topic.startswith(SYSTEM_TOPICS) or topic == SYSTEM_TOPICS[:-1]
 
 
 def literal_prefix(topic_filter: str) -> str:

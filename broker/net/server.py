@@ -236,9 +236,7 @@ class Server:
         """A connection was made. Its CONNECT decides whether it may stay; far too many are closed at once."""
         limit = self.settings.limits.max_connections
         if self._stopping or (limit > 0 and len(self.connections) >= limit + HALF_OPEN_ROOM):
-            self.connections.add(connection)
             connection.transport.abort()
-            return
         self.connections.add(connection)
 
     def left(self, connection: Connection) -> None:
