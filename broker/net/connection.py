@@ -49,6 +49,10 @@ GRACE: Final = 1.5
 STALL: Final = 0.005
 """Seconds that a publisher is held up when a subscriber's session has become half full, once for each time."""
 
+STALL_ROUNDS: Final = 32
+"""Rounds of the event loop that it is held up at least: on a busy machine the time alone may pass in a single one, and
+nobody's acknowledgements have been read then."""
+
 STALL_LOOKS: Final = 4
 """How often within `stall_timeout` a waiting writer's progress is looked at."""
 
@@ -138,9 +142,15 @@ class Connection(asyncio.Protocol):
         if channel.unfinished and not blocked and not self._going_on:
             self._going_on = True
             if channel.hurried:
-                self.server.loop.call_later(STALL, self._go_on)
+                self.server.loop.call_later(STALL, self._stalled, STALL_ROUNDS)
             else:
                 self.server.loop.call_soon(self._go_on)
+
+    def _stalled(self, rounds: int) -> None:
+        if rounds > 0:
+            self.server.loop.call_soon(self._stalled, rounds - 1)
+        else:
+            self._go_on()
 
     def _go_on(self) -> None:
         self._going_on = False

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -72,11 +74,30 @@ class Subscriber:
         while not (line := await within("SUBACK", self.process.stdout.readline())).startswith(b"Subscribed"):
             assert line, "mosquitto_sub has ended"
 
-    async def end(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Stop it: with SIGTERM it says DISCONNECT, with SIGKILL it is cut off."""
+    async def end(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """Stop it: with SIGTERM it says DISCONNECT, with SIGKILL it is cut off.
+
+        It says DISCONNECT inside its signal handler and takes mutexes there, so a SIGTERM that comes while it works
+        can lock it up for good: it gets one only while it waits for something to come.
+        """
+        if number == signal.SIGTERM:
+            await asyncio.to_thread(_wait_until_it_sleeps, self.process.pid)
         if self.process.returncode is None:
             self.process.send_signal(number)
+        await self.ended()
+
+    async def ended(self) -> None:
+        """Wait until it has ended, by itself or not."""
         await within("the end of mosquitto_sub", self.process.wait())
+
+
+def _wait_until_it_sleeps(process_id: int) -> None:
+    """The kernel has no event for it. It has one thread, and its output is always read."""
+    status = Path(f"/proc/{process_id}/stat")
+    deadline = time.monotonic() + PATIENCE
+    while status.exists() and status.read_text().rpartition(")")[2].split()[0] not in "SZ":
+        assert time.monotonic() < deadline, "mosquitto_sub is busy"
+        time.sleep(0.001)
 
 
 @asynccontextmanager
@@ -125,6 +146,7 @@ async def test_a_thousand_lines(daemon: Daemon, unique: Unique, version: str) ->
     try:
         await publish(daemon, "-V", version, "-q", "2", "-t", topic, "-l", stdin=stdin)
         found = [await reader.line() for _ in range(count)]
+        await reader.ended()
     finally:
         await reader.end()
     assert found == [str(number) for number in range(count)]
@@ -183,6 +205,7 @@ async def test_a_kept_session(daemon: Daemon, unique: Unique, version: str) -> N
     async with subscriber(daemon, *keep) as first:
         await publish(daemon, "-q", "1", "-t", topic, "-m", "live")
         assert await first.line() == "live"
+        await first.end(signal.SIGTERM)
     for payload in ("one", "two", "three"):
         await publish(daemon, "-q", "1", "-t", topic, "-m", payload)
     assert await run(SUB, daemon, *keep, "-C", "3") == b"one\ntwo\nthree\n"
