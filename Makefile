@@ -4,6 +4,8 @@
 #   make test    lint, then the whole test suite               ARGS="-k retained -x"
 #   make lint    style, types and the walls between packages
 #   make bench   Canopy beside mosquitto, on this machine      ARGS="--quick"
+#   make bench-routing  the routing core without a network, beside what the authors of its ideas reported
+#   make scale  what millions of filters and tens of thousands of clients cost   ARGS="filters --filters 100000"
 #   make demo    a broker, a subscriber and a publisher, for a few seconds
 #   make fuzz    random and mutated packets for FUZZ_SECONDS (default 60)
 #   make setup   only the environment, in .venv, with everything the tests need
@@ -22,7 +24,7 @@ PY := $(VENV)/bin/python -P
 # The tests' own modules are importable from here, and only they.
 TESTS := PYTHONPATH="$(VENV)/paths"
 
-.PHONY: help run test suite lint bench demo fuzz setup setup-run clean
+.PHONY: help run test suite lint bench bench-routing scale demo fuzz setup setup-run clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -60,6 +62,12 @@ lint: setup
 
 bench: setup
 	@$(PY) -m loadtest.bench $(ARGS)
+
+bench-routing: setup
+	@$(PY) -m loadtest.routing $(ARGS)
+
+scale: setup
+	@$(PY) -m loadtest.scale $(ARGS)
 
 demo: setup
 	@$(PY) tools/demo.py $(ARGS)

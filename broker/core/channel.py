@@ -194,8 +194,11 @@ class Channel(Inbound):
             if self.state != CONNECTED:
                 self._packet(now)
             elif kind == 3:
-                counters.messages_received += 1
-                self._publish(now)
+                taken: i64 = self._publish(now)
+                counters.messages_received += taken
+                if taken > 1:
+                    work += taken - 1
+                    counters.packets_received += taken - 1
             elif 4 <= kind <= 7:
                 packet_id = decoder.short_ack()
                 if packet_id > 0:

@@ -19,8 +19,9 @@ from typing import Final, cast
 from broker.core.fanout import PeerListener
 from broker.core.matchcache import MatchCache, Route
 from broker.core.message import Message
+from broker.core.runs import Run
 from broker.core.session import Session
-from broker.core.subscription import SharedGroup, Subscription, identifiers
+from broker.core.subscription import FilterEntry, SharedGroup, Subscription, identifiers
 from broker.core.trie import create
 
 NO_IDENTIFIERS: Final[tuple[int, ...]] = ()
@@ -142,6 +143,28 @@ class Forwarder(PeerListener):
         if not entries:
             return 0
         return self._forward_plan(self._plan(route), message, origin)
+
+    def forward_run(self, run: Run, entry: FilterEntry, origin: Session | None) -> None:
+        """Offer a run to everybody at the one filter that its topics match; the filter has no share groups."""
+        receivers = 0
+        for subscription in entry.subscriptions:
+            session = cast(Session, subscription.session)
+            if subscription.no_local and session is origin:
+                continue
+            receivers += 1
+            outbox = session.outbox
+            if (
+                outbox is not None
+                and session.direct
+                and session.v5 == run.v5
+                and subscription.identifier == 0
+                and outbox.offer_run(run.data, run.count, run.largest)
+            ):
+                session.offered += run.count
+                continue
+            for message in run.messages():
+                session.deliver(message, 0, False, identifiers(subscription), None)
+        self.work += receivers * run.count
 
     def _plan(self, route: Route) -> Plan:
         """The merged targets of a route with several entries, made again only when one of them changed."""

@@ -144,3 +144,36 @@ class Frames:
         self.start = 0
         self.body = 0
         self.end = 0
+
+
+def body_size(data: bytes, start: i64) -> i64:
+    """The Remaining Length of the whole frame that begins at `start`."""
+    at: i64 = start + 1
+    digit: i64 = data[at]
+    length: i64 = digit & 127
+    shift: i64 = 7
+    while digit >= 128:
+        at += 1
+        digit = data[at]
+        length |= (digit & 127) << shift
+        shift += 7
+    return length
+
+
+def frame_end(data: bytes, start: i64) -> i64:
+    """Where the whole frame that begins at `start` ends."""
+    at: i64 = start + 1
+    while data[at] >= 128:
+        at += 1
+    return at + 1 + body_size(data, start)
+
+
+def frame_count(data: bytes) -> int:
+    """How many whole frames stand side by side in `data`."""
+    size: i64 = len(data)
+    at: i64 = 0
+    count: i64 = 0
+    while at < size:
+        at = frame_end(data, at)
+        count += 1
+    return count

@@ -26,7 +26,9 @@ from broker.core.message import Message
 from broker.core.outbox import Outbox, Peer
 from broker.core.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5, Publish
 from broker.core.router import Router
+from broker.core.runs import Run
 from broker.core.session import Session
+from broker.core.subscription import FilterEntry
 from broker.core.topics import is_system
 
 DOLLAR: Final = 0x24
@@ -47,10 +49,11 @@ class Inbound(Peer):
         # Topic aliases that the client has set: they end with the connection [MQTT-3.3.2-7].
         self._aliases: dict[int, bytes] | None = None
 
-    def _publish(self, now: float) -> None:
+    def _publish(self, now: float) -> int:
         """The hot path: a PUBLISH without retain, DUP and properties, to a topic that was routed before.
 
-        With QoS 0 it goes on as the bytes it came in. Everything else is decoded in full, by `_on_publish`.
+        With QoS 0 it goes on as the bytes it came in, and so do those behind it that go the same way: how many there
+        were in all. Everything else is decoded in full, by `_on_publish`.
         """
         decoder = self.decoder
         router = self.router
@@ -77,15 +80,35 @@ class Inbound(Peer):
                 # What is in the cache has been validated.
                 if route is not None:
                     if header == 0x30:
-                        if route.entries:
-                            message = Message(topic, b"", 0, False, b"", 0.0, self.client_id)
-                            start: i64 = decoder.start
-                            message.adopt_frame(buffer[start:end], self.v5, payload_at - start)
-                            router.forward(route, message, self.session)
-                        return
+                        entries = route.entries
+                        if not entries:
+                            return 1
+                        start: i64 = decoder.start
+                        if len(entries) == 1 and end < len(buffer) and buffer[end] == 0x30:
+                            count = self._publish_run(entries[0], payload_at)
+                            if count > 1:
+                                return count
+                        message = Message(topic, b"", 0, False, b"", 0.0, self.client_id)
+                        message.adopt_frame(buffer[start:end], self.v5, payload_at - start)
+                        router.forward(route, message, self.session)
+                        return 1
                     if self._publish_quality(route, topic, topic_end, payload_at):
-                        return
+                        return 1
         self._on_publish(decoder.publish(), now)
+        return 1
+
+    def _publish_run(self, entry: FilterEntry, payload_at: int) -> int:
+        """Route the current frame with those behind it that go the same way. 1: there are none; nothing was done."""
+        if entry.groups:
+            return 1
+        decoder = self.decoder
+        router = self.router
+        start: i64 = decoder.start
+        count = router.runs.find(decoder, payload_at, entry, self.v5)
+        if count > 1:
+            data = decoder.buffer[start : decoder.end]
+            router.forward_run(Run(data, count, router.runs.largest, self.v5, self.client_id), entry, self.session)
+        return count
 
     def _publish_quality(self, route: Route, topic: bytes, id_at: i64, payload_at: i64) -> bool:
         """A QoS 1 or 2 PUBLISH on the hot path; False when it is not the common case after all."""

@@ -200,11 +200,9 @@ class MatchCache:
     def insert(self, topic_filter: str) -> FilterEntry:
         """The entry of a filter, made when it is not there yet; then the routes that it matches have it."""
         trie = self.trie
-        entry = trie.find(topic_filter)
-        if entry is not None:
-            return entry
+        before = len(trie)
         entry = trie.insert(topic_filter)
-        if self._routes:
+        if self._routes and len(trie) != before:
             self._extend(entry)
         return entry
 

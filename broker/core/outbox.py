@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.core.counters import DISCONNECTED, DROP_CAUSES, EXPIRED, FULL_BYTES, FULL_MESSAGES, TOO_LARGE, Counters
+from broker.core.frames import frame_count
 from broker.core.message import NEAR_LONGEST, SENT, Delivery
 
 ACCEPTED: Final = -1
@@ -58,7 +59,7 @@ class Outbox:
         # Fill at which `counters.half_full` is told, once until the writer takes something.
         self._message_mark = self.max_messages // 2
         self._byte_mark = self.max_bytes // 2
-        # The queue: whole frames, or deliveries whose frame is made when it is taken.
+        # The queue: whole frames, several QoS 0 ones in one piece, or deliveries whose frame is made when it is taken.
         self._queue: list[object] = []
         self._late = 0
         self._aliases: dict[bytes, int] | None = None
@@ -106,6 +107,30 @@ class Outbox:
             self._listed = True
             self._wakeups.append(self)
         return ACCEPTED
+
+    def offer_run(self, frames: bytes, count: int, largest: int) -> bool:
+        """Offer several QoS 0 frames that stand side by side; `largest` is the size of the longest.
+
+        False, and nothing has happened, when not all of them can be taken: they are to be offered one by one then.
+        """
+        size = len(frames)
+        if (
+            self.closed
+            or self.messages + count > self.max_messages
+            or self.bytes + size > self.max_bytes
+            or largest > self.max_packet
+        ):
+            return False
+        self.offered += count
+        self._queue.append(frames)
+        self.messages += count
+        self.bytes += size
+        if self.messages > self._message_mark or self.bytes > self._byte_mark:
+            self._press()
+        if not self._listed:
+            self._listed = True
+            self._wakeups.append(self)
+        return True
 
     def offer_late(self, delivery: Delivery) -> int:
         """Offer a QoS 0 delivery whose frame is made when it is taken: ACCEPTED, or the cause of its drop."""
@@ -210,6 +235,11 @@ class Outbox:
         """Nothing to take."""
         return not self._queue
 
+    @property
+    def single(self) -> bool:
+        """Exactly one thing to take: a frame, or several in one piece."""
+        return len(self._queue) == 1
+
     def take_batch(self, max_bytes: int, now: float) -> list[bytes]:
         """Frames to write, in order: all that waits, or about `max_bytes` of it. Empty only when nothing waits."""
         queue = self._queue
@@ -253,10 +283,11 @@ class Outbox:
                 frame = item
                 kind = frame[0] & 0xF0
                 if kind == 0x30:
-                    self.messages -= 1
+                    count = frame_count(frame)
+                    self.messages -= count
                     self.bytes -= len(frame)
-                    self.taken += 1
-                    sent += 1
+                    self.taken += count
+                    sent += count
                 else:
                     self.control_bytes -= len(frame)
                     if kind == 0x40 or kind == 0x70:

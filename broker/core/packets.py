@@ -1,14 +1,14 @@
 """The packets of MQTT 3.1.1 and 5.0 as data. No parsing, no encoding, no rules beyond types.
 
-Owns the packet type numbers and one class for each packet. `Publish` is on the hot path and so is a plain class; the
-others are data classes. Topic names and filters: `Publish.topic` is the UTF-8 bytes as they came (they are the key
-of the match cache), everything else is `str`. What 3.1.1 does not have (properties, reason codes) is at its default
-there.
+Owns the packet type numbers and one class for each packet. They are data classes with their initialisers written out:
+those can be compiled, and what `dataclass` makes at run time cannot. `Publish`, on the hot path, is plain altogether.
+Topic names and filters: `Publish.topic` is the UTF-8 bytes as they came (they are the key of the match cache),
+everything else is `str`. What 3.1.1 does not have (properties, reason codes) is at its default there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from broker.core.properties import Properties
@@ -98,7 +98,7 @@ class Publish(Packet):
         return f"Publish{self._key()!r}"
 
 
-@dataclass
+@dataclass(init=False)
 class Will:
     """The Will Message of a CONNECT, section 3.1.3.2. `delay` in seconds; `message_expiry` -1: none.
 
@@ -107,14 +107,32 @@ class Will:
 
     topic: str
     payload: bytes
-    qos: int = 0
-    retain: bool = False
-    delay: int = 0
-    message_expiry: int = -1
-    properties: bytes = b""
+    qos: int
+    retain: bool
+    delay: int
+    message_expiry: int
+    properties: bytes
+
+    def __init__(
+        self,
+        topic: str,
+        payload: bytes,
+        qos: int = 0,
+        retain: bool = False,
+        delay: int = 0,
+        message_expiry: int = -1,
+        properties: bytes = b"",
+    ) -> None:
+        self.topic = topic
+        self.payload = payload
+        self.qos = qos
+        self.retain = retain
+        self.delay = delay
+        self.message_expiry = message_expiry
+        self.properties = properties
 
 
-@dataclass
+@dataclass(init=False)
 class Connect(Packet):
     """Section 3.1. `user_name` and `password` are None when absent; `keep_alive` in seconds, 0: off.
 
@@ -122,116 +140,236 @@ class Connect(Packet):
     specification knows but which is in wide use.
     """
 
-    client_id: str = ""
-    version: int = V311
-    clean_start: bool = True
-    keep_alive: int = 0
-    will: Will | None = None
-    user_name: str | None = None
-    password: bytes | None = None
-    properties: Properties = field(default_factory=Properties)
-    kind: int = CONNECT
-    bridge: bool = False
+    client_id: str
+    version: int
+    clean_start: bool
+    keep_alive: int
+    will: Will | None
+    user_name: str | None
+    password: bytes | None
+    properties: Properties
+    kind: int
+    bridge: bool
+
+    def __init__(
+        self,
+        client_id: str = "",
+        version: int = V311,
+        clean_start: bool = True,
+        keep_alive: int = 0,
+        will: Will | None = None,
+        user_name: str | None = None,
+        password: bytes | None = None,
+        properties: Properties | None = None,
+        bridge: bool = False,
+    ) -> None:
+        self.client_id = client_id
+        self.version = version
+        self.clean_start = clean_start
+        self.keep_alive = keep_alive
+        self.will = will
+        self.user_name = user_name
+        self.password = password
+        self.properties = Properties() if properties is None else properties
+        self.kind = CONNECT
+        self.bridge = bridge
 
 
-@dataclass
+@dataclass(init=False)
 class Connack(Packet):
     """Section 3.2. `reason_code` is the return code of 3.1.1 when the version is 3 or 4."""
 
-    session_present: bool = False
-    reason_code: int = 0
-    properties: Properties = field(default_factory=Properties)
-    kind: int = CONNACK
+    session_present: bool
+    reason_code: int
+    properties: Properties
+    kind: int
+
+    def __init__(
+        self,
+        session_present: bool = False,
+        reason_code: int = 0,
+        properties: Properties | None = None,
+    ) -> None:
+        self.session_present = session_present
+        self.reason_code = reason_code
+        self.properties = Properties() if properties is None else properties
+        self.kind = CONNACK
 
 
-@dataclass
+@dataclass(init=False)
 class Ack(Packet):
     """PUBACK, PUBREC, PUBREL and PUBCOMP (sections 3.4 to 3.7): `kind` tells which."""
 
-    kind: int = PUBACK
-    packet_id: int = 0
-    reason_code: int = 0
-    properties: Properties = field(default_factory=Properties)
+    kind: int
+    packet_id: int
+    reason_code: int
+    properties: Properties
+
+    def __init__(
+        self,
+        kind: int = PUBACK,
+        packet_id: int = 0,
+        reason_code: int = 0,
+        properties: Properties | None = None,
+    ) -> None:
+        self.kind = kind
+        self.packet_id = packet_id
+        self.reason_code = reason_code
+        self.properties = Properties() if properties is None else properties
 
 
-@dataclass
+@dataclass(init=False)
 class SubscriptionRequest:
     """One topic filter of a SUBSCRIBE with its options, section 3.8.3.1."""
 
     topic_filter: str
-    qos: int = 0
-    no_local: bool = False
-    retain_as_published: bool = False
-    retain_handling: int = 0
+    qos: int
+    no_local: bool
+    retain_as_published: bool
+    retain_handling: int
+
+    def __init__(
+        self,
+        topic_filter: str,
+        qos: int = 0,
+        no_local: bool = False,
+        retain_as_published: bool = False,
+        retain_handling: int = 0,
+    ) -> None:
+        self.topic_filter = topic_filter
+        self.qos = qos
+        self.no_local = no_local
+        self.retain_as_published = retain_as_published
+        self.retain_handling = retain_handling
 
 
-@dataclass
+@dataclass(init=False)
 class Subscribe(Packet):
     """Section 3.8; at least one request."""
 
-    packet_id: int = 0
-    requests: list[SubscriptionRequest] = field(default_factory=list)
-    properties: Properties = field(default_factory=Properties)
-    kind: int = SUBSCRIBE
+    packet_id: int
+    requests: list[SubscriptionRequest]
+    properties: Properties
+    kind: int
+
+    def __init__(
+        self,
+        packet_id: int = 0,
+        requests: list[SubscriptionRequest] | None = None,
+        properties: Properties | None = None,
+    ) -> None:
+        self.packet_id = packet_id
+        self.requests = [] if requests is None else requests
+        self.properties = Properties() if properties is None else properties
+        self.kind = SUBSCRIBE
 
 
-@dataclass
+@dataclass(init=False)
 class Suback(Packet):
     """Section 3.9; one reason code for each request, in order."""
 
-    packet_id: int = 0
-    reason_codes: list[int] = field(default_factory=list)
-    properties: Properties = field(default_factory=Properties)
-    kind: int = SUBACK
+    packet_id: int
+    reason_codes: list[int]
+    properties: Properties
+    kind: int
+
+    def __init__(
+        self,
+        packet_id: int = 0,
+        reason_codes: list[int] | None = None,
+        properties: Properties | None = None,
+    ) -> None:
+        self.packet_id = packet_id
+        self.reason_codes = [] if reason_codes is None else reason_codes
+        self.properties = Properties() if properties is None else properties
+        self.kind = SUBACK
 
 
-@dataclass
+@dataclass(init=False)
 class Unsubscribe(Packet):
     """Section 3.10; at least one filter."""
 
-    packet_id: int = 0
-    topic_filters: list[str] = field(default_factory=list)
-    properties: Properties = field(default_factory=Properties)
-    kind: int = UNSUBSCRIBE
+    packet_id: int
+    topic_filters: list[str]
+    properties: Properties
+    kind: int
+
+    def __init__(
+        self,
+        packet_id: int = 0,
+        topic_filters: list[str] | None = None,
+        properties: Properties | None = None,
+    ) -> None:
+        self.packet_id = packet_id
+        self.topic_filters = [] if topic_filters is None else topic_filters
+        self.properties = Properties() if properties is None else properties
+        self.kind = UNSUBSCRIBE
 
 
-@dataclass
+@dataclass(init=False)
 class Unsuback(Packet):
     """Section 3.11; reason codes only in 5.0."""
 
-    packet_id: int = 0
-    reason_codes: list[int] = field(default_factory=list)
-    properties: Properties = field(default_factory=Properties)
-    kind: int = UNSUBACK
+    packet_id: int
+    reason_codes: list[int]
+    properties: Properties
+    kind: int
+
+    def __init__(
+        self,
+        packet_id: int = 0,
+        reason_codes: list[int] | None = None,
+        properties: Properties | None = None,
+    ) -> None:
+        self.packet_id = packet_id
+        self.reason_codes = [] if reason_codes is None else reason_codes
+        self.properties = Properties() if properties is None else properties
+        self.kind = UNSUBACK
 
 
-@dataclass
+@dataclass(init=False)
 class Pingreq(Packet):
     """Section 3.12."""
 
-    kind: int = PINGREQ
+    kind: int
+
+    def __init__(self) -> None:
+        self.kind = PINGREQ
 
 
-@dataclass
+@dataclass(init=False)
 class Pingresp(Packet):
     """Section 3.13."""
 
-    kind: int = PINGRESP
+    kind: int
+
+    def __init__(self) -> None:
+        self.kind = PINGRESP
 
 
-@dataclass
+@dataclass(init=False)
 class Disconnect(Packet):
     """Section 3.14."""
 
-    reason_code: int = 0
-    properties: Properties = field(default_factory=Properties)
-    kind: int = DISCONNECT
+    reason_code: int
+    properties: Properties
+    kind: int
+
+    def __init__(self, reason_code: int = 0, properties: Properties | None = None) -> None:
+        self.reason_code = reason_code
+        self.properties = Properties() if properties is None else properties
+        self.kind = DISCONNECT
 
 
-@dataclass
+@dataclass(init=False)
 class Auth(Packet):
     """Section 3.15, MQTT 5.0 only."""
 
-    reason_code: int = 0
-    properties: Properties = field(default_factory=Properties)
-    kind: int = AUTH
+    reason_code: int
+    properties: Properties
+    kind: int
+
+    def __init__(self, reason_code: int = 0, properties: Properties | None = None) -> None:
+        self.reason_code = reason_code
+        self.properties = Properties() if properties is None else properties
+        self.kind = AUTH

@@ -30,6 +30,7 @@ from broker.core.message import Delivery, Message
 from broker.core.outbox import Outbox
 from broker.core.packets import SubscriptionRequest, Will
 from broker.core.retained import NODE_BYTES, RetainedTree
+from broker.core.runs import RunFinder
 from broker.core.session import NEVER, Session
 from broker.core.subscription import SharedGroup, Subscription, identifiers
 from broker.core.topics import is_system
@@ -41,6 +42,7 @@ class Router(Forwarder):
     def __init__(self, limits: Limits, trie: str = "nodes", match_cache: int = 16_384) -> None:
         super().__init__(trie, match_cache)
         self.limits = limits
+        self.runs = RunFinder(self.cache, limits.live_messages, limits.live_bytes)
         self.counters = Counters()
         self.fanout = FanoutState()
         self.retained = RetainedTree()
@@ -147,10 +149,15 @@ class Router(Forwarder):
         `topic_filter` is valid, without `$share/name/`; `request.topic_filter` as the client wrote it.
         """
         name = request.topic_filter
+        qos = request.qos
+        if qos > self.limits.max_qos:
+            qos = self.limits.max_qos
         subscription = session.subscriptions.get(name)
         new = subscription is None
         if subscription is None:
-            subscription = Subscription(session, name)
+            subscription = Subscription(
+                session, name, qos, request.no_local, request.retain_as_published, request.retain_handling, identifier
+            )
             self.subscription_count += 1
             cache = self.cache
             before = cache.walked + cache.extended
@@ -158,14 +165,15 @@ class Router(Forwarder):
             self.work += cache.walked + cache.extended - before
             entry.add(subscription, group_name)
             session.subscriptions[name] = subscription
-        # Replaced in place: it keeps its turn in a share group, and a running stream of retained messages goes on.
-        subscription.qos = min(request.qos, self.limits.max_qos)
-        subscription.no_local = request.no_local
-        subscription.retain_as_published = request.retain_as_published
-        subscription.retain_handling = request.retain_handling
-        subscription.identifier = identifier
-        assert subscription.entry is not None
-        subscription.entry.touch()
+        else:
+            # In place: it keeps its turn in a share group, and a running stream of retained messages goes on.
+            subscription.qos = qos
+            subscription.no_local = request.no_local
+            subscription.retain_as_published = request.retain_as_published
+            subscription.retain_handling = request.retain_handling
+            subscription.identifier = identifier
+            assert subscription.entry is not None
+            subscription.entry.touch()
         # Retain Handling 0 asks for retained messages each time [MQTT-3.3.1-9] [MQTT-3.8.4-4], 1 if the subscription
         # is new [MQTT-3.3.1-10], 2 never [MQTT-3.3.1-11]. 3.1.1 has 0 alone [MQTT3-3.3.1-6]. Shared subscriptions get
         # none (section 4.8.2).
@@ -175,7 +183,7 @@ class Router(Forwarder):
         if session.journal is not None:
             session.journal.subscribed(session.client_id, subscription, session.is_streaming(subscription))
         if self.watcher is not None:
-            self.watcher.subscribed(session.client_id, name, subscription.qos)
+            self.watcher.subscribed(session.client_id, name, qos)
 
     def unsubscribe(self, session: Session, name: str) -> bool:
         """Take a subscription back; False when there is none [MQTT-3.10.4-1].

@@ -15,7 +15,7 @@ from broker.core.packets import Suback, Subscribe, Unsuback, Unsubscribe
 from broker.core.properties import SUBSCRIPTION_IDENTIFIER
 from broker.core.router import Router
 from broker.core.session import Session
-from broker.core.topics import has_wildcard, level_count, parse_shared, validate_filter
+from broker.core.topics import SHARE_PREFIX, has_wildcard, level_count, parse_shared, validate_filter
 
 
 def subscribe(packet: Subscribe, session: Session, router: Router) -> Suback:
@@ -33,16 +33,24 @@ def subscribe(packet: Subscribe, session: Session, router: Router) -> Suback:
     identifier = packet.properties.integers.get(SUBSCRIPTION_IDENTIFIER, 0)
     if identifier > 0 and not limits.subscription_identifiers:
         raise Refused("subscription identifiers are not supported", reasons.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED)
-    parsed: list[tuple[str, str]] = []
-    for request in packet.requests:
-        group, topic_filter = parse_shared(request.topic_filter)
-        validate_filter(topic_filter)
-        if group and request.no_local:
-            raise ProtocolViolation("No Local on a shared subscription")  # [MQTT-3.8.3-4]
-        parsed.append((group, topic_filter))
+    # The shared ones among them, by their place; most packets have none.
+    shared: dict[int, tuple[str, str]] = {}
+    requests = packet.requests
+    for at, request in enumerate(requests):
+        name = request.topic_filter
+        if name.startswith(SHARE_PREFIX):
+            parts = parse_shared(name)
+            if request.no_local:
+                raise ProtocolViolation("No Local on a shared subscription")  # [MQTT-3.8.3-4]
+            shared[at] = parts
+            name = parts[1]
+        validate_filter(name)
     codes: list[int] = []
-    for at, request in enumerate(packet.requests):
-        group, topic_filter = parsed[at]
+    for at, request in enumerate(requests):
+        group = ""
+        topic_filter = request.topic_filter
+        if shared and at in shared:
+            group, topic_filter = shared[at]
         code = _judge(session, router, request.topic_filter, group, topic_filter)
         if code == 0:
             router.subscribe(session, group, topic_filter, request, identifier)

@@ -1,6 +1,7 @@
 """One network connection: what comes in goes to its channel, what goes out is its writer task's.
 
-Owns the transport. Only the writer writes to it; it takes batches from the outbox and joins each to one write.
+Owns the transport. Only the writer writes to it; it takes batches from the outbox and joins each to one write. (A
+single frame for a peer that keeps up is written on its behalf, see `wake`.)
 
 Promises:
 - A peer that does not read costs its outbox, one batch in the transport, and no more: the writer waits for the
@@ -33,6 +34,7 @@ from broker.core.causes import (
 from broker.core.channel import CONNECTED, Channel
 from broker.core.outbox import Outbox
 from broker.net import sockets
+from broker.net.hub import Hub, Link
 
 if TYPE_CHECKING:
     from broker.net.server import Server
@@ -57,12 +59,14 @@ STALL_LOOKS: Final = 4
 """How often within `stall_timeout` a waiting writer's progress is looked at."""
 
 
-class Connection(asyncio.Protocol):
-    """The asyncio protocol of one client."""
+class Connection(Link):
+    """The asyncio protocol of one client: an `asyncio.Protocol` by its methods, not by inheritance (it is compiled)."""
 
     def __init__(self, server: Server) -> None:
+        super().__init__()
         self.server = server
-        self.check_at = 0.0
+        self.hub: Hub = server.hub
+        self.loop = self.hub.loop
         self.opened_at = 0.0
         self.address = ""
         # Set by connection_made.
@@ -81,51 +85,47 @@ class Connection(asyncio.Protocol):
         self._lost = False
         self._opened = False
 
-    # -- asyncio.Protocol ----------------------------------------------------------------------------------------------
+    # -- what asyncio calls --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set up the channel, the outbox and the writer of a new connection."""
-        server = self.server
+        hub = self.hub
         self.transport = cast(asyncio.Transport, transport)  # uvloop has its own class
         self.address = _address(transport)
-        settings = server.settings
         self.transport.set_write_buffer_limits(high=WRITE_HIGH)
         if not sockets.INHERITED:
-            sockets.tune(transport.get_extra_info("socket"), settings)
-        router = server.router
-        self.outbox = Outbox(
-            router.fanout.touched, router.counters, settings.queue.live_messages, settings.queue.live_bytes
-        )
+            sockets.tune(transport.get_extra_info("socket"), self.server.settings)
+        router = hub.router
+        self.outbox = Outbox(router.fanout.touched, hub.counters, hub.live_messages, hub.live_bytes)
         self.outbox.owner = self
         self.channel = Channel(router, self.outbox, self.address)
-        self.opened_at = server.loop.time()
-        router.counters.connections += 1
-        server.joined(self)
-        self.writer = server.loop.create_task(self._write())
+        self.opened_at = self.loop.time()
+        hub.counters.connections += 1
+        self.server.joined(self)
+        self.writer = self.loop.create_task(self._write())
         self.writer.add_done_callback(self._writer_ended)
-        server.wheel.add(self, self.opened_at + settings.limits.connect_timeout)
+        hub.wheel.add(self, self.opened_at + hub.connect_timeout)
 
     def data_received(self, data: bytes) -> None:
         """A read came in."""
         if self._closing_at:
             return
-        server = self.server
         try:
-            eventful = self.channel.receive(data, server.loop.time())
+            eventful = self.channel.receive(data, self.loop.time())
         except Exception as error:
             self._broke(error)
             return
         if eventful:
             self._after_turn()
         else:
-            server.after_batch()
+            self.hub.after_batch()
 
     def _after_turn(self) -> None:
         """After each turn of the channel: tell others, and see whether and when it goes on."""
         channel = self.channel
         if channel.accepted is not self._opened:
             self._open()
-        self.server.after_batch()
+        self.hub.after_batch()
         if channel.close_cause:
             self._finish()
         elif channel.unfinished or channel.waiting or self.outbox.congested:
@@ -142,13 +142,13 @@ class Connection(asyncio.Protocol):
         if channel.unfinished and not blocked and not self._going_on:
             self._going_on = True
             if channel.hurried:
-                self.server.loop.call_later(STALL, self._stalled, STALL_ROUNDS)
+                self.loop.call_later(STALL, self._stalled, STALL_ROUNDS)
             else:
-                self.server.loop.call_soon(self._go_on)
+                self.loop.call_soon(self._go_on)
 
     def _stalled(self, rounds: int) -> None:
         if rounds > 0:
-            self.server.loop.call_soon(self._stalled, rounds - 1)
+            self.loop.call_soon(self._stalled, rounds - 1)
         else:
             self._go_on()
 
@@ -157,7 +157,7 @@ class Connection(asyncio.Protocol):
         if self._closing_at or self._lost or self.channel.waiting:
             return
         try:
-            self.channel.go_on(self.server.loop.time())
+            self.channel.go_on(self.loop.time())
         except Exception as error:
             self._broke(error)
             return
@@ -176,24 +176,24 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
         self._lost = True
-        self.server.wheel.remove(self)
+        self.hub.wheel.remove(self)
         cause = WRITE_FAILED if isinstance(exc, BrokenPipeError) else CONNECTION_LOST
-        self.channel.lost(cause, self.server.loop.time())
+        self.channel.lost(cause, self.loop.time())
         self.server.left(self)
         self._release()
         if self.writer is not None:
             self.writer.cancel()
             self.writer = None
-        self.server.after_batch()
+        self.hub.after_batch()
 
     def pause_writing(self) -> None:
         """The transport has more than it can send."""
         if self._drained is None:
-            server = self.server
-            self._drained = server.loop.create_future()
+            hub = self.hub
+            self._drained = self.loop.create_future()
             self._progress = -1
-            self._progress_at = server.loop.time()
-            server.wheel.add(self, self._progress_at + server.settings.queue.stall_timeout / STALL_LOOKS)
+            self._progress_at = self.loop.time()
+            hub.wheel.add(self, self._progress_at + hub.stall_timeout / STALL_LOOKS)
 
     def resume_writing(self) -> None:
         """The transport has room again."""
@@ -211,27 +211,29 @@ class Connection(asyncio.Protocol):
     # -- the writer ----------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """The outbox has something to take. Called at most once for each batch that is routed."""
+        """The outbox has something to take. Called at most once for each batch that is routed.
+
+        A single frame for a peer that keeps up is written here, on behalf of the writer, which sleeps on: where one
+        message comes at a time, waking the task costs more than all else. Whatever can wait, or be more, is the task's.
+        """
         something = self._something
-        if something is not None and not something.done():
-            something.set_result(None)
+        if something is None or something.done():
+            return
+        if self.outbox.single and self._drained is None and not self._paused_reading and not self._closing_at:
+            try:
+                if not self._write_batch():
+                    self.outbox.woken()
+                    return
+            except Exception as error:
+                # Not here, in the turn of whoever published.
+                self.loop.call_soon(self._broke, error)
+                return
+        something.set_result(None)
 
     async def _write(self) -> None:
         """The writer task: take what waits, join it, write it, wait for room; and at the end say goodbye."""
-        outbox = self.outbox
-        transport = self.transport
-        channel = self.channel
-        loop = self.server.loop
-        counters = self.server.router.counters
-        limit = self.server.settings.queue.write_batch_bytes
         while True:
-            batch = outbox.take_batch(limit, loop.time())
-            if batch:
-                data = batch[0] if len(batch) == 1 else b"".join(batch)
-                counters.bytes_sent += len(data)
-                transport.write(data)
-            del batch
-            more = channel.refill(loop.time())
+            more = self._write_batch()
             if self._drained is not None:
                 await self._drained
                 more = True
@@ -240,14 +242,25 @@ class Connection(asyncio.Protocol):
             if more:
                 # Others have their turn between two batches of a peer that reads as fast as we write.
                 await asyncio.sleep(0)
-            elif channel.close_cause:
+            elif self.channel.close_cause:
                 break
             else:
-                outbox.woken()
-                self._something = loop.create_future()
+                self.outbox.woken()
+                self._something = self.loop.create_future()
                 await self._something
                 self._something = None
         self._goodbye()
+
+    def _write_batch(self) -> bool:
+        """Write one batch of what waits in the outbox. True when there is more, or the transport has had enough."""
+        hub = self.hub
+        now: float = self.loop.time()
+        batch = self.outbox.take_batch(hub.write_batch_bytes, now)
+        if batch:
+            data = batch[0] if len(batch) == 1 else b"".join(batch)
+            hub.counters.bytes_sent += len(data)
+            self.transport.write(data)
+        return self.channel.refill(now) or self._drained is not None
 
     def _goodbye(self) -> None:
         """Write the last packet and close our half; the rest goes when the peer closes or LINGER is over.
@@ -261,7 +274,7 @@ class Connection(asyncio.Protocol):
         if transport.is_closing():
             return
         if channel.farewell:
-            self.server.router.counters.bytes_sent += len(channel.farewell)
+            self.hub.counters.bytes_sent += len(channel.farewell)
             transport.write(channel.farewell)
             if transport.can_write_eof():
                 self._resume_reading()
@@ -277,14 +290,14 @@ class Connection(asyncio.Protocol):
 
     def close(self, cause: str, reason_code: int, text: str) -> None:
         """End the connection from this side, with a DISCONNECT where the protocol has one."""
-        self.channel.close(cause, reason_code, text, self.server.loop.time())
-        self.server.after_batch()
+        self.channel.close(cause, reason_code, text, self.loop.time())
+        self.hub.after_batch()
         self._finish()
 
     def abort(self, cause: str) -> None:
         """Give up a peer that takes nothing any more."""
-        self.channel.lost(cause, self.server.loop.time())
-        self.server.after_batch()
+        self.channel.lost(cause, self.loop.time())
+        self.hub.after_batch()
         self._closed()
         self.transport.abort()
 
@@ -300,14 +313,13 @@ class Connection(asyncio.Protocol):
             self._finish()
 
     def _closed(self) -> None:
-        server = self.server
         if self._closing_at:
             return
-        self._closing_at = server.loop.time()
-        server.report_end(self)
+        self._closing_at = self.loop.time()
+        self.server.report_end(self)
         if self.channel.close_cause in (CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, STALLED):
             self.transport.pause_reading()
-        server.wheel.add(self, self._closing_at + LINGER)
+        self.hub.wheel.add(self, self._closing_at + LINGER)
 
     def _release(self) -> None:
         """The transport is gone: nothing may wait for it any more."""
@@ -315,7 +327,7 @@ class Connection(asyncio.Protocol):
             if future is not None and not future.done():
                 future.cancel()
         if not self._closing_at:
-            self._closing_at = self.server.loop.time()
+            self._closing_at = self.loop.time()
             self.server.report_end(self)
         self.outbox.owner = None
 
@@ -325,7 +337,6 @@ class Connection(asyncio.Protocol):
         """Called by the wheel: has anything taken too long?"""
         if self._lost:
             return 0.0
-        settings = self.server.settings
         if self._closing_at:
             if now >= self._closing_at + LINGER:
                 self.transport.abort()
@@ -337,7 +348,7 @@ class Connection(asyncio.Protocol):
             return 0.0
         again = 0.0
         if channel.state != CONNECTED:
-            due = self.opened_at + settings.limits.connect_timeout
+            due = self.opened_at + self.hub.connect_timeout
             if now >= due:
                 self.close(CONNECT_TIMEOUT, reasons.MAXIMUM_CONNECT_TIME, "no CONNECT in time")
                 return self._closing_at + LINGER
@@ -350,7 +361,7 @@ class Connection(asyncio.Protocol):
                 return self._closing_at + LINGER
             again = due
         if self._drained is not None:
-            due = self._stall_due(now, settings.queue.stall_timeout)
+            due = self._stall_due(now, self.hub.stall_timeout)
             if due == 0.0:
                 self.abort(STALLED)
                 return 0.0
@@ -374,7 +385,7 @@ class Connection(asyncio.Protocol):
         """A gate that answers late has made up its mind (`Channel.admitted`)."""
         if self._lost or self._closing_at:
             return
-        self.channel.admitted(reason_code, self.server.loop.time())
+        self.channel.admitted(reason_code, self.loop.time())
         self._after_turn()
         self._resume_reading()
 
@@ -383,7 +394,7 @@ class Connection(asyncio.Protocol):
         self.server.report_open(self)
         keep_alive = self.channel.keep_alive
         if keep_alive > 0:
-            self.server.wheel.add(self, self.channel.last_received + GRACE * keep_alive)
+            self.hub.wheel.add(self, self.channel.last_received + GRACE * keep_alive)
 
     def _pause_reading(self) -> None:
         if not self._paused_reading:
@@ -397,10 +408,10 @@ class Connection(asyncio.Protocol):
             self._go_on_soon()
             return
         self._paused_reading = False
-        self.channel.last_received = self.server.loop.time()
+        self.channel.last_received = self.loop.time()
         self.transport.resume_reading()
         if self.channel.keep_alive > 0 and not self._closing_at:
-            self.server.wheel.add(self, self.channel.last_received + GRACE * self.channel.keep_alive)
+            self.hub.wheel.add(self, self.channel.last_received + GRACE * self.channel.keep_alive)
 
 
 def _address(transport: asyncio.BaseTransport) -> str:

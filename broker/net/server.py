@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 from typing import Any, Final, cast
 
@@ -26,7 +27,7 @@ from broker.core.restore import restore
 from broker.core.router import Router
 from broker.net import sockets
 from broker.net.connection import LINGER, Connection
-from broker.net.timers import Wheel
+from broker.net.hub import Hub
 from broker.settings import Address, Settings
 from broker.store.base import Store, StoreError
 
@@ -64,6 +65,12 @@ class _Subscriptions(Watcher):
         self._log.debug("session ended", client_id=client_id)
 
 
+def _hears_debug(log: Any) -> bool:
+    """Whether anybody would see what is told of each subscription. What cannot be asked is told."""
+    asked = getattr(log, "is_enabled_for", None)
+    return asked is None or bool(asked(logging.DEBUG))
+
+
 class Server:
     """Listeners and connections of one broker."""
 
@@ -86,7 +93,10 @@ class Server:
         self.router.gate = gate
         # Only a program that has set up structlog hears from us.
         self.log: Any = structlog.get_logger("canopy") if structlog.is_configured() else _Silent()
-        self.router.watcher = watcher if watcher is not None else _Subscriptions(self.log)
+        if watcher is not None:
+            self.router.watcher = watcher
+        elif _hears_debug(self.log):
+            self.router.watcher = _Subscriptions(self.log)
         if auth_methods:
             self.router.auth_methods.update(auth_methods)
         self.store = store
@@ -94,15 +104,10 @@ class Server:
             self.router.journal = store.journal
         self._restored = False
         self.connections: set[Connection] = set()
-        # The router's, looked at after each batch.
-        self._touched = self.router.fanout.touched
-        self._deadlines = self.router.deadlines
         self.loop: asyncio.AbstractEventLoop
-        self.wheel: Wheel
+        self.hub: Hub
         self._servers: list[asyncio.Server] = []
         self._addresses: list[Address] = []
-        self._due: asyncio.TimerHandle | None = None
-        self._due_at = -1.0
         self._stopping = False
         self._stopped: asyncio.Task[None] | None = None
         self._all_gone: asyncio.Future[None] | None = None
@@ -116,7 +121,7 @@ class Server:
             StartupError: one of them cannot be listened on; then none is. Or the store cannot be read.
         """
         self.loop = asyncio.get_running_loop()
-        self.wheel = Wheel(self.loop)
+        self.hub = self._hub()
         self._stopping = False
         self._stopped = None
         # Before the first client can come.
@@ -155,7 +160,7 @@ class Server:
         """Listen on one address. What comes over TCP comes whole and in order, both ways [MQTT-4.2.0-1]."""
         try:
             server = await self.loop.create_server(
-                lambda: Connection(self),
+                self._connection,
                 address.host,
                 address.port,
                 backlog=self.settings.runtime.tcp_backlog,
@@ -170,6 +175,10 @@ class Server:
         if server.sockets:
             port = server.sockets[0].getsockname()[1]
         self._addresses.append(Address(address.host, port))
+
+    def _connection(self) -> asyncio.Protocol:
+        """The protocol of a new connection, which has its methods and is none by inheritance."""
+        return cast(asyncio.Protocol, Connection(self))
 
     async def stop(self) -> None:
         """End in order: stop accepting, drain, say goodbye. Returns when it is done, whoever called it first."""
@@ -202,11 +211,7 @@ class Server:
             await asyncio.wait([self._all_gone], timeout=LINGER)
         if writers:
             await asyncio.wait(writers, timeout=LINGER)
-        self.wheel.close()
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
-            self._due_at = -1.0
+        self.hub.close()
         if self.store is not None:
             # Last: the ends of the connections are kept too.
             await self.store.close()
@@ -246,33 +251,22 @@ class Server:
             self._all_gone.set_result(None)
 
     def after_batch(self) -> None:
-        """After each batch: wake the writers it touched, once each, and see when the router wants to be called next."""
-        touched = self._touched
-        if touched:
-            for outbox in touched:
-                owner = cast("Connection | None", outbox.owner)
-                if owner is not None:
-                    owner.wake()
-                    if outbox.closed:
-                        owner.ended_by_core()
-            touched.clear()
-        due = self._deadlines.next_due()
-        if due != self._due_at:
-            self._arm(due)
-
-    def _arm(self, due: float) -> None:
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
-        self._due_at = due
-        if due >= 0.0 and not self._stopping:
-            self._due = self.loop.call_at(due, self._tick)
+        """After each batch that comes from no connection: see `Hub.after_batch`."""
+        self.hub.after_batch()
 
     def _tick(self) -> None:
-        self._due = None
-        self._due_at = -1.0
         self.router.tick(self.loop.time())
-        self.after_batch()
+        self.hub.after_batch()
+
+    def _hub(self) -> Hub:
+        settings = self.settings
+        hub = Hub(self.router, self.loop, self._tick)
+        hub.connect_timeout = settings.limits.connect_timeout
+        hub.stall_timeout = settings.queue.stall_timeout
+        hub.live_messages = settings.queue.live_messages
+        hub.live_bytes = settings.queue.live_bytes
+        hub.write_batch_bytes = settings.queue.write_batch_bytes
+        return hub
 
     # -- log -----------------------------------------------------------------------------------------------------------
 

@@ -9,20 +9,22 @@ longer than it waits. What a connection does when it is looked at is its own bus
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Protocol
+from typing import Final
 
 RESOLUTION: Final = 0.1
 """Seconds between two looks of the wheel while anything waits."""
 
 
-class Checked(Protocol):
+class Checked:
     """Something that wants to be looked at from time to time."""
 
-    check_at: float
-    """When it will be looked at (s, loop time); 0.0: not at all. The wheel's to change."""
+    def __init__(self) -> None:
+        # When it will be looked at (s, loop time); 0.0: not at all. The wheel's to change.
+        self.check_at = 0.0
 
     def check(self, now: float) -> float:
         """Look; return when to look again (s, loop time), 0.0 for never."""
+        raise NotImplementedError
 
 
 class Wheel:
@@ -36,7 +38,7 @@ class Wheel:
 
     def __len__(self) -> int:
         """How many items wait."""
-        return sum(map(len, self._buckets.values()))
+        return sum([len(bucket) for bucket in self._buckets.values()])
 
     def add(self, item: Checked, when: float) -> None:
         """Look at `item` at `when`, or earlier when that was agreed before."""

@@ -15,21 +15,19 @@ import argparse
 import json
 import os
 import platform
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 from loadtest.bench.frames import FrameError
 from loadtest.bench.links import LoadError
 from loadtest.bench.measure import Meter, Sample
 from loadtest.bench.peers import PEERS, Peer
-from loadtest.bench.process import BrokerFailed, BrokerProcess, Cores, free_port, raise_file_limit
+from loadtest.bench.process import BrokerFailed, BrokerProcess, Cores, at_work, free_port, raise_file_limit
 from loadtest.bench.report import Result, RowResult, table
 from loadtest.bench.rows import ROWS, Bench, Row
 
@@ -53,7 +51,8 @@ class Plan:
     json: Path | None
 
 
-def _names(text: str) -> list[str]:
+def names(text: str) -> list[str]:
+    """The names in a list with commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
@@ -70,7 +69,7 @@ def parse(arguments: Sequence[str] | None = None) -> Plan:
     parser.add_argument("--quick", action="store_true", help="one short run, counts of 1,000 and more by a tenth")
     parser.add_argument("--no-limit", action="store_true", help="do not measure the generator's own limit first")
     flags = parser.parse_args(arguments)
-    rows, brokers = _names(flags.rows), _names(flags.brokers)
+    rows, brokers = names(flags.rows), names(flags.brokers)
     for name in rows:
         if name not in ROWS:
             parser.error(f"no row {name!r}; there are: {', '.join(ROWS)}")
@@ -131,24 +130,12 @@ def host() -> dict[str, object]:
     return {"cpu": model, "cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
 
 
-def _interrupt(_: int, __: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the bench; the exit code."""
     plan = parse(arguments)
     started = time.time()
-    cores = Cores.choose()
-    affinity = os.sched_getaffinity(0)
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        if cores.generator is not None:
-            os.sched_setaffinity(0, {cores.generator})
+    with at_work() as cores:
         return _run(plan, cores, started)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        os.sched_setaffinity(0, affinity)
 
 
 def _run(plan: Plan, cores: Cores, started: float) -> int:
@@ -157,9 +144,7 @@ def _run(plan: Plan, cores: Cores, started: float) -> int:
         reason = peer.missing()
         versions[peer.name] = peer.version() if reason is None else f"missing: {reason}"
         print(f"{peer.name}: {versions[peer.name]}")
-    where = f"broker on core {cores.broker}, generator on core {cores.generator}"
-    pinned = "not pinned (one core)" if cores.broker is None else where
-    print(f"{pinned}; {plan.repeats} runs of {plan.seconds:g} s, medians; 64 B payload unless said", flush=True)
+    print(f"{cores}; {plan.repeats} runs of {plan.seconds:g} s, medians; 64 B payload unless said", flush=True)
     results: list[RowResult] = []
     limits: list[RowResult] = []
     interrupted = False

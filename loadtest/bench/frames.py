@@ -36,6 +36,8 @@ PUBREL: Final = 0x62
 PUBCOMP: Final = 0x70
 SUBACK: Final = 0x90
 UNSUBACK: Final = 0xB0
+PINGREQ: Final = b"\xc0\x00"
+PINGRESP: Final = b"\xd0\x00"
 DISCONNECT: Final = b"\xe0\x00"
 
 PACKET_NAMES: Final = (
@@ -92,9 +94,9 @@ def _properties(level: int) -> bytes:
     return b"\x00" if level == MQTT_5 else b""
 
 
-def connect(client_id: str, level: int = MQTT_3_1_1) -> bytes:
-    """CONNECT with clean session (clean start) and no keep alive, so that idle clients need no pings."""
-    head = _string("MQTT") + bytes((level, 0x02, 0, 0))
+def connect(client_id: str, level: int = MQTT_3_1_1, keep_alive: int = 0) -> bytes:
+    """CONNECT with clean session (clean start) and a keep alive of 0..65,535 seconds; 0 is none: no pings needed."""
+    head = _string("MQTT") + struct.pack(">BBH", level, 0x02, keep_alive)
     return _frame(0x10, head + _properties(level) + _string(client_id))
 
 

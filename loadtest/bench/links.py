@@ -25,6 +25,7 @@ ANSWER_TIMEOUT: Final = 20.0  # seconds for a CONNACK, SUBACK or UNSUBACK
 READ_SIZE: Final = 1 << 18  # bytes of the shared read buffer
 RECEIVE_BUFFER: Final = 1 << 20  # bytes asked of the kernel for subscribers, so that they are never the limit
 SELECT_LIMIT: Final = 1024  # file descriptors select(2) can name
+IP_BIND_ADDRESS_NO_PORT: Final = 24  # ip(7); not in the socket module of every Python
 SLICE: Final = 0.05  # longest wait in seconds before the time is looked at again
 
 
@@ -171,19 +172,43 @@ def expect(sock: socket.socket, first: int) -> bytes:
     return packet
 
 
+def _connected(host: str, port: int, timeout: float, source: str) -> socket.socket:
+    if not source:
+        return socket.create_connection((host, port), timeout)
+    sock = socket.socket()
+    try:
+        # The port is chosen when the other end is known: as many from each address as there are ports.
+        sock.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
+        sock.bind((source, 0))
+        sock.settimeout(timeout)
+        sock.connect((host, port))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
 def open_clients(
-    host: str, port: int, client_ids: Sequence[str], level: int = frames.MQTT_3_1_1, timeout: float = ANSWER_TIMEOUT
+    host: str,
+    port: int,
+    client_ids: Sequence[str],
+    level: int = frames.MQTT_3_1_1,
+    timeout: float = ANSWER_TIMEOUT,
+    keep_alive: int = 0,
+    source: Callable[[int], str] | None = None,
 ) -> list[socket.socket]:
-    """Connected blocking sockets, each with its CONNACK read; on an error none stays open."""
+    """Connected blocking sockets, each with its CONNACK read; on an error none stays open.
+
+    ``keep_alive`` is asked for in seconds (0: none); ``source(n)`` is the local address client ``n`` connects from."""
     opened: list[socket.socket] = []
     try:
         for begin in range(0, len(client_ids), OPEN_BATCH):
             batch = client_ids[begin : begin + OPEN_BATCH]
             for client_id in batch:
-                sock = socket.create_connection((host, port), timeout)
+                sock = _connected(host, port, timeout, "" if source is None else source(len(opened)))
                 opened.append(sock)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock.sendall(frames.connect(client_id, level))
+                sock.sendall(frames.connect(client_id, level, keep_alive))
             for sock in opened[begin:]:
                 connack = expect(sock, frames.CONNACK)
                 if connack[3]:

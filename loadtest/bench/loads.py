@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -49,17 +50,23 @@ def topic(number: int) -> str:
     return f"bench/{number:04d}"
 
 
-class Source:
-    """One publisher's bursts, built once, and sent while the window has room."""
+def publishes(publisher: int, shape: Shape, qos: int = 0) -> list[bytes]:
+    """One publisher's cycle of PUBLISH frames, all on its own topic."""
+    name = topic(publisher)
+    return [
+        frames.publish(name, frames.payload(publisher, number, shape.payload), qos, number + 1, shape.level)
+        for number in range(shape.cycle)
+    ]
 
-    def __init__(self, link: Link, publisher: int, shape: Shape, qos: int = 0) -> None:
-        name = topic(publisher)
-        built = [
-            frames.publish(name, frames.payload(publisher, number, shape.payload), qos, number + 1, shape.level)
-            for number in range(shape.cycle)
-        ]
+
+class Source:
+    """One publisher's bursts, built once, and sent while the window has room.
+
+    ``built`` is its cycle of PUBLISH frames, with sequence numbers from 0; a whole number of bursts."""
+
+    def __init__(self, link: Link, built: Sequence[bytes], shape: Shape) -> None:
         step = shape.burst
-        self._bursts = [memoryview(b"".join(built[at : at + step])) for at in range(0, shape.cycle, step)]
+        self._bursts = [memoryview(b"".join(built[at : at + step])) for at in range(0, len(built), step)]
         self._next = 0
         self._burst: Final = step
         self._room: Final = shape.window - step
@@ -131,13 +138,15 @@ class QuietPairs(ClosedLoop):
         super().__init__()
         templates = Templates(shape.cycle, shape.level)
         for number, (publisher, subscriber) in enumerate(zip(publishers, subscribers, strict=True)):
-            source = Source(Link(loop, publisher), number, shape)
+            source = Source(Link(loop, publisher), publishes(number, shape), shape)
             self.sources.append(source)
-            pair = _QuietPair(loop, subscriber, source, StreamCheck(templates, self.ledger))
+            pair = QuietPair(loop, subscriber, source, StreamCheck(templates, self.ledger))
             loop.add(subscriber, pair.read)
 
 
-class _QuietPair:
+class QuietPair:
+    """The subscriber's end of a pair: what it reads goes back into the window of its source."""
+
     def __init__(self, loop: Loop, subscriber: socket.socket, source: Source, check: StreamCheck) -> None:
         self._subscriber = subscriber
         self._buffer = loop.buffer
@@ -145,6 +154,7 @@ class _QuietPair:
         self._feed = check.feed
 
     def read(self) -> None:
+        """Read once, and let the publisher send on."""
         size = receive(self._subscriber, self._buffer)
         if size:
             count = self._feed(self._buffer[:size])
@@ -158,7 +168,7 @@ class FanOut(ClosedLoop):
     def __init__(self, loop: Loop, publisher: socket.socket, subscribers: list[socket.socket], shape: Shape) -> None:
         super().__init__()
         templates = Templates(shape.cycle, shape.level)
-        self._source = Source(Link(loop, publisher), 0, shape)
+        self._source = Source(Link(loop, publisher), publishes(0, shape), shape)
         self.sources.append(self._source)
         self._burst = shape.burst
         self._subscribers = len(subscribers)
@@ -214,7 +224,9 @@ class FanIn(ClosedLoop):
         self._check = MergedCheck(templates, self.ledger, len(publishers), shape.burst)
         self._subscriber = subscriber
         self._buffer = loop.buffer
-        self.sources = [Source(Link(loop, sock), number, shape) for number, sock in enumerate(publishers)]
+        self.sources = [
+            Source(Link(loop, sock), publishes(number, shape), shape) for number, sock in enumerate(publishers)
+        ]
         loop.add(subscriber, self._read)
 
     def _read(self) -> None:
@@ -240,7 +252,7 @@ class AckedPairs(ClosedLoop):
         templates = Templates(shape.cycle, shape.level)
         for number, (publisher, subscriber) in enumerate(zip(publishers, subscribers, strict=True)):
             pair = _AckedPair(loop, publisher, subscriber, AckedCheck(templates, self.ledger, qos))
-            source = Source(Link(loop, publisher, pair.read_acks), number, shape, qos)
+            source = Source(Link(loop, publisher, pair.read_acks), publishes(number, shape, qos), shape)
             pair.attach(source, Link(loop, subscriber, pair.read_messages))
             self.sources.append(source)
 

@@ -2,8 +2,9 @@
 
 Owns: the registry ``PEERS`` (name to ``Peer``); a new broker is one entry.
 
-Promises: a peer listens on one port of 127.0.0.1, keeps nothing on disk, logs nothing while it is measured, and has its
-queues set wide enough that the bench's bounded backlog overflows none. A peer that is not installed says so in a line.
+Promises: a peer listens on one port of 127.0.0.1 for MQTT, keeps nothing on disk (one that cannot do without: in the
+temporary directory), logs nothing while it is measured, and has its queues set wide enough that the bench's bounded
+backlog overflows none. A peer that is not installed says in a line what to install.
 
 Refuses: to install anything, or to touch a broker that runs already.
 """
@@ -11,6 +12,8 @@ Refuses: to install anything, or to touch a broker that runs already.
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -20,9 +23,12 @@ from pathlib import Path
 from typing import Final
 
 # What a row may need of a peer beyond QoS 0, MQTT 3.1.1 and exact topics.
-QOS: Final = "QoS 1 and 2"
+QOS: Final = "QoS 1"
+QOS2: Final = "QoS 2"
 V5: Final = "MQTT 5.0"
 FILTERS: Final = "wildcards, UNSUBSCRIBE"
+
+NODE_FOLDERS: Final = ("/usr/local/lib/node_modules", "/usr/lib/node_modules")  # of npm install --global
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,70 @@ def _amqtt(port: int, directory: Path) -> list[str]:
     return [str(Path(sys.executable).parent / "amqtt"), "-c", str(config)]
 
 
+def _aedes_folder() -> Path | None:
+    """Where npm put aedes: in a folder of NODE_PATH, or among the global packages."""
+    folders = [*os.environ.get("NODE_PATH", "").split(os.pathsep), *NODE_FOLDERS]
+    found = (Path(folder, "aedes").absolute() for folder in folders if folder)
+    return next((folder for folder in found if (folder / "package.json").is_file()), None)
+
+
+def _aedes_missing() -> str | None:
+    if shutil.which("node") is None:
+        return "node is not installed (Debian: apt-get install nodejs npm)"
+    if _aedes_folder() is None:
+        return "aedes is not installed (npm install --prefix DIR aedes, then NODE_PATH=DIR/node_modules)"
+    return None
+
+
+def _aedes_version() -> str:
+    found = json.loads(((_aedes_folder() or Path()) / "package.json").read_text())
+    return f"aedes {found['version']}, node {_first_line(['node', '--version'])}"
+
+
+def _aedes(port: int, directory: Path) -> list[str]:
+    script = directory / "broker.mjs"
+    script.write_text(
+        "import { createRequire } from 'node:module'\n"
+        "import { createServer } from 'node:net'\n"
+        "import { pathToFileURL } from 'node:url'\n"
+        f"const entry = createRequire({json.dumps(str(_aedes_folder() or directory) + '/')}).resolve('aedes')\n"
+        "const { Aedes } = await import(pathToFileURL(entry))\n"
+        "const broker = Aedes.createBroker ? await Aedes.createBroker() : new Aedes()\n"
+        f"createServer({{ noDelay: true }}, broker.handle).listen({port}, '127.0.0.1', 1024)\n"
+    )
+    return ["node", str(script)]
+
+
+def _nats_path() -> str | None:
+    return shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin:/usr/local/sbin")
+
+
+def _nats(port: int, directory: Path) -> list[str]:
+    config = directory / "nats.conf"
+    # MQTT needs JetStream, and JetStream a folder. The port for NATS's own protocol is any that is free.
+    config.write_text(
+        'host: 127.0.0.1\nport: -1\nserver_name: "bench"\n'
+        f"jetstream {{ store_dir: {json.dumps(str(directory))} }}\n"
+        f"mqtt {{ host: 127.0.0.1, port: {port} }}\n"
+    )
+    return [_nats_path() or "nats-server", "-c", str(config)]
+
+
+def _flashmq(port: int, directory: Path) -> list[str]:
+    config = directory / "flashmq.conf"
+    config.write_text(
+        "allow_anonymous true\n"
+        f"log_file {directory}/flashmq.log\n"
+        "quiet true\n"
+        "thread_count 1\n"  # as many as the cores it is pinned to
+        "client_max_write_buffer_size 16777216\n"
+        "max_qos_msg_pending_per_client 65535\n"
+        "max_qos_bytes_pending_per_client 16777216\n"
+        f"listen {{\n  protocol mqtt\n  inet_protocol ip4\n  inet4_bind_address 127.0.0.1\n  port {port}\n}}\n"
+    )
+    return ["flashmq", "--config-file", str(config)]
+
+
 def _relay(port: int, _: Path) -> list[str]:
     return [*_python("loadtest.bench.relay"), str(port)]
 
@@ -120,11 +190,31 @@ PEERS: Final[dict[str, Peer]] = {
             frozenset({V5}),
         ),
         Peer(
+            "aedes",
+            _aedes,
+            _aedes_missing,
+            _aedes_version,
+            frozenset({V5}),
+        ),
+        Peer(
+            "nats",
+            _nats,
+            lambda: None if _nats_path() else "nats-server is not installed (Debian: apt-get install nats-server)",
+            lambda: _first_line([_nats_path() or "nats-server", "--version"]),
+            frozenset({V5, QOS2}),
+        ),
+        Peer(
+            "flashmq",
+            _flashmq,
+            lambda: None if shutil.which("flashmq") else "no flashmq on PATH (packages: https://www.flashmq.org)",
+            lambda: _first_line(["flashmq", "--version"]),
+        ),
+        Peer(
             "relay",
             _relay,
             lambda: None,
             lambda: "copies bytes, parses nothing (Python)",
-            frozenset({QOS, FILTERS}),
+            frozenset({QOS, QOS2, FILTERS}),
         ),
     )
 }

@@ -18,11 +18,11 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import IO, Final
 
 from loadtest.bench import frames, links
@@ -55,6 +55,30 @@ class Cores:
         """The first two cores this process may run on."""
         allowed = sorted(os.sched_getaffinity(0))
         return cls(allowed[0], allowed[1]) if len(allowed) > 1 else cls(None, None)
+
+    def __str__(self) -> str:
+        if self.broker is None:
+            return "not pinned (one core)"
+        return f"broker on core {self.broker}, generator on core {self.generator}"
+
+
+@contextmanager
+def at_work() -> Iterator[Cores]:
+    """This process on the generator's core, and SIGTERM like Ctrl-C; both as before when the block is left."""
+    cores = Cores.choose()
+    affinity = os.sched_getaffinity(0)
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        if cores.generator is not None:
+            os.sched_setaffinity(0, {cores.generator})
+        yield cores
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        os.sched_setaffinity(0, affinity)
+
+
+def _interrupt(_: int, __: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""A peer that routes nothing: it answers CONNECT and SUBSCRIBE and copies a publisher's bytes to its subscribers.
+"""A peer that routes nothing: it answers CONNECT, SUBSCRIBE, PINGREQ, and copies a publisher's bytes to subscribers.
 
 Owns: the floor of the bench. What it reaches is what this load generator can generate and a process of one thread can
 copy; a broker's figures near it are the kernel's and the generator's, not the broker's.
@@ -122,6 +122,8 @@ class Relay:
                 cursor += 3 + length
             answer = body[:2] + (b"\x00" if skip == 3 else b"") + codes
             self._send(client, b"\x90" + frames.variable_byte_integer(len(answer)) + answer)
+        elif packet == frames.PINGREQ:
+            self._send(client, frames.PINGRESP)
 
     def _send(self, client: Client, data: bytes | memoryview) -> None:
         if client.pending:

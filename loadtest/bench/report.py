@@ -10,7 +10,7 @@ Refuses: to average runs: a median of few noisy runs is steadier than their mean
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -125,7 +125,7 @@ class RowResult:
         }
 
 
-def _number(value: float | None) -> str:
+def figure(value: float | None) -> str:
     """Three figures that matter, thousands separated; a dash for nothing."""
     if value is None:
         return "–"
@@ -148,14 +148,14 @@ def cells(result: RowResult) -> list[list[str]]:
             [
                 result.row.title if position == 0 else "",
                 each.broker,
-                _number(each.median("rate")),
-                _number(each.median("cpu_us")),
+                figure(each.median("rate")),
+                figure(each.median("cpu_us")),
                 "" if cpu is None else f"{cpu:.2f}",
                 "" if rate is None else f"{rate:.2f}",
-                _number(None if resident is None else resident / 1e6),
-                _number(each.median("bytes_each")),
-                _number(each.median("p50_us")),
-                _number(each.median("p99_us")),
+                figure(None if resident is None else resident / 1e6),
+                figure(each.median("bytes_each")),
+                figure(each.median("p50_us")),
+                figure(each.median("p99_us")),
                 f"{sum(sample.lost for sample in each.samples):,}",
                 f"{sum(sample.doubled for sample in each.samples):,}",
                 "–" if broker is None else f"{100 * broker:.0f}",
@@ -168,15 +168,18 @@ def cells(result: RowResult) -> list[list[str]]:
 
 def table(results: Sequence[RowResult]) -> str:
     """The whole table; columns as wide as their widest cell, figures to the right."""
-    body = [line for result in results for line in cells(result)]
-    widths = [max(len(line[at]) for line in [list(HEADINGS), *body]) for at in range(len(HEADINGS))]
-    rule = "  ".join("-" * width for width in widths)
-    return "\n".join([_line(HEADINGS, widths), rule, *(_line(line, widths) for line in body)])
+    return aligned(HEADINGS, [line for result in results for line in cells(result)], _LEFT)
 
 
-def _line(line: Sequence[str], widths: Sequence[int]) -> str:
-    aligned = (
-        text.ljust(width) if heading in _LEFT else text.rjust(width)
-        for text, width, heading in zip(line, widths, HEADINGS, strict=True)
-    )
-    return "  ".join(aligned).rstrip()
+def aligned(headings: Sequence[str], body: Sequence[Sequence[str]], left: Collection[str]) -> str:
+    """Lines of cells under their headings; all columns to the right, but those in ``left``."""
+    widths = [max(len(line[at]) for line in [headings, *body]) for at in range(len(headings))]
+
+    def joined(line: Sequence[str]) -> str:
+        cells_ = (
+            text.ljust(width) if heading in left else text.rjust(width)
+            for text, width, heading in zip(line, widths, headings, strict=True)
+        )
+        return "  ".join(cells_).rstrip()
+
+    return "\n".join([joined(headings), joined(["-" * width for width in widths]), *map(joined, body)])

@@ -21,10 +21,12 @@ from loadtest.bench.links import Loop
 from loadtest.bench.loads import AckedPairs, ClosedLoop, FanIn, FanOut, QuietPairs, Shape, topic
 from loadtest.bench.measure import Clocks, Meter, Sample, Spent, add_latency, measure
 from loadtest.bench.paced import Churn, Paced
-from loadtest.bench.peers import FILTERS, QOS, V5
+from loadtest.bench.peers import FILTERS, QOS, QOS2, V5
 from loadtest.bench.process import HOST, BrokerProcess
 
 CHURN_RATE: Final = 1000.0  # cycles a second, each one SUBSCRIBE and one UNSUBSCRIBE
+ZEEK_RATE: Final = 20_000.0  # messages a second of all pairs together
+ZEEK_PAIRS: Final = 10
 WARM_CLIENTS: Final = 10  # connected before memory is first looked at, so that lazy set-up is not counted
 
 
@@ -102,11 +104,12 @@ def _fan_in(bench: Bench) -> Sample:
 
 
 def _paced(bench: Bench, publishers: int, subscribers: int, rate: float) -> Sample:
-    with (
-        Loop() as loop,
-        bench.clients("sub", subscribers) as hearing,
-        bench.clients("pub", publishers) as sending,
-    ):
+    with Loop() as loop:
+        return _paced_on(loop, bench, publishers, subscribers, rate)
+
+
+def _paced_on(loop: Loop, bench: Bench, publishers: int, subscribers: int, rate: float) -> Sample:
+    with bench.clients("sub", subscribers) as hearing, bench.clients("pub", publishers) as sending:
         each = subscribers // publishers
         links.subscribe_all(hearing, lambda number: [(topic(number // each), 0)])
         links.prepare(hearing + sending)
@@ -123,6 +126,19 @@ def _beside_idle(bench: Bench) -> Sample:
         links.subscribe_all(idle, lambda number: [(f"idle/{number}/+", 0)])
         bench.meter.process.settle()
         return replace(_pairs(bench, 10, shape), without=without)
+
+
+def _zeek(bench: Bench, others: int) -> Sample:
+    """Paced pairs, beside ``others`` subscribers whose filters match none of their topics."""
+    rate = ZEEK_RATE / bench.divide
+    with Loop() as alone, Loop() as beside:  # while descriptors are low: a loop made later could not pace as finely
+        without = _paced_on(alone, bench, ZEEK_PAIRS, ZEEK_PAIRS, rate)
+        if not others:
+            return without
+        with bench.clients("other", bench.scaled(others)) as silent:
+            links.subscribe_all(silent, lambda number: [(f"zeek/{number}/+", 0)])
+            bench.meter.process.settle()
+            return replace(_paced_on(beside, bench, ZEEK_PAIRS, ZEEK_PAIRS, rate), without=without)
 
 
 def _connect(bench: Bench) -> Sample:
@@ -178,6 +194,7 @@ def _beside_churn(bench: Bench) -> Sample:
         return replace(measure(bench.meter, loop, load, churn.tick), without=without, skipped=churn.skipped)
 
 
+_QOS2: Final = frozenset({QOS, QOS2})
 _V5: Final = Shape(level=frames.MQTT_5)
 _ACKED: Final = Shape(window=64, burst=32)
 _LARGE: Final = Shape(payload=16_384, window=8, burst=4)
@@ -191,7 +208,7 @@ ROWS: Final[dict[str, Row]] = {
         Row("fan-in", "100 → 1 fan-in (bench/+)", _fan_in, frozenset({FILTERS})),
         Row("pairs-v5", "100 pairs, MQTT 5", lambda bench: _pairs(bench, 100, _V5), frozenset({V5})),
         Row("pairs-qos1", "100 pairs, QoS 1 both sides", lambda bench: _pairs(bench, 100, _ACKED, 1), frozenset({QOS})),
-        Row("pairs-qos2", "100 pairs, QoS 2 both sides", lambda bench: _pairs(bench, 100, _ACKED, 2), frozenset({QOS})),
+        Row("pairs-qos2", "100 pairs, QoS 2 both sides", lambda bench: _pairs(bench, 100, _ACKED, 2), _QOS2),
         Row("pairs-16k", "10 pairs, 16 KiB payload", lambda bench: _pairs(bench, 10, _LARGE)),
         Row(
             "paced-pairs",
@@ -210,5 +227,9 @@ ROWS: Final[dict[str, Row]] = {
         Row("own-filters", "100 × 1,000 filters device/%c/+/%n/#", _own_filters, frozenset({FILTERS}), "filter"),
         Row("same-filters", "4,000 × the same 4 filters", _same_filters, frozenset({FILTERS}), "filter", 4100),
         Row("churn", "1 → 1 beside 1,000 SUBSCRIBE + UNSUBSCRIBE/s", _beside_churn, frozenset({FILTERS})),
+        Row("zeek-0", "10 pairs at 20,000 msg/s", lambda bench: _zeek(bench, 0)),
+        Row("zeek-20", "10 pairs at 20,000 msg/s + 20 others", lambda bench: _zeek(bench, 20)),
+        Row("zeek-1000", "10 pairs at 20,000 msg/s + 1,000 others", lambda bench: _zeek(bench, 1000), files=1100),
+        Row("zeek-4000", "10 pairs at 20,000 msg/s + 4,000 others", lambda bench: _zeek(bench, 4000), files=4100),
     )
 }

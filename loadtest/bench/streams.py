@@ -19,6 +19,7 @@ frames have one size, so each byte of the identifier and of the sequence number 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,18 +40,25 @@ class Ledger:
 
 
 class Template:
-    """The stream of frames one subscriber must receive from one publisher, learnt from its first frame."""
+    """The stream of frames one subscriber must receive from one publisher: a cycle of frames of one shape."""
 
-    def __init__(self, frame: bytes, shape: PublishShape, cycle: int) -> None:
-        publisher, _, _, _ = frames.PAYLOAD_HEAD.unpack_from(frame, shape.payload)
-        self.publisher: int = publisher
+    def __init__(self, built: Sequence[bytes], shape: PublishShape) -> None:
         self.shape = shape
         self.frame_size = shape.size
-        self.cycle_bytes = cycle * shape.size
+        self.cycle_bytes = len(built) * shape.size
+        self.expected = b"".join(built) * 2
+        if len(self.expected) != 2 * self.cycle_bytes:
+            raise ValueError("the frames of a stream must have one size")
+
+    @classmethod
+    def learn(cls, frame: bytes, shape: PublishShape, cycle: int) -> Template:
+        """The stream of a publisher that keeps to one topic, from any of its frames."""
+        publisher, _, _, _ = frames.PAYLOAD_HEAD.unpack_from(frame, shape.payload)
         head, size = frame[: shape.payload], shape.size - shape.payload
-        self.expected = b"".join(head + frames.payload(publisher, number, size) for number in range(cycle)) * 2
-        if frame != self.frame(sequence_of(frame, 0, shape) % cycle):
+        template = cls([head + frames.payload(publisher, number, size) for number in range(cycle)], shape)
+        if frame != template.frame(sequence_of(frame, 0, shape) % cycle):
             raise FrameError(f"the broker delivered a payload on {shape.topic!r} that nobody sent")
+        return template
 
     def frame(self, sequence: int) -> bytes:
         """The frame that carries this sequence number."""
@@ -72,7 +80,7 @@ class Templates:
         key = (frame[: shape.payload], publisher)
         template = self._known.get(key)
         if template is None or template.frame_size != shape.size:
-            template = self._known[key] = Template(frame, shape, self.cycle)
+            template = self._known[key] = Template.learn(frame, shape, self.cycle)
         return template
 
 

@@ -16,7 +16,7 @@ from loadtest.bench.rows import ROWS
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, *(["-P"] if sys.flags.safe_path else []), "-m", "loadtest.bench"]
-RELAYED = "one-to-one,pairs,fan-out,pairs-v5,pairs-16k,paced-pairs,paced-fan-out,idle,connect"
+RELAYED = "one-to-one,pairs,fan-out,pairs-v5,pairs-16k,paced-pairs,paced-fan-out,idle,connect,zeek-0,zeek-20"
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,95 @@
+"""What all connections of one server share, and do after each batch: wake the writers that it touched.
+
+Owns the way from a routed batch back to the connections behind the outboxes, the one timer for what falls due in the
+router, and the settings as the connections need them: plain fields, since each of them is read for every connect or
+every message.
+
+Promises: a writer is woken once for each batch, however many messages the batch had for its peer; a batch that touched
+nobody costs two comparisons.
+
+Compiled with the core (see `setup.py`), like `connection` and `timers`: the code that runs for every message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from broker.core.counters import Counters
+from broker.core.deadlines import Deadlines
+from broker.core.outbox import Outbox
+from broker.core.router import Router
+from broker.net.timers import Checked, Wheel
+
+
+class Link(Checked):
+    """A connection, as far as whoever wakes it needs to know it."""
+
+    def wake(self) -> None:
+        """The outbox has something to take."""
+        raise NotImplementedError
+
+    def ended_by_core(self) -> None:
+        """The outbox was closed; perhaps the channel with it."""
+        raise NotImplementedError
+
+
+class Hub:
+    """The batch loop of one server. Times in seconds, sizes in bytes."""
+
+    def __init__(self, router: Router, loop: asyncio.AbstractEventLoop, tick: Callable[[], None]) -> None:
+        """`tick` is called when something in the router has fallen due."""
+        self.router: Router = router
+        self.counters: Counters = router.counters
+        self.loop = loop
+        self.wheel = Wheel(loop)
+        # The settings; `Server` writes them.
+        self.connect_timeout = 0.0
+        self.stall_timeout = 0.0
+        self.live_messages = 0
+        self.live_bytes = 0
+        self.write_batch_bytes = 0
+        self._touched: list[Outbox] = router.fanout.touched
+        self._deadlines: Deadlines = router.deadlines
+        self._tick = tick
+        self._due: asyncio.TimerHandle | None = None
+        self._due_at = -1.0
+        self._closed = False
+
+    def after_batch(self) -> None:
+        """After each batch: wake the writers it touched, and see when the router wants to be called next."""
+        touched = self._touched
+        if touched:
+            for outbox in touched:
+                owner = outbox.owner
+                if owner is not None:
+                    assert isinstance(owner, Link)
+                    owner.wake()
+                    if outbox.closed:
+                        owner.ended_by_core()
+            touched.clear()
+        due = self._deadlines.next_due()
+        if due != self._due_at:
+            self._arm(due)
+
+    def _arm(self, due: float) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        self._due_at = due
+        if due >= 0.0 and not self._closed:
+            self._due = self.loop.call_at(due, self._fall_due)
+
+    def _fall_due(self) -> None:
+        self._due = None
+        self._due_at = -1.0
+        self._tick()
+
+    def close(self) -> None:
+        """Set no timer any more."""
+        self._closed = True
+        self.wheel.close()
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+            self._due_at = -1.0

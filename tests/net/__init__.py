@@ -1,0 +1,1 @@
+"""The asyncio shell: server, connections, timers."""
