@@ -36,7 +36,8 @@ from broker.core.packets import (
     Will,
 )
 from broker.core.properties import ForwardScan, Properties
-from broker.core.wire import Reader, utf8
+from broker.core.topics import scan_filter
+from broker.core.wire import Reader, utf8, well_formed
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -339,13 +340,16 @@ class Decoder(Frames):
         section = self._properties(packets.SUBSCRIBE, reader)
         requests: list[SubscriptionRequest] = []
         while reader.position < reader.end:
-            topic_filter = self._filter(reader)
+            raw = reader.binary()
+            levels = scan_filter(raw)
+            # Where `scan_filter` found nothing odd there is no U+0000.
+            topic_filter = well_formed(raw) if levels > 0 else _filter(raw)
             options = reader.byte()
             qos = options & 3
             if self.version < 5:
                 if options > 2:  # [MQTT3-3.8.3-4]
                     raise MalformedPacket(f"SUBSCRIBE with the requested QoS byte {options:#04x}")
-                requests.append(SubscriptionRequest(topic_filter, qos))
+                requests.append(SubscriptionRequest(topic_filter, qos, False, False, 0, levels))
                 continue
             if options & 0xC0:  # [MQTT-3.8.3-5]
                 raise MalformedPacket("reserved bits in the subscription options")
@@ -354,17 +358,11 @@ class Decoder(Frames):
             if options & 4 and topic_filter.startswith("$share/"):  # [MQTT-3.8.3-4]
                 raise ProtocolViolation("no local on a shared subscription")
             requests.append(
-                SubscriptionRequest(topic_filter, qos, options & 4 != 0, options & 8 != 0, options >> 4 & 3)
+                SubscriptionRequest(topic_filter, qos, options & 4 != 0, options & 8 != 0, options >> 4 & 3, levels)
             )
         if not requests:  # [MQTT-3.8.3-2]
             raise ProtocolViolation("SUBSCRIBE without a topic filter")
         return Subscribe(packet_id=packet_id, requests=requests, properties=section)
-
-    def _filter(self, reader: Reader) -> str:
-        topic_filter = reader.string()  # [MQTT-3.8.3-1] [MQTT-3.10.3-1]
-        if not topic_filter:  # [MQTT-4.7.3-1]
-            raise ProtocolViolation("an empty topic filter")
-        return topic_filter
 
     def _suback(self, reader: Reader) -> Suback:
         """Section 3.9."""
@@ -390,7 +388,7 @@ class Decoder(Frames):
         section = self._properties(packets.UNSUBSCRIBE, reader)
         topic_filters: list[str] = []
         while reader.position < reader.end:
-            topic_filters.append(self._filter(reader))
+            topic_filters.append(_filter(reader.binary()))
         if not topic_filters:  # [MQTT-3.10.3-2]
             raise ProtocolViolation("UNSUBSCRIBE without a topic filter")
         return Unsubscribe(packet_id=packet_id, topic_filters=topic_filters, properties=section)
@@ -434,3 +432,10 @@ class Decoder(Frames):
         if properties.AUTHENTICATION_METHOD not in section.strings:  # section 3.15.2.2.2
             raise ProtocolViolation("AUTH without an authentication method")
         return Auth(reason_code=code, properties=section)
+
+
+def _filter(raw: bytes) -> str:
+    topic_filter = utf8(raw)  # [MQTT-3.8.3-1] [MQTT-3.10.3-1]
+    if not topic_filter:  # [MQTT-4.7.3-1]
+        raise ProtocolViolation("an empty topic filter")
+    return topic_filter

@@ -30,7 +30,7 @@ from broker.core.packets import (
     Unsubscribe,
 )
 from broker.core.properties import Properties
-from broker.core.wire import string, text, two_bytes, varint
+from broker.core.wire import BYTE, string, text, two_bytes, varint
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -49,14 +49,18 @@ _NAME_AND_LEVEL: Final[dict[int, bytes]] = {
 }
 
 
+# What stands before the packet identifier in an acknowledgement that says "success", by packet type.
+_SHORT_ACKS: Final = [b"", b"", b"", b"", b"\x40\x02", b"\x50\x02", b"\x62\x02", b"\x70\x02"]  # [MQTT-3.6.1-1]
+
+
 def _packet_id(value: int) -> bytes:
     if value < 1 or value > 65_535:
         raise ValueError(f"a packet identifier of {value}")
-    return bytes((value >> 8, value & 255))
+    return two_bytes(value)
 
 
 def _frame(header: int, body: bytes) -> bytes:
-    return bytes((header,)) + varint(len(body)) + body
+    return BYTE[header] + varint(len(body)) + body
 
 
 def ack(kind: int, packet_id: int, reason: int = 0, version: int = packets.V311) -> bytes:
@@ -75,11 +79,11 @@ def ack(kind: int, packet_id: int, reason: int = 0, version: int = packets.V311)
         raise ValueError(f"{kind} is no acknowledgement of a publish")
     if number < 1 or number > 65_535:
         raise ValueError(f"a packet identifier of {packet_id}")
+    if reason == 0 or version < 5:
+        return _SHORT_ACKS[first] + BYTE[number >> 8] + BYTE[number & 255]
     first = first << 4
     if first == 0x60:  # [MQTT-3.6.1-1]
         first = 0x62
-    if reason == 0 or version < 5:
-        return bytes((first, 2, number >> 8, number & 255))
     return bytes((first, 3, number >> 8, number & 255, reason))
 
 

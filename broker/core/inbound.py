@@ -106,7 +106,9 @@ class Inbound(Peer):
         start: i64 = decoder.start
         count = router.runs.find(decoder, payload_at, entry, self.v5)
         if count > 1:
-            data = decoder.buffer[start : decoder.end]
+            data = decoder.buffer
+            if start > 0 or decoder.end < len(data):
+                data = data[start : decoder.end]
             router.forward_run(Run(data, count, router.runs.largest, self.v5, self.client_id), entry, self.session)
         return count
 
@@ -134,6 +136,7 @@ class Inbound(Peer):
             if session.journal is not None:
                 session.journal.received(session.client_id, packet_id)
         message = Message(topic, buffer[payload_at : decoder.end], qos, False, b"", 0.0, session.client_id)
+        message.adopt_head(buffer[decoder.start : id_at], self.v5)
         count = router.forward(route, message, session)
         if qos == 1:
             outbox.acks += 1

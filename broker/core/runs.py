@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 RUN_MESSAGES: Final = 64
 """Messages in a run at most."""
 
-RUN_BYTES: Final = 65_536
-"""Bytes in a run at most."""
+RUN_BYTES: Final = 262_144
+"""Bytes in a run at most: as much as one read has. A read that is one run is not even copied."""
 
 QUEUE_PART: Final = 8
 """A run takes no more than this part of a receiver's queue: one eighth."""

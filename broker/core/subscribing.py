@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from broker.core import reasons
 from broker.core.errors import ProtocolViolation, Refused
-from broker.core.packets import Suback, Subscribe, Unsuback, Unsubscribe
+from broker.core.packets import Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe
 from broker.core.properties import SUBSCRIPTION_IDENTIFIER
 from broker.core.router import Router
 from broker.core.session import Session
@@ -37,6 +37,8 @@ def subscribe(packet: Subscribe, session: Session, router: Router) -> Suback:
     shared: dict[int, tuple[str, str]] = {}
     requests = packet.requests
     for at, request in enumerate(requests):
+        if request.levels > 0:
+            continue
         name = request.topic_filter
         if name.startswith(SHARE_PREFIX):
             parts = parse_shared(name)
@@ -51,7 +53,7 @@ def subscribe(packet: Subscribe, session: Session, router: Router) -> Suback:
         topic_filter = request.topic_filter
         if shared and at in shared:
             group, topic_filter = shared[at]
-        code = _judge(session, router, request.topic_filter, group, topic_filter)
+        code = _judge(session, router, request, group, topic_filter)
         if code == 0:
             router.subscribe(session, group, topic_filter, request, identifier)
             # A QoS that the server does not have may be asked for; less is granted [MQTT-3.2.2-10].
@@ -62,14 +64,16 @@ def subscribe(packet: Subscribe, session: Session, router: Router) -> Suback:
     return Suback(packet.packet_id, codes)
 
 
-def _judge(session: Session, router: Router, name: str, group: str, topic_filter: str) -> int:
+def _judge(session: Session, router: Router, request: SubscriptionRequest, group: str, topic_filter: str) -> int:
     """0, or the reason code with which a well-formed filter is refused."""
     limits = router.limits
+    name = request.topic_filter
+    levels = request.levels if request.levels > 0 else level_count(topic_filter)
     if group and not limits.shared_subscriptions:
         return reasons.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
     if not limits.wildcard_subscriptions and has_wildcard(topic_filter):  # [MQTT3-3.8.3-2]
         return reasons.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
-    if limits.max_topic_levels > 0 and level_count(topic_filter) > limits.max_topic_levels:
+    if 0 < limits.max_topic_levels < levels:
         return reasons.TOPIC_FILTER_INVALID
     if 0 < limits.max_subscriptions_per_client <= len(session.subscriptions) and name not in session.subscriptions:
         return reasons.QUOTA_EXCEEDED

@@ -69,6 +69,9 @@ class NodeTrie(Trie):
         self._root = Node()
         self._wildcards: int = 0
         self._nodes: int = 0
+        # The beginning, up to a "/", of the filter that came last, and the node that it leads to.
+        self._way = ""
+        self._way_node = self._root
 
     def insert(self, topic_filter: str) -> FilterEntry:
         if not ("+" in topic_filter or "#" in topic_filter):
@@ -77,11 +80,20 @@ class NodeTrie(Trie):
                 entry = FilterEntry(topic_filter)
                 self._exact[topic_filter] = entry
             return entry
-        levels = topic_filter.split("/")
+        node = self._root
+        way = self._way
+        if way and topic_filter.startswith(way):
+            # The last filter led here too: its siblings often come one after the other.
+            node = self._way_node
+            levels = topic_filter[len(way) :].split("/")
+        else:
+            levels = topic_filter.split("/")
         last = len(levels) - 1
         ends_with_hash = levels[last] == "#"
-        node = self._root
+        parent = last - 1 if ends_with_hash else last
         for index in range(last + 1):
+            if index == parent and index > 0:
+                self._remember(topic_filter, levels, index, node)
             level = levels[index]
             if level == "#":
                 entry = node.hash
@@ -126,6 +138,14 @@ class NodeTrie(Trie):
             self._wildcards += 1
         return entry
 
+    def _remember(self, topic_filter: str, levels: list[str], count: int, node: Node) -> None:
+        """The last of `levels` from `count` on hang below `node`: so may what comes next."""
+        size = 0
+        for index in range(count, len(levels)):
+            size += len(levels[index]) + 1
+        self._way = topic_filter[: len(topic_filter) - size + 1]
+        self._way_node = node
+
     def find(self, topic_filter: str) -> FilterEntry | None:
         if not ("+" in topic_filter or "#" in topic_filter):
             return self._exact.get(topic_filter)
@@ -158,6 +178,9 @@ class NodeTrie(Trie):
             exact.retire()
             del self._exact[topic_filter]
             return True
+        # The node may be one of those that go.
+        self._way = ""
+        self._way_node = self._root
         levels = topic_filter.split("/")
         # The nodes above `node`, from the root: levels[i] leads from path[i] to the next one.
         path: list[Node] = []

@@ -22,6 +22,10 @@ MAX_FIELD: Final = 65_535
 """Most bytes that a UTF-8 string or binary data can have: its length is a two byte integer, section 1.5.4."""
 
 
+BYTE: Final[list[bytes]] = [bytes((value,)) for value in range(256)]
+"""Every byte by itself. Two of them joined cost a quarter of `bytes((high, low))`, which goes through a tuple."""
+
+
 def utf8(raw: bytes) -> str:
     """The text of a UTF-8 encoded string without its length prefix, section 1.5.4.
 
@@ -32,13 +36,18 @@ def utf8(raw: bytes) -> str:
     Raises:
         MalformedPacket: the bytes are not such a string.
     """
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError:
-        raise MalformedPacket("a string is not well-formed UTF-8") from None
+    text = well_formed(raw)
     if "\0" in text:
         raise MalformedPacket("a string holds U+0000")
     return text
+
+
+def well_formed(raw: bytes) -> str:
+    """The same where it is known that there is no U+0000."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise MalformedPacket("a string is not well-formed UTF-8") from None
 
 
 def varint(value: int) -> bytes:
@@ -51,9 +60,9 @@ def varint(value: int) -> bytes:
     if number < 0 or number > 268_435_455:
         raise ValueError(f"no variable byte integer can hold {value}")
     if number < 128:
-        return bytes((number,))
+        return BYTE[number]
     if number < 16_384:
-        return bytes((number & 127 | 128, number >> 7))
+        return BYTE[number & 127 | 128] + BYTE[number >> 7]
     if number < 2_097_152:
         return bytes((number & 127 | 128, number >> 7 & 127 | 128, number >> 14))
     return bytes((number & 127 | 128, number >> 7 & 127 | 128, number >> 14 & 127 | 128, number >> 21))
@@ -63,7 +72,8 @@ def two_bytes(value: int) -> bytes:
     """A Two Byte Integer, section 1.5.2. Raises ValueError outside 0..65,535."""
     if value < 0 or value > 65_535:
         raise ValueError(f"{value} does not fit into two bytes")
-    return bytes((value >> 8, value & 255))
+    number: i64 = value
+    return BYTE[number >> 8] + BYTE[number & 255]
 
 
 def four_bytes(value: int) -> bytes:
@@ -82,7 +92,7 @@ def string(raw: bytes) -> bytes:
     size = len(raw)
     if size > MAX_FIELD:
         raise ValueError(f"a field of {size} bytes: at most {MAX_FIELD} can be written")
-    return bytes((size >> 8, size & 255)) + raw
+    return two_bytes(size) + raw
 
 
 def text(value: str) -> bytes:

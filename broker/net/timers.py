@@ -11,10 +11,13 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 RESOLUTION: Final = 0.1
 """Seconds between two looks of the wheel while anything waits."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Checked:
     """Something that wants to be looked at from time to time."""
 

@@ -239,7 +239,7 @@ def test_how_long_a_run_may_be() -> None:
     side.publisher.receive(packet * (3 * RUN_MESSAGES + 1), 1.0)
     pieces = side.clients[0].outbox.take_batch(1 << 30, 1.0)
     assert [frame_count(piece) for piece in pieces] == [RUN_MESSAGES] * 3 + [1]
-    large = wire.publish("x", b"x" * 20_000, version=4)
+    large = wire.publish("x", b"x" * 80_000, version=4)
     side.publisher.receive(large * 7, 1.0)
     pieces = side.clients[0].outbox.take_batch(1 << 30, 1.0)
     assert b"".join(pieces) == large * 7

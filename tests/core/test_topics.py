@@ -237,3 +237,16 @@ def test_levels() -> None:
     assert topics.level_count("a") == 1
     assert topics.is_reserved("$SYS/x")
     assert not topics.is_reserved("a/$SYS")
+
+
+@given(st.text(alphabet="a/+#$é\0", max_size=12))
+def test_what_the_scan_lets_through_is_valid(topic_filter: str) -> None:
+    """`scan_filter` is a short cut: it never says yes where the rules say no, and counts the levels right."""
+    levels = topics.scan_filter(topic_filter.encode())
+    if levels:
+        topics.validate_filter(topic_filter)
+        assert topics.parse_shared(topic_filter) == ("", topic_filter)
+        assert levels == topics.level_count(topic_filter)
+    elif topic_filter and not topic_filter.startswith("$"):
+        with pytest.raises(Refused):
+            topics.validate_filter(topic_filter)

@@ -171,6 +171,23 @@ def test_everything_is_given_back(make: Make) -> None:
     assert alive() == before
 
 
+def test_siblings_one_after_the_other(make: Make) -> None:
+    """A filter that begins like the last one may take a short cut to its place, unless that place has gone."""
+    trie = make()
+    for number in range(3):
+        trie.insert(f"site/+/{number}/#")
+    for number in range(3):
+        assert trie.remove(f"site/+/{number}/#")
+    assert trie.node_count == make().node_count
+    for topic_filter in ("site/+/3/#", "site/+/", "site/+/4", "site/+/#", "site/+/+", "site/+/4/5", "site/+"):
+        trie.insert(topic_filter)
+        assert trie.find(topic_filter) is not None
+    assert names(trie.match("site/x/3")) == ["site/+/#", "site/+/+", "site/+/3/#"]
+    assert names(trie.match("site/x/4/5")) == ["site/+/#", "site/+/4/5"]
+    assert names(trie.match("site/x/")) == ["site/+/", "site/+/#", "site/+/+"]
+    assert names(trie.match("site/x")) == ["site/+", "site/+/#"]
+
+
 # What it costs, counted in look-ups.
 
 LEVELS = 5
