@@ -144,6 +144,29 @@ class Forwarder(PeerListener):
             return 0
         return self._forward_plan(self._plan(route), message, origin)
 
+    def offer_plain(
+        self, subscription: Subscription, frames: bytes, count: int, largest: int, v5: bool, origin: Session | None
+    ) -> bool:
+        """Offer the bytes that came in to the only one who listens there, if they suit: no object is made for them.
+
+        `count` QoS 0 frames side by side, the longest of `largest` bytes, in the layout of 5.0 or of 3.1.1. False, and
+        nothing has happened, when they are to be looked at one by one.
+        """
+        session = cast(Session, subscription.session)
+        outbox = session.outbox
+        if (
+            outbox is None
+            or not session.direct
+            or session.v5 != v5
+            or subscription.identifier != 0
+            or (subscription.no_local and session is origin)
+            or not outbox.offer_run(frames, count, largest)
+        ):
+            return False
+        session.offered += count
+        self.work += count
+        return True
+
     def forward_run(self, run: Run, entry: FilterEntry, origin: Session | None) -> None:
         """Offer a run to everybody at the one filter that its topics match; the filter has no share groups."""
         receivers = 0

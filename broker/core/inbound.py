@@ -81,35 +81,46 @@ class Inbound(Peer):
                 if route is not None:
                     if header == 0x30:
                         entries = route.entries
-                        if not entries:
-                            return 1
-                        start: i64 = decoder.start
-                        if len(entries) == 1 and end < len(buffer) and buffer[end] == 0x30:
-                            count = self._publish_run(entries[0], payload_at)
-                            if count > 1:
-                                return count
-                        message = Message(topic, b"", 0, False, b"", 0.0, self.client_id)
-                        message.adopt_frame(buffer[start:end], self.v5, payload_at - start)
-                        router.forward(route, message, self.session)
+                        if len(entries) == 1:
+                            return self._publish_plain(entries[0], route, topic, payload_at)
+                        if entries:
+                            message = Message(topic, b"", 0, False, b"", 0.0, self.client_id)
+                            start: i64 = decoder.start
+                            message.adopt_frame(buffer[start:end], self.v5, payload_at - start)
+                            router.forward(route, message, self.session)
                         return 1
                     if self._publish_quality(route, topic, topic_end, payload_at):
                         return 1
         self._on_publish(decoder.publish(), now)
         return 1
 
-    def _publish_run(self, entry: FilterEntry, payload_at: int) -> int:
-        """Route the current frame with those behind it that go the same way. 1: there are none; nothing was done."""
-        if entry.groups:
-            return 1
+    def _publish_plain(self, entry: FilterEntry, route: Route, topic: bytes, payload_at: int) -> int:
+        """Route the current frame, and those behind it that go the same way, to the one filter that matches.
+
+        Returns how many there were.
+        """
         decoder = self.decoder
         router = self.router
+        data = decoder.buffer
         start: i64 = decoder.start
-        count = router.runs.find(decoder, payload_at, entry, self.v5)
+        end: i64 = decoder.end
+        largest: i64 = end - start
+        count: i64 = 1
+        if end < len(data) and data[end] == 0x30 and not entry.groups:
+            count = router.runs.find(decoder, payload_at, entry, self.v5)
+            largest = router.runs.largest
+            end = decoder.end
+        if start > 0 or end < len(data):
+            data = data[start:end]
+        sole = entry.sole
+        if sole is not None and router.offer_plain(sole, data, count, largest, self.v5, self.session):
+            return count
         if count > 1:
-            data = decoder.buffer
-            if start > 0 or decoder.end < len(data):
-                data = data[start : decoder.end]
-            router.forward_run(Run(data, count, router.runs.largest, self.v5, self.client_id), entry, self.session)
+            router.forward_run(Run(data, count, largest, self.v5, self.client_id), entry, self.session)
+        else:
+            message = Message(topic, b"", 0, False, b"", 0.0, self.client_id)
+            message.adopt_frame(data, self.v5, payload_at - start)
+            router.forward(route, message, self.session)
         return count
 
     def _publish_quality(self, route: Route, topic: bytes, id_at: i64, payload_at: i64) -> bool:

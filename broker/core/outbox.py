@@ -240,25 +240,43 @@ class Outbox:
         """Exactly one thing to take: a frame, or several in one piece."""
         return len(self._queue) == 1
 
+    def take(self, max_bytes: int, now: float) -> bytes:
+        """What `take_batch` gives, in one piece; empty when nothing waits."""
+        queue = self._queue
+        if len(queue) == 1 and self._late == 0:
+            # The commonest case where messages come one at a time: the list stays.
+            self._taken_all()
+            piece = queue.pop()
+            assert isinstance(piece, bytes)
+            return piece
+        batch = self.take_batch(max_bytes, now)
+        return batch[0] if len(batch) == 1 else b"".join(batch)
+
     def take_batch(self, max_bytes: int, now: float) -> list[bytes]:
         """Frames to write, in order: all that waits, or about `max_bytes` of it. Empty only when nothing waits."""
         queue = self._queue
+        if self._late == 0 and self.bytes + self.control_bytes <= max_bytes:
+            self._queue = []
+            self._taken_all()
+            return queue  # type: ignore[return-value]
         self._message_mark = self.max_messages // 2
         self._byte_mark = self.max_bytes // 2
-        if self._late == 0 and self.bytes + self.control_bytes <= max_bytes:
-            if self.messages > self.high_water:
-                self.high_water = self.messages
-            self._queue = []
-            self.taken += self.messages - self.again
-            self._counters.messages_sent += self.messages
-            self.messages = 0
-            self.bytes = 0
-            self.control_bytes = 0
-            self.quality = 0
-            self.again = 0
-            self.acks = 0
-            return queue  # type: ignore[return-value]
         return self._take_some(max_bytes, now)
+
+    def _taken_all(self) -> None:
+        """All that waited has gone, and none of it was QoS 1 or 2."""
+        self._message_mark = self.max_messages // 2
+        self._byte_mark = self.max_bytes // 2
+        if self.messages > self.high_water:
+            self.high_water = self.messages
+        self.taken += self.messages - self.again
+        self._counters.messages_sent += self.messages
+        self.messages = 0
+        self.bytes = 0
+        self.control_bytes = 0
+        self.quality = 0
+        self.again = 0
+        self.acks = 0
 
     def _take_some(self, max_bytes: int, now: float) -> list[bytes]:
         """The slow way: part of the queue, or frames that are made now."""

@@ -18,6 +18,7 @@ import fcntl
 import struct
 import sys
 import termios
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from broker.core import reasons
@@ -71,6 +72,7 @@ class Connection(Link):
         self.address = ""
         # Set by connection_made.
         self.transport: asyncio.Transport
+        self._send: Callable[[bytes], None]
         self.outbox: Outbox
         self.channel: Channel
         self.writer: asyncio.Task[None] | None = None
@@ -92,6 +94,7 @@ class Connection(Link):
         hub = self.hub
         self.transport = cast(asyncio.Transport, transport)  # uvloop has its own class
         self.address = _address(transport)
+        self._send = self.transport.write
         self.transport.set_write_buffer_limits(high=WRITE_HIGH)
         if not sockets.INHERITED:
             sockets.tune(transport.get_extra_info("socket"), self.server.settings)
@@ -111,7 +114,7 @@ class Connection(Link):
         if self._closing_at:
             return
         try:
-            eventful = self.channel.receive(data, self.loop.time())
+            eventful = self.channel.receive(data, self.hub.time())
         except Exception as error:
             self._broke(error)
             return
@@ -254,12 +257,11 @@ class Connection(Link):
     def _write_batch(self) -> bool:
         """Write one batch of what waits in the outbox. True when there is more, or the transport has had enough."""
         hub = self.hub
-        now: float = self.loop.time()
-        batch = self.outbox.take_batch(hub.write_batch_bytes, now)
-        if batch:
-            data = batch[0] if len(batch) == 1 else b"".join(batch)
+        now: float = hub.time()
+        data = self.outbox.take(hub.write_batch_bytes, now)
+        if data:
             hub.counters.bytes_sent += len(data)
-            self.transport.write(data)
+            self._send(data)
         return self.channel.refill(now) or self._drained is not None
 
     def _goodbye(self) -> None:

@@ -42,6 +42,7 @@ class Hub:
         self.router: Router = router
         self.counters: Counters = router.counters
         self.loop = loop
+        self.time: Callable[[], float] = loop.time
         self.wheel = Wheel(loop)
         # The settings; `Server` writes them.
         self.connect_timeout = 0.0
