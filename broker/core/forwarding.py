@@ -14,7 +14,7 @@ Promises:
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from broker.core.fanout import PeerListener
 from broker.core.matchcache import MatchCache, Route
@@ -23,6 +23,9 @@ from broker.core.runs import Run
 from broker.core.session import Session
 from broker.core.subscription import FilterEntry, SharedGroup, Subscription, identifiers
 from broker.core.trie import create
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 NO_IDENTIFIERS: Final[tuple[int, ...]] = ()
 
@@ -93,7 +96,7 @@ class Forwarder(PeerListener):
         self.trie = create(trie)
         self.cache = MatchCache(self.trie, match_cache)
         # Deliveries, and what else is charged to whoever caused it; only grows.
-        self.work = 0
+        self.work: i64 = 0
 
     def forward(self, route: Route, message: Message, origin: Session | None) -> int:
         """Offer a message to everybody on a route: those whose filters match its topic, and nobody else [MQTT-3.3.2-3].
@@ -105,7 +108,7 @@ class Forwarder(PeerListener):
         entries = route.entries
         if len(entries) == 1:
             entry = entries[0]
-            count = 0
+            count: i64 = 0
             sharable = message.sharable()
             for subscription in entry.subscriptions:
                 session = cast(Session, subscription.session)
@@ -169,7 +172,7 @@ class Forwarder(PeerListener):
 
     def forward_run(self, run: Run, entry: FilterEntry, origin: Session | None) -> None:
         """Offer a run to everybody at the one filter that its topics match; the filter has no share groups."""
-        receivers = 0
+        receivers: i64 = 0
         for subscription in entry.subscriptions:
             session = cast(Session, subscription.session)
             if subscription.no_local and session is origin:

@@ -68,7 +68,7 @@ class Message(Retainable):
         self.properties = properties
         self.expires_at = expires_at
         self.publisher = publisher
-        self._size = len(topic) + len(payload) + len(properties) + OVERHEAD
+        self._size: i64 = len(topic) + len(payload) + len(properties) + OVERHEAD
         # Frames of QoS 0 without the retain flag; None until somebody needs them.
         self.frame_v3: bytes | None = None
         self.frame_v5: bytes | None = None

@@ -16,11 +16,14 @@ for what depends on when it is written: a message expiry interval that counts do
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from broker.core.counters import DISCONNECTED, DROP_CAUSES, EXPIRED, FULL_BYTES, FULL_MESSAGES, TOO_LARGE, Counters
 from broker.core.frames import frame_count
 from broker.core.message import NEAR_LONGEST, SENT, Delivery
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 ACCEPTED: Final = -1
 """Answer of `offer`; every other answer is a drop cause of `counters`."""
@@ -49,39 +52,39 @@ class Outbox:
         """`wakeups`: where an outbox is listed when it has something to take. Limits of 0: unlimited."""
         # Set once, when the connection's version and limits are known.
         self.v5 = False
-        self.max_packet = LARGEST_PACKET
-        self.max_aliases = 0
-        self.max_messages = max_messages if max_messages > 0 else UNLIMITED
-        self.max_bytes = max_bytes if max_bytes > 0 else UNLIMITED
+        self.max_packet: i64 = LARGEST_PACKET
+        self.max_aliases: i64 = 0
+        self.max_messages: i64 = max_messages if max_messages > 0 else UNLIMITED
+        self.max_bytes: i64 = max_bytes if max_bytes > 0 else UNLIMITED
         # The channel that this queue is for, and whatever the shell wants to find from here (its connection).
         self.peer: Peer | None = None
         self.owner: object | None = None
         # Fill at which `counters.half_full` is told, once until the writer takes something.
-        self._message_mark = self.max_messages // 2
-        self._byte_mark = self.max_bytes // 2
+        self._message_mark: i64 = self.max_messages // 2
+        self._byte_mark: i64 = self.max_bytes // 2
         # The queue: whole frames, several QoS 0 ones in one piece, or deliveries whose frame is made when it is taken.
         self._queue: list[object] = []
-        self._late = 0
+        self._late: i64 = 0
         self._aliases: dict[bytes, int] | None = None
         self._expired: list[Delivery] = []
-        self.messages = 0
-        self.bytes = 0
-        self.control_bytes = 0
+        self.messages: i64 = 0
+        self.bytes: i64 = 0
+        self.control_bytes: i64 = 0
         # Waiting messages of QoS 1 and 2: they are in flight in the session, and not lost with this queue.
-        self.quality = 0
+        self.quality: i64 = 0
         # Waiting messages that were delivered before and are sent again: the ledger counted them then.
-        self.again = 0
+        self.again: i64 = 0
         # PUBACK and PUBCOMP not yet taken: what the peer cannot have seen still counts against its Receive Maximum.
-        self.acks = 0
+        self.acks: i64 = 0
         self.closed = False
         # Whose turn it is: the list that the connection goes through after each read, and whether we are on it.
         self._wakeups = wakeups
         self._counters = counters
         self._listed = False
         # The ledger.
-        self.offered = 0
-        self.taken = 0
-        self.high_water = 0
+        self.offered: i64 = 0
+        self.taken: i64 = 0
+        self.high_water: i64 = 0
         self.dropped: list[int] | None = None
 
     # -- what the fanout does ------------------------------------------------------------------------------------------
@@ -89,7 +92,7 @@ class Outbox:
     def offer(self, frame: bytes) -> int:
         """Offer a QoS 0 frame: ACCEPTED, or the cause of its drop."""
         self.offered += 1
-        size = len(frame)
+        size: i64 = len(frame)
         if self.messages >= self.max_messages:
             return self._drop(FULL_MESSAGES)
         if self.bytes + size > self.max_bytes:
@@ -113,7 +116,7 @@ class Outbox:
 
         False, and nothing has happened, when not all of them can be taken: they are to be offered one by one then.
         """
-        size = len(frames)
+        size: i64 = len(frames)
         if (
             self.closed
             or self.messages + count > self.max_messages

@@ -17,7 +17,7 @@ Refuses: parsing, sockets, and deciding who gets what; that is the router's.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from broker.core.counters import (
     DISCONNECTED,
@@ -39,6 +39,9 @@ from broker.core.reasons import PACKET_IDENTIFIER_NOT_FOUND, SUCCESS
 from broker.core.retained import RetainedCursor
 from broker.core.streams import RetainedStreams
 from broker.core.subscription import SharedGroup, Subscriber, Subscription
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 NEVER: Final = 0xFFFFFFFF
 """Session Expiry Interval that means: does not expire (section 3.1.2.11.2)."""
@@ -71,16 +74,16 @@ class Session(Subscriber):
         # Who keeps this session; None when nobody does, or it ends with its connection.
         self.journal: Journal | None = None
         # Towards the client.
-        self.max_messages = max_messages
-        self.max_bytes = max_bytes
+        self.max_messages: i64 = max_messages
+        self.max_bytes: i64 = max_bytes
         self.queue_qos0 = False
-        self.window = 65535
-        self.quota = 0
+        self.window: i64 = 65535
+        self.quota: i64 = 0
         self.inflight: dict[int, Delivery] = {}
         self.pending: deque[Delivery] | None = None
-        self.pending_bytes = 0
+        self.pending_bytes: i64 = 0
         # QoS 0 among them (kept while offline): live ones of the same topic queue up behind [MQTT-4.6.0-5].
-        self._pending_qos0 = 0
+        self._pending_qos0: i64 = 0
         self._pressed = False
         self._resend: deque[Delivery] | None = None
         self.streams: RetainedStreams | None = None
@@ -88,8 +91,8 @@ class Session(Subscriber):
         # From the client: QoS 2 publishes that wait for PUBREL.
         self.inbound: set[int] | None = None
         # The ledger of what did not go through the present outbox.
-        self.offered = 0
-        self.delivered = 0
+        self.offered: i64 = 0
+        self.delivered: i64 = 0
         self.dropped: list[int] | None = None
 
     # -- connection ----------------------------------------------------------------------------------------------------
