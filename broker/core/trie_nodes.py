@@ -24,8 +24,13 @@ bytes where nobody else has them: the settings' limit on levels is what bounds t
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from broker.core.subscription import FilterEntry
 from broker.core.trie_base import Trie
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 
 class Node:
@@ -88,10 +93,12 @@ class NodeTrie(Trie):
             levels = topic_filter[len(way) :].split("/")
         else:
             levels = topic_filter.split("/")
-        last = len(levels) - 1
+        last: i64 = len(levels) - 1
         ends_with_hash = levels[last] == "#"
-        parent = last - 1 if ends_with_hash else last
-        for index in range(last + 1):
+        parent: i64 = last - 1 if ends_with_hash else last
+        index: i64 = -1
+        while index < last:
+            index += 1
             if index == parent and index > 0:
                 self._remember(topic_filter, levels, index, node)
             level = levels[index]
