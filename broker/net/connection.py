@@ -331,7 +331,9 @@ class Connection(Link):
         if not self._closing_at:
             self._closing_at = self.loop.time()
             self.server.report_end(self)
+        # Nor may it keep anything: what is left of a connection goes at once, and leaves no cycles for the collector.
         self.outbox.owner = None
+        self.outbox.peer = None
 
     # -- timers --------------------------------------------------------------------------------------------------------
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
 
 from broker import Broker, Settings
+from broker.core.channel import Channel
+from broker.core.outbox import Outbox
+from broker.core.session import Session
 from broker.net.connection import Connection
 from tests.e2e import wire
 
@@ -171,3 +175,23 @@ async def test_a_write_that_fails_ends_its_own_connection_alone(broker: Broker) 
     assert not source.transport.aborted
     assert other.take() == frame
     assert "there" not in {session.client_id for session in broker.router.fanout.peers}
+
+
+@pytest.mark.parametrize(
+    "ending", [b"", b"\xe0\x00", b"\xff\xff\xff\xff\xff"], ids=["lost", "left", "broke the protocol"]
+)
+async def test_what_is_left_of_a_connection_goes_at_once(broker: Broker, ending: bytes) -> None:
+    """No cycle keeps it until the garbage collector comes, which the daemon has come seldom."""
+    gc.collect()
+    gc.disable()
+    try:
+        client = await subscriber(broker, "there")
+        client.connection.data_received(ending)
+        await rounds()
+        client.connection.connection_lost(None)
+        del client
+        await rounds()
+        kept = [thing for thing in gc.get_objects() if isinstance(thing, Connection | Channel | Outbox | Session)]
+        assert not kept
+    finally:
+        gc.enable()
