@@ -77,11 +77,16 @@ def draw(data: dict[str, Any]) -> str:
         if len(brokers) > 1 and brokers[0] in by_broker and brokers[1] in by_broker:
             factor = by_broker[brokers[1]] / by_broker[brokers[0]]
             parts.append(
-                f'<text x="{WIDTH - 12}" y="{middle:.1f}" text-anchor="end" font-weight="600">{factor:.2g}×</text>'
+                f'<text x="{WIDTH - 12}" y="{middle:.1f}" text-anchor="end" font-weight="600">{_factor(factor)}×</text>'
             )
         y += BAR * len(brokers) + GAP
     parts.append("</svg>")
     return "\n".join(parts) + "\n"
+
+
+def _factor(value: float) -> str:
+    """Two digits, and never an exponent."""
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def main() -> None:
