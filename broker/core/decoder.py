@@ -8,7 +8,8 @@ Promises: every check that can be made on a packet alone is made here, and a pee
 ends.
 
 Refuses: to know what came before on the connection (a second CONNECT, aliases, packet identifiers in use, keep
-alive), and the syntax of topic filters, for which SUBSCRIBE and UNSUBSCRIBE have per-filter reason codes.
+alive), and to judge the syntax of topic filters, for which SUBSCRIBE and UNSUBSCRIBE have per-filter reason codes. It
+only notes of a filter in a SUBSCRIBE what `topics.scan_filter` says, which saves the judge a second look.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ class Forwarder(PeerListener):
     def offer_plain(
         self, subscription: Subscription, frames: bytes, count: int, largest: int, v5: bool, origin: Session | None
     ) -> bool:
-        """Offer the bytes that came in to the only one who listens there, if they suit: no object is made for them.
+        """Offer the bytes that came in to one who listens there, if they suit: no object is made for them.
 
         `count` QoS 0 frames side by side, the longest of `largest` bytes, in the layout of 5.0 or of 3.1.1. False, and
         nothing has happened, when they are to be looked at one by one.
@@ -172,25 +172,14 @@ class Forwarder(PeerListener):
 
     def forward_run(self, run: Run, entry: FilterEntry, origin: Session | None) -> None:
         """Offer a run to everybody at the one filter that its topics match; the filter has no share groups."""
-        receivers: i64 = 0
         for subscription in entry.subscriptions:
             session = cast(Session, subscription.session)
             if subscription.no_local and session is origin:
                 continue
-            receivers += 1
-            outbox = session.outbox
-            if (
-                outbox is not None
-                and session.direct
-                and session.v5 == run.v5
-                and subscription.identifier == 0
-                and outbox.offer_run(run.data, run.count, run.largest)
-            ):
-                session.offered += run.count
-                continue
-            for message in run.messages():
-                session.deliver(message, 0, False, identifiers(subscription), None)
-        self.work += receivers * run.count
+            if not self.offer_plain(subscription, run.data, run.count, run.largest, run.v5, origin):
+                for message in run.messages():
+                    session.deliver(message, 0, False, identifiers(subscription), None)
+                self.work += run.count
 
     def _plan(self, route: Route) -> Plan:
         """The merged targets of a route with several entries, made again only when one of them changed."""

@@ -146,34 +146,41 @@ class Frames:
         self.end = 0
 
 
-def body_size(data: bytes, start: i64) -> i64:
-    """The Remaining Length of the whole frame that begins at `start`."""
+def frame_body(data: bytes, start: i64) -> i64:
+    """Where the variable header begins of the whole frame that begins at `start`."""
+    at: i64 = start + 1
+    while data[at] >= 128:
+        at += 1
+    return at + 1
+
+
+def frame_end(data: bytes, start: i64, limit: i64) -> i64:
+    """Where the frame that begins at `start` ends; -1 when it is not whole before `limit`, or has a bad length."""
+    if start + 2 > limit:
+        return -1
     at: i64 = start + 1
     digit: i64 = data[at]
     length: i64 = digit & 127
     shift: i64 = 7
     while digit >= 128:
         at += 1
+        if at >= limit or shift > 21:
+            return -1
         digit = data[at]
+        if digit == 0:
+            return -1
         length |= (digit & 127) << shift
         shift += 7
-    return length
-
-
-def frame_end(data: bytes, start: i64) -> i64:
-    """Where the whole frame that begins at `start` ends."""
-    at: i64 = start + 1
-    while data[at] >= 128:
-        at += 1
-    return at + 1 + body_size(data, start)
+    end: i64 = at + 1 + length
+    return end if end <= limit else -1
 
 
 def frame_count(data: bytes) -> int:
-    """How many whole frames stand side by side in `data`."""
+    """How many frames stand side by side in `data`, all of them whole."""
     size: i64 = len(data)
     at: i64 = 0
     count: i64 = 0
     while at < size:
-        at = frame_end(data, at)
+        at = frame_end(data, at, size)
         count += 1
     return count

@@ -28,7 +28,6 @@ from broker.core.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5, Publish
 from broker.core.router import Router
 from broker.core.runs import Run
 from broker.core.session import Session
-from broker.core.subscription import FilterEntry
 from broker.core.topics import is_system
 
 DOLLAR: Final = 0x24
@@ -80,25 +79,20 @@ class Inbound(Peer):
                 # What is in the cache has been validated.
                 if route is not None:
                     if header == 0x30:
-                        entries = route.entries
-                        if len(entries) == 1:
-                            return self._publish_plain(entries[0], route, topic, payload_at)
-                        if entries:
-                            message = Message(topic, b"", 0, False, b"", 0.0, self.client_id)
-                            start: i64 = decoder.start
-                            message.adopt_frame(buffer[start:end], self.v5, payload_at - start)
-                            router.forward(route, message, self.session)
-                        return 1
+                        return self._publish_plain(route, topic, payload_at)
                     if self._publish_quality(route, topic, topic_end, payload_at):
                         return 1
         self._on_publish(decoder.publish(), now)
         return 1
 
-    def _publish_plain(self, entry: FilterEntry, route: Route, topic: bytes, payload_at: int) -> int:
-        """Route the current frame, and those behind it that go the same way, to the one filter that matches.
+    def _publish_plain(self, route: Route, topic: bytes, payload_at: int) -> int:
+        """Route the current frame, of QoS 0, and those behind it that go the same way to a single filter.
 
         Returns how many there were.
         """
+        entries = route.entries
+        if not entries:
+            return 1
         decoder = self.decoder
         router = self.router
         data = decoder.buffer
@@ -106,22 +100,24 @@ class Inbound(Peer):
         end: i64 = decoder.end
         largest: i64 = end - start
         count: i64 = 1
-        if end < len(data) and data[end] == 0x30 and not entry.groups:
+        entry = entries[0] if len(entries) == 1 else None
+        if entry is not None and end < len(data) and data[end] == 0x30 and not entry.groups:
             count = router.runs.find(decoder, payload_at, entry, self.v5)
             largest = router.runs.largest
             end = decoder.end
         if start > 0 or end < len(data):
             data = data[start:end]
-        sole = entry.sole
-        if sole is not None and router.offer_plain(sole, data, count, largest, self.v5, self.session):
-            return count
-        if count > 1:
-            router.forward_run(Run(data, count, largest, self.v5, self.client_id), entry, self.session)
-        else:
-            message = Message(topic, b"", 0, False, b"", 0.0, self.client_id)
-            message.adopt_frame(data, self.v5, payload_at - start)
-            router.forward(route, message, self.session)
-        return count
+        if entry is not None:
+            sole = entry.sole
+            if sole is not None and router.offer_plain(sole, data, count, largest, self.v5, self.session):
+                return count
+            if count > 1:
+                router.forward_run(Run(data, count, largest, self.v5, self.client_id), entry, self.session)
+                return count
+        message = Message(topic, b"", 0, False, b"", 0.0, self.client_id)
+        message.adopt_frame(data, self.v5, payload_at - start)
+        router.forward(route, message, self.session)
+        return 1
 
     def _publish_quality(self, route: Route, topic: bytes, id_at: i64, payload_at: i64) -> bool:
         """A QoS 1 or 2 PUBLISH on the hot path; False when it is not the common case after all."""

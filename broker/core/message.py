@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from broker.core.properties import MESSAGE_EXPIRY_INTERVAL, SUBSCRIPTION_IDENTIFIER
 from broker.core.retained import Retainable
 from broker.core.subscription import SharedGroup
-from broker.core.wire import BYTE, string, two_bytes, varint
+from broker.core.wire import string, two_bytes, varint
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -168,8 +168,7 @@ class Message(Retainable):
             self._head = b"".join((bytes((0x30 | (qos << 1),)), varint(size), string(self.topic)))
             self._head_key = key
         # From left to right: for three parts that is half of what a join costs.
-        number: i64 = packet_id
-        return self._head + BYTE[number >> 8] + BYTE[number & 255] + tail
+        return self._head + two_bytes(packet_id) + tail
 
     def frame(
         self,

@@ -101,14 +101,7 @@ class Outbox:
             return self._drop(TOO_LARGE)
         if self.closed:
             return self._drop(DISCONNECTED)
-        self._queue.append(frame)
-        self.messages += 1
-        self.bytes += size
-        if self.messages > self._message_mark or self.bytes > self._byte_mark:
-            self._press()
-        if not self._listed:
-            self._listed = True
-            self._wakeups.append(self)
+        self._put(frame, 1, size)
         return ACCEPTED
 
     def offer_run(self, frames: bytes, count: int, largest: int) -> bool:
@@ -125,14 +118,7 @@ class Outbox:
         ):
             return False
         self.offered += count
-        self._queue.append(frames)
-        self.messages += count
-        self.bytes += size
-        if self.messages > self._message_mark or self.bytes > self._byte_mark:
-            self._press()
-        if not self._listed:
-            self._listed = True
-            self._wakeups.append(self)
+        self._put(frames, count, size)
         return True
 
     def offer_late(self, delivery: Delivery) -> int:
@@ -181,21 +167,20 @@ class Outbox:
         self._append_late(delivery)
 
     def _append_late(self, delivery: Delivery) -> None:
-        self._queue.append(delivery)
         self._late += 1
-        self.messages += 1
-        self.bytes += delivery.message.size()
-        if self.messages > self._message_mark or self.bytes > self._byte_mark:
-            self._press()
-        if not self._listed:
-            self._listed = True
-            self._wakeups.append(self)
+        self._put(delivery, 1, delivery.message.size())
 
-    def _press(self) -> None:
-        """Tell whoever routes that the writer should have a turn. Once, so that one who does not read slows nobody."""
-        self._counters.half_full += 1
-        self._message_mark = UNLIMITED
-        self._byte_mark = UNLIMITED
+    def _put(self, item: object, count: i64, size: i64) -> None:
+        """Queue what was accepted: `count` messages of `size` bytes in all, in one piece."""
+        self._queue.append(item)
+        self.messages += count
+        self.bytes += size
+        if self.messages > self._message_mark or self.bytes > self._byte_mark:
+            # Whoever routes is told that the writer should have a turn. Once: one who does not read slows nobody.
+            self._counters.half_full += 1
+            self._message_mark = UNLIMITED
+            self._byte_mark = UNLIMITED
+        self.nudge()
 
     # -- what the channel does -----------------------------------------------------------------------------------------
 

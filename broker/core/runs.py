@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.core.frames import Frames, body_size, frame_end
+from broker.core.frames import Frames, frame_body, frame_end
 from broker.core.matchcache import MatchCache
 from broker.core.message import Message
 from broker.core.subscription import FilterEntry
@@ -61,8 +61,8 @@ class Run:
             data = self.data
             start: i64 = 0
             while start < len(data):
-                end: i64 = frame_end(data, start)
-                topic_at: i64 = end - body_size(data, start) + 2
+                end: i64 = frame_end(data, start, len(data))
+                topic_at: i64 = frame_body(data, start) + 2
                 topic_end: i64 = topic_at + (data[topic_at - 2] << 8 | data[topic_at - 1])
                 payload_at: i64 = topic_end
                 if self.v5:
@@ -76,7 +76,7 @@ class Run:
 
 
 class RunFinder:
-    """Finds how far a run reaches, in the buffer of a connection's decoder. One for each broker; it keeps no state."""
+    """Finds how far a run reaches, in the buffer of a connection's decoder. One for each broker."""
 
     def __init__(self, cache: MatchCache, max_messages: int, max_bytes: int) -> None:
         """`max_messages` and `max_bytes`: the bounds of the receivers' queues; 0: none."""
@@ -112,10 +112,10 @@ class RunFinder:
                 end = stop
                 count += 1
                 continue
-            payload: i64 = self._another(frames, end, limit, entry, v5)
+            stop = frame_end(buffer, end, limit)
+            payload: i64 = self._another(frames, end, stop, entry, v5)
             if payload < 0:
                 break
-            stop = frame_end(buffer, end)
             length = stop - end
             if length > largest:
                 largest = length
@@ -127,30 +127,16 @@ class RunFinder:
         self.largest = largest
         return count
 
-    def _another(self, frames: Frames, start: i64, limit: i64, entry: FilterEntry, v5: bool) -> i64:
-        """Where the payload begins of the frame at `start`, if it continues the run, with another length or topic.
+    def _another(self, frames: Frames, start: i64, end: i64, entry: FilterEntry, v5: bool) -> i64:
+        """Where the payload begins of the frame in `start`..`end`, if it continues the run: another length or topic.
 
-        -1 when it does not: it is looked at again as the first of what follows.
+        -1 when it does not, or is not whole (`end` -1): it is looked at again as the first of what follows.
         """
         buffer = frames.buffer
-        if start + 2 > limit or buffer[start] != 0x30:
+        if end < 0 or buffer[start] != 0x30 or end - start > frames.max_packet_size:
             return -1
-        at: i64 = start + 1
-        digit: i64 = buffer[at]
-        length: i64 = digit & 127
-        shift: i64 = 7
-        while digit >= 128:
-            at += 1
-            if at >= limit or shift > 21:
-                return -1
-            digit = buffer[at]
-            if digit == 0:
-                return -1
-            length |= (digit & 127) << shift
-            shift += 7
-        body: i64 = at + 1
-        end: i64 = body + length
-        if end > limit or length < 3 or end - start > frames.max_packet_size or buffer[body + 2] == DOLLAR:
+        body: i64 = frame_body(buffer, start)
+        if end - body < 3 or buffer[body + 2] == DOLLAR:
             return -1
         payload: i64 = body + 2 + (buffer[body] << 8 | buffer[body + 1])
         if v5:

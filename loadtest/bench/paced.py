@@ -1,6 +1,7 @@
 """Open loops: loads that send by the clock, whatever the broker does.
 
-Owns: paced publishing with latency, and the stream of SUBSCRIBE and UNSUBSCRIBE that runs beside another load.
+Owns: the clock that such a load goes by (``Clocked``), paced publishing with latency, and the stream of SUBSCRIBE and
+UNSUBSCRIBE that runs beside another load.
 
 Promises: each message carries the time it was handed to the kernel; latency is the time at which the subscriber's read
 returned, less that, in nanoseconds, for every delivery and not a sample. How late the generator itself was is kept
@@ -23,10 +24,41 @@ from loadtest.bench.loads import topic
 from loadtest.bench.streams import Ledger, step
 
 CYCLE: Final = 1 << 16
-LATE_BURST: Final = 64  # messages sent without looking at the sockets, when the generator has fallen behind
+LATE_BURST: Final = 64  # sendings without looking at the sockets, when the generator has fallen behind
 
 
-class Paced:
+class Clocked:
+    """Something that sends one thing every ``interval`` seconds, in the end as many as the time had room for."""
+
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
+        self._next = 0.0
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin with the first one now."""
+        self._next = time.monotonic()
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        self._stopped = True
+
+    def tick(self, now: float) -> float:
+        """Send what is due; when the next one is."""
+        for _ in range(LATE_BURST):
+            if self._stopped:
+                return now + 1.0
+            if self._next > now:
+                break
+            self._send()
+            self._next += self._interval
+        return self._next
+
+    def _send(self) -> None:
+        raise NotImplementedError
+
+
+class Paced(Clocked):
     """``publishers`` send in turn, together ``rate`` messages a second; each subscriber hears one publisher.
 
     With as many subscribers as publishers they are pairs; with one publisher, all subscribers hear it.
@@ -41,11 +73,10 @@ class Paced:
         payload: int = 64,
         level: int = frames.MQTT_3_1_1,
     ) -> None:
+        super().__init__(1.0 / rate)
         self.ledger = Ledger()
         self.latencies = array("q")
         self.lateness = array("q")
-        self._interval = 1.0 / rate
-        self._next = 0.0
         self._turn = 0
         self._sent = 0
         self._each = len(subscribers) // len(publishers)
@@ -56,18 +87,9 @@ class Paced:
             for number in range(len(publishers))
         ]
         self._at = PublishShape.read(self._frames[0], 0, level).payload
-        self._stopped = False
         self._ears = [_Ear(self, loop, sock, level) for sock in subscribers]
         for sock, ear in zip(subscribers, self._ears, strict=True):
             loop.add(sock, ear.read)
-
-    def start(self) -> None:
-        """Begin with the first message now."""
-        self._next = time.monotonic()
-
-    def stop(self) -> None:
-        """Send nothing more."""
-        self._stopped = True
 
     def missing(self) -> int:
         """Deliveries under way: sent, not delivered, and not known to be lost."""
@@ -77,17 +99,6 @@ class Paced:
         """Drop the times measured so far: the measured interval begins."""
         del self.latencies[:]
         del self.lateness[:]
-
-    def tick(self, now: float) -> float:
-        """Send what is due; when the next message is."""
-        for _ in range(LATE_BURST):
-            if self._stopped:
-                return now + 1.0
-            if self._next > now:
-                break
-            self._send()
-            self._next += self._interval
-        return self._next
 
     def _send(self) -> None:
         number = self._turn
@@ -130,7 +141,7 @@ class _Ear:
         self._carry = data[offset:]
 
 
-class Churn:
+class Churn(Clocked):
     """One client that subscribes and unsubscribes by the clock, on filters nobody publishes to.
 
     A cycle is one SUBSCRIBE of a new filter and one UNSUBSCRIBE of the filter before, in one write; ``rate`` cycles a
@@ -140,35 +151,21 @@ class Churn:
     MAX_WAITING: Final = 1000
 
     def __init__(self, loop: Loop, sock: socket.socket, rate: float, level: int = frames.MQTT_3_1_1) -> None:
+        super().__init__(1.0 / rate)
         self.answered = 0
         self.skipped = 0
         self._loop = loop
         self._sock = sock
         self._link = Link(loop, sock, self._read)
-        self._interval = 1.0 / rate
         self._level = level
-        self._next = 0.0
         self._cycle = 0
         self._waiting = 0
         self._carry = b""
 
-    def start(self) -> None:
-        """Begin with the first cycle now."""
-        self._next = time.monotonic()
-
-    def tick(self, now: float) -> float:
-        """Send what is due; when the next cycle is."""
-        for _ in range(LATE_BURST):
-            if self._next > now:
-                break
-            self._next += self._interval
-            if self._waiting > 2 * self.MAX_WAITING:
-                self.skipped += 1
-                continue
-            self._send()
-        return self._next
-
     def _send(self) -> None:
+        if self._waiting > 2 * self.MAX_WAITING:
+            self.skipped += 1
+            return
         cycle = self._cycle
         self._cycle += 1
         packet_id = cycle % 30_000 * 2 + 1

@@ -12,20 +12,19 @@ from __future__ import annotations
 
 import resource
 import socket
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from loadtest.bench import frames, links
 from loadtest.bench.links import LoadError, Loop, receive
+from loadtest.bench.paced import Clocked
 from loadtest.bench.process import HOST, raise_file_limit
 from loadtest.bench.streams import Ledger
 
 PER_ADDRESS: Final = 10_000  # clients on one source address; Linux has some 28,000 ports for each
 ADDRESSES: Final = 250  # 127.0.0.2 up to 127.0.0.251
 SPARE_FILES: Final = 100
-LATE_BURST: Final = 64  # pings sent without looking at the sockets, when the generator has fallen behind
 
 
 def source_address(number: int) -> str:
@@ -56,18 +55,16 @@ def open_crowd(port: int, count: int, keep_alive: int) -> list[socket.socket]:
     return socks
 
 
-class Crowd:
+class Crowd(Clocked):
     """A load (see ``loadtest.bench.measure``) of PINGREQ packets; ``ledger.delivered`` counts the answers."""
 
     def __init__(self, loop: Loop, socks: list[socket.socket], keep_alive: int) -> None:
+        super().__init__(keep_alive / len(socks))
         self.ledger = Ledger()
         self._socks = socks
         self._buffer = loop.buffer
-        self._interval = keep_alive / len(socks)
-        self._next = 0.0
         self._turn = 0
         self._asked = 0
-        self._stopped = False
         for sock in socks:
             reader: Callable[[], None] = partial(self._read, sock)
             loop.add(sock, reader)
@@ -75,28 +72,13 @@ class Crowd:
     def start(self) -> None:
         """Go on with the next client's ping, now."""
         self._stopped = False
-        self._next = time.monotonic()
-
-    def stop(self) -> None:
-        """Ping no more, for a while."""
-        self._stopped = True
+        super().start()
 
     def missing(self) -> int:
         """Pings that were not answered yet."""
         return self._asked - self.ledger.delivered
 
-    def tick(self, now: float) -> float:
-        """Send what is due; when the next ping is."""
-        for _ in range(LATE_BURST):
-            if self._stopped:
-                return now + 1.0
-            if self._next > now:
-                break
-            self._ping()
-            self._next += self._interval
-        return self._next
-
-    def _ping(self) -> None:
+    def _send(self) -> None:
         number = self._turn
         self._turn = (number + 1) % len(self._socks)
         try:
