@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from broker.core.load import Load
+
 if TYPE_CHECKING:
     # Compiled, these are machine words; interpreted, ordinary ints.
     from mypy_extensions import i64
@@ -17,17 +19,24 @@ FULL_BYTES: Final = 1
 TOO_LARGE: Final = 2
 EXPIRED: Final = 3
 DISCONNECTED: Final = 4
-REFUSED_BY_RECEIVER: Final = 5
-SESSION_ENDED: Final = 6
+SESSION_ENDED: Final = 5
+AGE: Final = 6
+REPLACED: Final = 7
+GLOBAL: Final = 8
+NO_QUOTA: Final = 9
 DROP_CAUSES: Final[tuple[str, ...]] = (
     "full-messages",
     "full-bytes",
     "too-large",
     "expired",
     "disconnected",
-    "refused-by-receiver",
     "session-ended",
+    "age",
+    "replaced-by-latest",
+    "global",
+    "no-quota",
 )
+"""The names, as logs, `$SYS` and the `canopy-lost` property show them; `docs/overload.md` explains each."""
 
 
 class Counters:
@@ -47,6 +56,8 @@ class Counters:
         # The same for what waits in a connected client's session: its acknowledgements should have time to come.
         self.backed_up: i64 = 0
         self.protocol_errors: i64 = 0
+        # What waits in all queues together, and what the time is: not a total, but what everybody who counts needs too.
+        self.load: Final = Load()
 
     def dropped_in_all(self) -> int:
         """Messages dropped, over all causes."""

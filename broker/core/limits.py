@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from broker.core.policy import DROP_NEWEST
 from broker.core.session import NEVER
+
+if TYPE_CHECKING:
+    from broker.core.rules import QueueRule
 
 
 class Limits:
@@ -14,6 +20,10 @@ class Limits:
         self.max_topic_levels = 128
         self.max_subscriptions_per_client = 0
         self.max_connections = 0
+        self.max_publish_rate = 0.0
+        self.max_publish_bytes = 0
+        self.publish_patience = 60.0
+        self.max_loop_lag = 0.0
         self.max_qos = 2
         self.receive_maximum = 1024
         self.max_inflight = 1024
@@ -33,5 +43,15 @@ class Limits:
         self.live_bytes = 8_388_608
         self.session_messages = 10_000
         self.session_bytes = 33_554_432
+        self.persistent = True
+        self.queue_policy = DROP_NEWEST
+        self.queue_max_age = 0.0
+        self.total_messages = 0
+        self.total_bytes = 0
+        self.tell_publisher = False
+        self.tell_loss = True
+        # Policies that a 5.0 subscriber may choose.
+        self.subscriber_policies: tuple[int, ...] = (0, 1, 2, 3)
+        self.rules: tuple[QueueRule, ...] = ()
         self.max_retained_messages = 0
         self.max_retained_bytes = 0

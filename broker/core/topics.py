@@ -235,6 +235,24 @@ def levels_match(filter_levels: list[str], at: int, topic_levels: list[str], dep
     return depth == end
 
 
+def covers(wide: str, topic_filter: str) -> bool:
+    """Whether `wide` matches every topic that `topic_filter` matches. Both are valid filters without `$share/name/`."""
+    if topic_filter.startswith("$") and not wide.startswith("$"):
+        return False  # [MQTT-4.7.2-1]
+    if wide.startswith("$") and not topic_filter.startswith("$"):
+        return False
+    levels = wide.split("/")
+    asked = topic_filter.split("/")
+    for at, level in enumerate(levels):
+        if level == "#":
+            return True
+        if at >= len(asked) or asked[at] == "#":
+            return False
+        if level != "+" and level != asked[at]:
+            return False
+    return len(levels) == len(asked)
+
+
 def _utf8_length(text: str) -> int:
     # A lone surrogate cannot be encoded; it never comes from the decoder, and counts here as what it would take.
     return len(text.encode("utf-8", "surrogatepass"))

@@ -1,0 +1,67 @@
+"""What one client has lost, by cause, for as long as its session lives.
+
+Owns `Ledger`. The session and each of its connections' outboxes write to the same one; the client is told from it
+(`canopy-lost`), and so are the log and `$SYS`.
+
+Promises: a loss costs a few additions, whoever it is told to and however often: nothing is logged or encoded here.
+Each loss is told to the client once, and is in one log line. Causes are those of `counters.DROP_CAUSES`.
+"""
+
+from __future__ import annotations
+
+from broker.core.counters import DISCONNECTED, DROP_CAUSES, Counters
+
+
+class Ledger:
+    """The losses of one client. `dropped`: all of them, by cause; None while there is none."""
+
+    def __init__(self, client_id: str, counters: Counters) -> None:
+        self.client_id = client_id
+        self._counters = counters
+        self._load = counters.load
+        self.dropped: list[int] | None = None
+        # What the client has not been told of, and the log; None: nothing.
+        self.untold: list[int] | None = None
+        self.unreported: list[int] | None = None
+
+    def lost(self, cause: int, count: int) -> None:
+        """`count` messages for this client were dropped for `cause`."""
+        dropped = self.dropped
+        if dropped is None:
+            dropped = [0] * len(DROP_CAUSES)
+            self.dropped = dropped
+        dropped[cause] += count
+        self._counters.dropped[cause] += count
+        unreported = self.unreported
+        if unreported is None:
+            unreported = [0] * len(DROP_CAUSES)
+            self.unreported = unreported
+            self._load.losers.append(self)
+        unreported[cause] += count
+        untold = self.untold
+        if untold is None:
+            untold = [0] * len(DROP_CAUSES)
+            self.untold = untold
+        untold[cause] += count
+
+    def away(self) -> None:
+        """A QoS 0 message came while the client was away: counted, and no news to a client that knows it was."""
+        dropped = self.dropped
+        if dropped is None:
+            dropped = [0] * len(DROP_CAUSES)
+            self.dropped = dropped
+        dropped[DISCONNECTED] += 1
+        self._counters.dropped[DISCONNECTED] += 1
+
+    def in_all(self) -> int:
+        """Messages dropped, over all causes."""
+        return 0 if self.dropped is None else sum(self.dropped)
+
+    def take_report(self) -> list[int]:
+        """The losses that no log line has told of, by cause; from now on they count as told.
+
+        The caller takes the ledger out of `Load.losers`.
+        """
+        taken = self.unreported
+        self.unreported = None
+        return [0] * len(DROP_CAUSES) if taken is None else taken
