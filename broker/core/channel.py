@@ -24,6 +24,7 @@ from broker.core.causes import (
     CLIENT_DISCONNECT,
     CLIENT_DISCONNECT_WITH_WILL,
     PROTOCOL_ERROR,
+    QUEUE_FULL,
     REFUSED,
     TAKEN_OVER,
 )
@@ -43,6 +44,7 @@ from broker.core.packets import (
     Disconnect,
     Packet,
     Pingreq,
+    Suback,
     Subscribe,
     Unsubscribe,
 )
@@ -50,7 +52,9 @@ from broker.core.properties import (
     AUTHENTICATION_DATA,
     AUTHENTICATION_METHOD,
     MAXIMUM_PACKET_SIZE,
+    REQUEST_PROBLEM_INFORMATION,
     SESSION_EXPIRY_INTERVAL,
+    Properties,
 )
 from broker.core.router import Router
 from broker.core.session import Session
@@ -107,6 +111,8 @@ class Channel(Inbound):
         self._exchange: AuthExchange | None = None
         self._reauthenticating = False
         self._requested_expiry = 0
+        # Whether a SUBACK may have properties [MQTT-3.1.2-29]; of our answers only CONNACK and DISCONNECT do besides.
+        self._wants_problems = True
 
     # -- what the shell calls ------------------------------------------------------------------------------------------
 
@@ -259,6 +265,10 @@ class Channel(Inbound):
         """Another connection of the client ends this one [MQTT-3.1.4-3], in 3.1.1 without a word [MQTT3-3.1.4-2]."""
         self.close(TAKEN_OVER, reasons.SESSION_TAKEN_OVER, "another connection with this client identifier", now)
 
+    def overflow(self, now: float) -> None:
+        """The queue ran over, and its policy is to end the connection: with 0x97 where the client can be told."""
+        self.close(QUEUE_FULL, reasons.QUOTA_EXCEEDED, "the queue for this client is full", now)
+
     # -- endings -------------------------------------------------------------------------------------------------------
 
     def _end(self, cause: str, text: str) -> None:
@@ -313,6 +323,17 @@ class Channel(Inbound):
             raise ProtocolError("the answer exceeds the client's Maximum Packet Size", reasons.PACKET_TOO_LARGE)
         self.outbox.control(raw)
 
+    def _answer_subscribe(self, suback: Suback) -> None:
+        """Queue a SUBACK, without its properties where the client takes less [MQTT-3.9.2-1] [MQTT-3.9.2-2].
+
+        Or where it wants none: its Request Problem Information was 0 [MQTT-3.1.2-29].
+        """
+        if suback.properties and (
+            not self._wants_problems or len(encode(suback, self.version)) > self.outbox.max_packet
+        ):
+            suback.properties = Properties()
+        self._answer(suback)
+
     def _disconnect(self, reason_code: int, text: str) -> bytes:
         # Never longer than the client takes [MQTT-3.14.2-3]; it has no User Property to leave out [MQTT-3.14.2-4].
         packet = Disconnect(reason_code)
@@ -348,7 +369,7 @@ class Channel(Inbound):
         elif isinstance(packet, Pingreq):
             self.outbox.control(PINGRESP)  # [MQTT-3.12.4-1]
         elif isinstance(packet, Subscribe):
-            self._answer(subscribing.subscribe(packet, session, self.router))  # [MQTT-3.8.4-1]
+            self._answer_subscribe(subscribing.subscribe(packet, session, self.router))  # [MQTT-3.8.4-1]
             self.router.work += SUBSCRIBE_WORK * len(packet.requests)
             if session.streams is not None:
                 # The first retained messages go at once; the others at the receiver's pace, as its writer fetches them.
@@ -370,6 +391,7 @@ class Channel(Inbound):
         self.version = connect.version
         self.v5 = connect.version == V5
         self.client_id = connect.client_id
+        self._wants_problems = connect.properties.integers.get(REQUEST_PROBLEM_INFORMATION, 1) != 0
         self.outbox.max_packet = connect.properties.integers.get(MAXIMUM_PACKET_SIZE, LARGEST_PACKET)
         router = self.router
         handshake.check(connect, router)
@@ -447,13 +469,12 @@ class Channel(Inbound):
         outbox.v5 = self.v5
         outbox.max_aliases = terms.max_aliases
         self.keep_alive = terms.keep_alive
-        # Request Problem Information changes nothing: no packet but CONNACK and DISCONNECT has a Reason String of ours,
-        # and none a User Property, so that a client which wants neither gets neither [MQTT-3.1.2-29].
         self._requested_expiry = terms.requested_expiry
         session, present = router.connect(
             client_id, connect.clean_start, outbox, self.version, terms.window, terms.max_aliases == 0, now
         )
         session.user_name = connect.user_name
+        router.govern(session)
         session.expiry_interval = terms.expiry
         session.will = connect.will  # [MQTT-3.1.2-7]
         if router.journal is not None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from broker.core.load import Load
 from broker.core.outbox import Outbox
 from broker.core.session import Session
 
@@ -38,17 +39,22 @@ class PeerDisconnected(PeerEvent):
 
 
 class PeerListener:
-    """Whoever follows up when a peer came or went: the router."""
+    """Whoever follows up when a peer came or went, and knows who has to go: the router."""
 
     def peer_left(self, event: PeerDisconnected, now: float) -> None:
         """Called after the session lost its outbox."""
+        raise NotImplementedError
+
+    def overfull(self, now: float) -> None:
+        """End the connections whose queues ran over where that is their policy: the events for it follow."""
         raise NotImplementedError
 
 
 class FanoutState:
     """The connected peers, and the events that change them."""
 
-    def __init__(self) -> None:
+    def __init__(self, load: Load) -> None:
+        self._load = load
         self.peers: dict[Session, Outbox] = {}
         # Outboxes that got something since the shell last looked: it wakes their writers once for each read.
         self.touched: list[Outbox] = []
@@ -66,14 +72,20 @@ class FanoutState:
 
     def drain(self, listener: PeerListener, now: float) -> None:
         """Apply all events that wait, in order. Called before each batch is routed; never runs inside itself."""
-        if not self._events or self._draining:
+        load = self._load
+        load.now = now
+        overflowed = load.overflowed
+        if self._draining or not (self._events or overflowed):
             return
         self._draining = True
         try:
-            while self._events:
-                event = self._events.popleft()
-                if self.apply(event) and isinstance(event, PeerDisconnected):
-                    listener.peer_left(event, now)
+            while self._events or overflowed:
+                if overflowed:
+                    listener.overfull(now)
+                while self._events:
+                    event = self._events.popleft()
+                    if self.apply(event) and isinstance(event, PeerDisconnected):
+                        listener.peer_left(event, now)
         finally:
             self._draining = False
 
@@ -89,6 +101,7 @@ class FanoutState:
             del self.peers[session]
             return True
         session.outbox = event.outbox
+        event.outbox.ledger = session.ledger
         _place_shared(session, True)
         self.peers[session] = event.outbox
         return True

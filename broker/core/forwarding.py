@@ -16,9 +16,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
+from broker.core.counters import FULL_BYTES, FULL_MESSAGES, GLOBAL, NO_QUOTA
 from broker.core.fanout import PeerListener
+from broker.core.lanes import Lane
 from broker.core.matchcache import MatchCache, Route
 from broker.core.message import Message
+from broker.core.outbox import ACCEPTED
 from broker.core.runs import Run
 from broker.core.session import Session
 from broker.core.subscription import FilterEntry, SharedGroup, Subscription, identifiers
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 NO_IDENTIFIERS: Final[tuple[int, ...]] = ()
+
+FULL: Final = frozenset({FULL_MESSAGES, FULL_BYTES, GLOBAL, NO_QUOTA})
+"""The causes of a drop that say that a queue was full."""
 
 TRIES: Final = 16
 """Connected members of a share group that are asked whether they have room, for one message."""
@@ -43,6 +49,7 @@ class Target:
         self.retain_as_published = False
         self.no_local = False
         self.identifiers: tuple[int, ...] = NO_IDENTIFIERS
+        self.lane: Lane | None = None
         # With No Local: what the others make of a message of the session's own; None without any others.
         self.rest: Target | None = None
 
@@ -61,9 +68,14 @@ class Target:
         parts = self._parts
         self._parts = []
         found: list[int] = []
+        first = parts[0]
         for part in parts:
             if part.identifier > 0:
                 found.append(part.identifier)  # [MQTT-3.3.4-4]
+            if first.lane is not None and (part.lane is None or part.topic_filter < first.topic_filter):
+                first = part
+        # It waits once: on the terms of a subscription that has none of its own, or else of the first by its filter.
+        self.lane = first.lane
         if found:
             self.identifiers = tuple(found)
         references = 1 + len(found)
@@ -97,6 +109,9 @@ class Forwarder(PeerListener):
         self.cache = MatchCache(self.trie, match_cache)
         # Deliveries, and what else is charged to whoever caused it; only grows.
         self.work: i64 = 0
+        # How the queues answered to the last message that was forwarded: took it, or were full.
+        self.accepted: i64 = 0
+        self.refused: i64 = 0
 
     def forward(self, route: Route, message: Message, origin: Session | None) -> int:
         """Offer a message to everybody on a route: those whose filters match its topic, and nobody else [MQTT-3.3.2-3].
@@ -106,6 +121,8 @@ class Forwarder(PeerListener):
         [MQTT-3.3.1-12] [MQTT-3.3.1-13], which a 3.1.1 client cannot do [MQTT3-3.3.1-9].
         """
         entries = route.entries
+        self.accepted = 0
+        self.refused = 0
         if len(entries) == 1:
             entry = entries[0]
             count: i64 = 0
@@ -122,20 +139,24 @@ class Forwarder(PeerListener):
                     and outbox is not None
                     and session.direct
                     and subscription.identifier == 0
+                    and subscription.lane is None
                     and sharable
                     and not (message.retain and subscription.retain_as_published)
                 ):
                     # The common case, spelled out: the same frame for everybody, straight to the outbox.
                     session.offered += 1
                     frame = message.frame_v5 if session.v5 else message.frame_v3
-                    outbox.offer(frame if frame is not None else message.qos0_frame(session.v5))
+                    self._answered(outbox.offer(frame if frame is not None else message.qos0_frame(session.v5)))
                     continue
-                session.deliver(
-                    message,
-                    qos,
-                    message.retain and subscription.retain_as_published,
-                    identifiers(subscription),
-                    None,
+                self._answered(
+                    session.deliver(
+                        message,
+                        qos,
+                        message.retain and subscription.retain_as_published,
+                        identifiers(subscription),
+                        None,
+                        subscription.lane,
+                    )
                 )
             groups = entry.groups
             if groups:
@@ -146,6 +167,18 @@ class Forwarder(PeerListener):
         if not entries:
             return 0
         return self._forward_plan(self._plan(route), message, origin)
+
+    def _answered(self, answer: int) -> None:
+        """A queue took the message, or was full. Neither: its client is away, or takes no message of that size."""
+        if answer == ACCEPTED:
+            self.accepted += 1
+        elif answer in FULL:
+            self.refused += 1
+
+    @property
+    def refused_by_all(self) -> bool:
+        """Whether every queue that the last message was for was full, and there was one."""
+        return self.accepted == 0 and self.refused > 0
 
     def offer_plain(
         self, subscription: Subscription, frames: bytes, count: int, largest: int, v5: bool, origin: Session | None
@@ -162,6 +195,7 @@ class Forwarder(PeerListener):
             or not session.direct
             or session.v5 != v5
             or subscription.identifier != 0
+            or subscription.lane is not None
             or (subscription.no_local and session is origin)
             or not outbox.offer_run(frames, count, largest)
         ):
@@ -178,7 +212,7 @@ class Forwarder(PeerListener):
                 continue
             if not self.offer_plain(subscription, run.data, run.count, run.largest, run.v5, origin):
                 for message in run.messages():
-                    session.deliver(message, 0, False, identifiers(subscription), None)
+                    session.deliver(message, 0, False, identifiers(subscription), None, subscription.lane)
                 self.work += run.count
 
     def _plan(self, route: Route) -> Plan:
@@ -219,7 +253,7 @@ class Forwarder(PeerListener):
             count += 1
             qos = message.qos if message.qos < target.qos else target.qos
             retain = message.retain and target.retain_as_published
-            target.session.deliver(message, qos, retain, target.identifiers, None)
+            self._answered(target.session.deliver(message, qos, retain, target.identifiers, None, target.lane))
         for group in plan.groups:
             count += self._share(group, message)
         self.work += count
@@ -237,7 +271,8 @@ class Forwarder(PeerListener):
             return 0
         qos = message.qos if message.qos < chosen.qos else chosen.qos
         session = cast(Session, chosen.session)
-        session.deliver(message, qos, message.retain and chosen.retain_as_published, identifiers(chosen), group)
+        retain = message.retain and chosen.retain_as_published
+        self._answered(session.deliver(message, qos, retain, identifiers(chosen), group, chosen.lane))
         return 1
 
     def _choose(self, group: SharedGroup, message: Message) -> Subscription | None:

@@ -145,7 +145,9 @@ class Inbound(Peer):
         message = Message(topic, buffer[payload_at : decoder.end], qos, False, b"", 0.0, session.client_id)
         message.adopt_head(buffer[decoder.start : id_at], self.v5)
         count = router.forward(route, message, session)
-        if qos == 1:
+        if self.v5 and router.limits.tell_publisher and router.refused_by_all:
+            self._tell_refused(session, qos, packet_id)
+        elif qos == 1:
             outbox.acks += 1
             if count > 0 or not self.v5:
                 outbox.control(b"\x40\x02" + buffer[id_at : id_at + 2])  # [MQTT-4.3.2-4]
@@ -156,6 +158,22 @@ class Inbound(Peer):
         else:
             outbox.control(ack(PUBREC, packet_id, reasons.NO_MATCHING_SUBSCRIBERS, self.version))
         return True
+
+    def _tell_refused(self, session: Session, qos: int, packet_id: int) -> None:
+        """Answer 0x97 for a message that every queue it was for has refused; the publisher may send it again.
+
+        With such a PUBREC the identifier is free at once [MQTT-4.3.3-9].
+        """
+        if qos == 1:
+            self.outbox.acks += 1
+            self.outbox.control(ack(PUBACK, packet_id, reasons.QUOTA_EXCEEDED, V5))
+            return
+        inbound = session.inbound
+        if inbound is not None and packet_id in inbound:
+            inbound.discard(packet_id)
+            if session.journal is not None:
+                session.journal.completed(session.client_id, packet_id)
+        self.outbox.control(ack(PUBREC, packet_id, reasons.QUOTA_EXCEEDED, V5))
 
     def _on_publish(self, publish: Publish, now: float) -> None:
         """Judge a PUBLISH, route it, and answer by its QoS: nothing, PUBACK or PUBREC [MQTT-3.3.4-1]."""
@@ -206,6 +224,9 @@ class Inbound(Peer):
         reason = reasons.SUCCESS
         if count == 0 and self.v5:
             reason = reasons.NO_MATCHING_SUBSCRIBERS
+        elif self.v5 and limits.tell_publisher and router.refused_by_all:
+            self._tell_refused(session, qos, packet_id)
+            return
         if qos == 1:
             # The identifier is not remembered: coming again, with DUP or not, it is a new message [MQTT-4.3.2-5].
             self.outbox.acks += 1

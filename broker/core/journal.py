@@ -28,6 +28,7 @@ from mypy_extensions import mypyc_attr
 
 from broker.core.message import QUEUED, Delivery, Message
 from broker.core.packets import Will
+from broker.core.policy import Wish
 from broker.core.subscription import Subscription
 
 
@@ -165,6 +166,8 @@ class SubscriptionRecord:
         self.retain_handling = retain_handling
         self.identifier = identifier
         self.streaming = streaming
+        # What the subscriber asked of its queue, if anything.
+        self.wish: Wish | None = None
 
 
 class DeliveryRecord:

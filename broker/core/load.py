@@ -4,7 +4,7 @@ Owns `Load`, one for each broker: the sums over all queues with their bounds, th
 report, and the clock of a batch. Queues add to it and take from it themselves; the shell writes the time and the lag.
 
 Promises: reading the time here costs nothing, so that a message's wait can be known without a clock for each message.
-Refuses: to shed. Whoever finds the bound reached asks the router to (`shedding`).
+Refuses: to shed. Whoever finds the bound reached asks for relief, which is another's business (`shedding`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,20 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
+    from broker.core.lanes import Lane
     from broker.core.ledger import Ledger
+    from broker.core.outbox import Outbox
 
 UNLIMITED: Final = 1 << 60
 """What a bound of 0 stands for."""
+
+
+class Reliever:
+    """Whoever sheds when all queues together hold too much."""
+
+    def relieve(self, messages: i64, size: i64) -> bool:
+        """Make room for so many messages and bytes more. False when it cannot be had."""
+        raise NotImplementedError
 
 
 class Load:
@@ -31,11 +41,25 @@ class Load:
         self.bytes: i64 = 0
         self.max_messages: i64 = UNLIMITED
         self.max_bytes: i64 = UNLIMITED
+        self.reliever: Reliever | None = None
+        # Outboxes that ran over and whose peers have to go for it.
+        self.overflowed: list[Outbox] = []
+        # Lanes in which something may grow too old, each once, until somebody finds them empty.
+        self.aging: dict[Lane, None] = {}
         # Ledgers with losses that no log line has told of yet, each once.
         self.losers: list[Ledger] = []
         # The event loop: how late its last beat was, and when the next one is due (0.0: nobody measures).
         self.lag: float = 0.0
         self.beat_at: float = 0.0
+
+    def has_room(self, messages: i64, size: i64) -> bool:
+        """Whether all queues together may hold so much more."""
+        return self.messages + messages <= self.max_messages and self.bytes + size <= self.max_bytes
+
+    def relieve(self, messages: i64, size: i64) -> bool:
+        """Have others shed until there is room for so much more. False when it cannot be had."""
+        reliever = self.reliever
+        return reliever is not None and reliever.relieve(messages, size)
 
     def lag_at(self, now: float) -> float:
         """How late the event loop is: its last beat, or the one that is overdue now, whichever is worse."""

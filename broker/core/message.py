@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from broker.core.lanes import Lane
 from broker.core.properties import MESSAGE_EXPIRY_INTERVAL, SUBSCRIPTION_IDENTIFIER
 from broker.core.retained import Retainable
 from broker.core.subscription import SharedGroup
@@ -42,6 +43,8 @@ RELEASED: Final = 2
 """QoS 2 only: PUBREC came, PUBREL was sent, waiting for PUBCOMP."""
 DONE: Final = 3
 """Acknowledged, refused or given up."""
+DROPPED: Final = 4
+"""Shed from a queue in which it still stands."""
 
 
 class Message(Retainable):
@@ -259,3 +262,18 @@ class Delivery:
         self.attempts = 0
         # Whether it takes part in the send quota of the present connection (section 4.9).
         self.counted = False
+        # Where terms of their own hold for its message: whose account it is on, since when (s) it waits, and whether.
+        self.lane: Lane | None = None
+        self.since = 0.0
+        self.waits = False
+        # Whether it stands in the queue of a connection (QoS 0), and not in the session's.
+        self.live = False
+
+    def drop(self) -> None:
+        """It was shed from the middle of a queue, and stays there as a gap that holds nothing."""
+        self.state = DROPPED
+        self.message = NOTHING
+
+
+NOTHING: Final = Message(b"", b"", 0, False, b"", 0.0, "")
+"""What a delivery holds that was shed."""

@@ -1,14 +1,16 @@
 """What waits to be written to one connected peer.
 
-Owns the queue between the fanout and the peer's writer. The fanout offers, the writer alone takes.
+Owns the queue between the fanout and the peer's writer, on the ground of `Backlog`. The fanout offers, the writer alone
+takes.
 
 Promises:
-- Bounded: never more than `max_messages` messages and `max_bytes` bytes of messages, whatever arrives in one read.
-  `offer` answers accepted, or the cause of the drop; nothing is dropped in silence.
+- Bounded: never more than `max_messages` messages and `max_bytes` bytes of messages, whatever arrives in one read; nor
+  more than the broker allows in all its queues. `offer` answers accepted, or the cause of the drop; nothing is dropped
+  in silence. What makes room, if anything, is the policy's choice (`policy`).
 - Control packets (acknowledgements, pings, CONNACK, DISCONNECT …) are never dropped and keep their place in the
   order. They are not counted against the limits; instead `congested` tells the connection to stop reading from a
   peer that sends but does not read.
-- The ledger is exact: offered = taken + dropped (by cause) + waiting, at all times, for what was offered here.
+- A 5.0 client that lost something is told in the next message that it is sent (`lossnote`).
 
 Refuses: any knowledge of sockets, tasks or sessions. A frame made at the last moment (`Delivery` in the queue) is
 for what depends on when it is written: a message expiry interval that counts down, and topic aliases.
@@ -18,9 +20,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.core.counters import DISCONNECTED, DROP_CAUSES, EXPIRED, FULL_BYTES, FULL_MESSAGES, TOO_LARGE, Counters
+from broker.core.backlog import Backlog
+from broker.core.counters import (
+    AGE,
+    DISCONNECTED,
+    EXPIRED,
+    FULL_BYTES,
+    FULL_MESSAGES,
+    GLOBAL,
+    REPLACED,
+    TOO_LARGE,
+    Counters,
+)
 from broker.core.frames import frame_count
-from broker.core.message import NEAR_LONGEST, SENT, Delivery
+from broker.core.load import UNLIMITED
+from broker.core.lossnote import tell
+from broker.core.message import DROPPED, NEAR_LONGEST, SENT, Delivery
+from broker.core.policy import DISCONNECT, DROP_OLDEST
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -34,8 +50,6 @@ CONTROL_LIMIT: Final = 65_536
 LARGEST_PACKET: Final = 268_435_460
 """Fixed header and the largest remaining length, section 2.1.4."""
 
-UNLIMITED: Final = 1 << 60
-
 
 class Peer:
     """The connection behind an outbox, as far as the core needs to know it."""
@@ -44,48 +58,44 @@ class Peer:
         """Another connection has come with the same client identifier: this one ends [MQTT-3.1.4-3]."""
         raise NotImplementedError
 
+    def overflow(self, now: float) -> None:
+        """Its queue ran over, and the policy is to end it then."""
+        raise NotImplementedError
 
-class Outbox:
+
+class Outbox(Backlog):
     """The bounded queue of one peer. All sizes in bytes."""
 
     def __init__(self, wakeups: list[Outbox], counters: Counters, max_messages: int, max_bytes: int) -> None:
         """`wakeups`: where an outbox is listed when it has something to take. Limits of 0: unlimited."""
+        super().__init__(counters, max_messages, max_bytes)
         # Set once, when the connection's version and limits are known.
         self.v5 = False
         self.max_packet: i64 = LARGEST_PACKET
         self.max_aliases: i64 = 0
-        self.max_messages: i64 = max_messages if max_messages > 0 else UNLIMITED
-        self.max_bytes: i64 = max_bytes if max_bytes > 0 else UNLIMITED
+        # Whether the peer is told of what it lost.
+        self.tells = False
+        # Whether something here is worth less the longer it waits: small writes then, and little in the system's hands.
+        self.fresh = False
         # The channel that this queue is for, and whatever the shell wants to find from here (its connection).
         self.peer: Peer | None = None
         self.owner: object | None = None
-        # Fill at which `counters.half_full` is told, once until the writer takes something.
-        self._message_mark: i64 = self.max_messages // 2
-        self._byte_mark: i64 = self.max_bytes // 2
-        # The queue: whole frames, several QoS 0 ones in one piece, or deliveries whose frame is made when it is taken.
-        self._queue: list[object] = []
-        self._late: i64 = 0
         self._aliases: dict[bytes, int] | None = None
         self._expired: list[Delivery] = []
-        self.messages: i64 = 0
-        self.bytes: i64 = 0
-        self.control_bytes: i64 = 0
-        # Waiting messages of QoS 1 and 2: they are in flight in the session, and not lost with this queue.
-        self.quality: i64 = 0
-        # Waiting messages that were delivered before and are sent again: the ledger counted them then.
-        self.again: i64 = 0
         # PUBACK and PUBCOMP not yet taken: what the peer cannot have seen still counts against its Receive Maximum.
         self.acks: i64 = 0
         self.closed = False
         # Whose turn it is: the list that the connection goes through after each read, and whether we are on it.
         self._wakeups = wakeups
-        self._counters = counters
         self._listed = False
-        # The ledger.
-        self.offered: i64 = 0
-        self.taken: i64 = 0
-        self.high_water: i64 = 0
-        self.dropped: list[int] | None = None
+
+    def limit(self, policy: int, max_messages: int, max_bytes: int) -> None:
+        """Give the queue the terms of its client, before anything is offered. Limits of 0: unlimited."""
+        self.policy = policy
+        self.max_messages = max_messages if max_messages > 0 else UNLIMITED
+        self.max_bytes = max_bytes if max_bytes > 0 else UNLIMITED
+        self._message_mark = self.max_messages // 2
+        self._byte_mark = self.max_bytes // 2
 
     # -- what the fanout does ------------------------------------------------------------------------------------------
 
@@ -93,47 +103,86 @@ class Outbox:
         """Offer a QoS 0 frame: ACCEPTED, or the cause of its drop."""
         self.offered += 1
         size: i64 = len(frame)
-        if self.messages >= self.max_messages:
-            return self._drop(FULL_MESSAGES)
-        if self.bytes + size > self.max_bytes:
-            return self._drop(FULL_BYTES)
-        if size > self.max_packet:
-            return self._drop(TOO_LARGE)
-        if self.closed:
-            return self._drop(DISCONNECTED)
+        if not self._fits(1, size, size):
+            cause = self._make_room(1, size, size)
+            if cause != ACCEPTED:
+                return self._drop(cause)
         self._put(frame, 1, size)
+        self.nudge()
         return ACCEPTED
 
     def offer_run(self, frames: bytes, count: int, largest: int) -> bool:
         """Offer several QoS 0 frames that stand side by side; `largest` is the size of the longest.
 
-        False, and nothing has happened, when not all of them can be taken: they are to be offered one by one then.
+        False when not all of them can be taken: they are to be offered one by one then.
         """
         size: i64 = len(frames)
-        if (
-            self.closed
-            or self.messages + count > self.max_messages
-            or self.bytes + size > self.max_bytes
-            or largest > self.max_packet
+        if not self._fits(count, size, largest) and (
+            self.policy != DROP_OLDEST or self._make_room(count, size, largest) != ACCEPTED
         ):
             return False
         self.offered += count
         self._put(frames, count, size)
+        self.nudge()
         return True
 
     def offer_late(self, delivery: Delivery) -> int:
         """Offer a QoS 0 delivery whose frame is made when it is taken: ACCEPTED, or the cause of its drop."""
         self.offered += 1
-        if self.messages >= self.max_messages:
-            return self._drop(FULL_MESSAGES)
-        if self.bytes + delivery.message.size() > self.max_bytes:
-            return self._drop(FULL_BYTES)
         if self.too_large(delivery):
             return self._drop(TOO_LARGE)
-        if self.closed:
-            return self._drop(DISCONNECTED)
-        self._append_late(delivery)
+        size: i64 = delivery.message.size()
+        if not self._fits(1, size, 0):
+            cause = self._make_room(1, size, 0)
+            if cause != ACCEPTED:
+                return self._drop(cause)
+        delivery.live = True
+        self._late += 1
+        self._put(delivery, 1, size)
+        self.nudge()
         return ACCEPTED
+
+    def _fits(self, count: i64, size: i64, largest: i64) -> bool:
+        """Whether so many messages of so many bytes can be taken as things stand."""
+        load = self._load
+        return (
+            self.messages + count <= self.max_messages
+            and self.bytes + size <= self.max_bytes
+            and largest <= self.max_packet
+            and not self.closed
+            and load.messages + count <= load.max_messages
+            and load.bytes + size <= load.max_bytes
+        )
+
+    def _make_room(self, count: i64, size: i64, largest: i64) -> int:
+        """What does not fit comes: do what the policy says. ACCEPTED when it fits now, else the cause of its drop."""
+        if largest > self.max_packet:
+            return TOO_LARGE
+        if self.closed:
+            return DISCONNECTED
+        messages: i64 = self.messages + count - self.max_messages
+        beyond: i64 = self.bytes + size - self.max_bytes
+        if messages > 0 or beyond > 0:
+            cause = FULL_MESSAGES if messages > 0 else FULL_BYTES
+            if self.policy == DROP_OLDEST and size <= self.max_bytes and count <= self.max_messages:
+                self.shed(messages, beyond, cause)
+                if self.messages + count > self.max_messages or self.bytes + size > self.max_bytes:
+                    # The rest is in flight.
+                    return cause
+            else:
+                if self.policy == DISCONNECT:
+                    self.overflow()
+                return cause
+        load = self._load
+        if not load.has_room(count, size) and not load.relieve(count, size):
+            return GLOBAL
+        return ACCEPTED
+
+    def overflow(self) -> None:
+        """The queue is full and the policy says that its peer has to go: it does, before the next batch."""
+        if not self.closed:
+            self.closed = True
+            self._load.overflowed.append(self)
 
     # -- what the session does -----------------------------------------------------------------------------------------
 
@@ -158,29 +207,27 @@ class Outbox:
 
     def push(self, delivery: Delivery) -> None:
         """Queue a delivery for which `has_room` was true. With QoS 1 and 2 it is in flight in its session."""
-        if delivery.qos > 0:
-            self.quality += 1
         if delivery.attempts > 0:
             self.again += 1
         else:
             self.offered += 1
-        self._append_late(delivery)
-
-    def _append_late(self, delivery: Delivery) -> None:
+        size: i64 = delivery.message.size()
         self._late += 1
-        self._put(delivery, 1, delivery.message.size())
-
-    def _put(self, item: object, count: i64, size: i64) -> None:
-        """Queue what was accepted: `count` messages of `size` bytes in all, in one piece."""
-        self._queue.append(item)
-        self.messages += count
-        self.bytes += size
-        if self.messages > self._message_mark or self.bytes > self._byte_mark:
-            # Whoever routes is told that the writer should have a turn. Once: one who does not read slows nobody.
-            self._counters.half_full += 1
-            self._message_mark = UNLIMITED
-            self._byte_mark = UNLIMITED
+        if delivery.qos > 0:
+            self.quality += 1
+            self.quality_bytes += size
+            self._stand(delivery, 1, size)
+        else:
+            delivery.live = True
+            self._put(delivery, 1, size)
         self.nudge()
+
+    def renewed(self, grown: i64) -> None:
+        """A QoS 0 delivery that waits here got a newer message in place of its own, larger by `grown` bytes."""
+        self.offered += 1
+        self.bytes += grown
+        self._load.bytes += grown
+        self._drop(REPLACED)
 
     # -- what the channel does -----------------------------------------------------------------------------------------
 
@@ -231,9 +278,10 @@ class Outbox:
     def take(self, max_bytes: int, now: float) -> bytes:
         """What `take_batch` gives, in one piece; empty when nothing waits."""
         queue = self._queue
-        if len(queue) == 1 and self._late == 0:
+        if len(queue) == 1 and self._late == 0 and self._gaps == 0 and not self._to_tell():
             # The commonest case where messages come one at a time: the list stays.
-            self._taken_all()
+            self.acks = 0
+            self._taken_all(now)
             piece = queue.pop()
             assert isinstance(piece, bytes)
             return piece
@@ -243,28 +291,27 @@ class Outbox:
     def take_batch(self, max_bytes: int, now: float) -> list[bytes]:
         """Frames to write, in order: all that waits, or about `max_bytes` of it. Empty only when nothing waits."""
         queue = self._queue
-        if self._late == 0 and self.bytes + self.control_bytes <= max_bytes:
+        if self._late == 0 and self._gaps == 0 and self.bytes + self.control_bytes <= max_bytes:
             self._queue = []
-            self._taken_all()
-            return queue  # type: ignore[return-value]
-        self._message_mark = self.max_messages // 2
-        self._byte_mark = self.max_bytes // 2
-        return self._take_some(max_bytes, now)
+            self.acks = 0
+            self._taken_all(now)
+            batch: list[bytes] = queue  # type: ignore[assignment]
+        else:
+            self._message_mark = self.max_messages // 2
+            self._byte_mark = self.max_bytes // 2
+            batch = self._take_some(max_bytes, now)
+        if self._to_tell():
+            ledger = self.ledger
+            assert ledger is not None
+            tell(batch, ledger, self.max_packet)
+        return batch
 
-    def _taken_all(self) -> None:
-        """All that waited has gone, and none of it was QoS 1 or 2."""
-        self._message_mark = self.max_messages // 2
-        self._byte_mark = self.max_bytes // 2
-        if self.messages > self.high_water:
-            self.high_water = self.messages
-        self.taken += self.messages - self.again
-        self._counters.messages_sent += self.messages
-        self.messages = 0
-        self.bytes = 0
-        self.control_bytes = 0
-        self.quality = 0
-        self.again = 0
-        self.acks = 0
+    def _to_tell(self) -> bool:
+        """Whether the next message is to say what was lost before it."""
+        if not self.tells:
+            return False
+        ledger = self.ledger
+        return ledger is not None and ledger.untold is not None
 
     def _take_some(self, max_bytes: int, now: float) -> list[bytes]:
         """The slow way: part of the queue, or frames that are made now."""
@@ -272,35 +319,37 @@ class Outbox:
             self.high_water = self.messages
         batch: list[bytes] = []
         total = 0
-        used = 0
+        used: i64 = 0
+        gaps: i64 = 0
         sent = 0
         for item in self._queue:
             if total >= max_bytes:
                 break
             used += 1
-            if isinstance(item, Delivery):
-                made = self._take(item, now)
-                if made is None:
-                    continue
-                frame = made
-                sent += 1
-            else:
-                assert isinstance(item, bytes)
+            if isinstance(item, bytes):
                 frame = item
                 kind = frame[0] & 0xF0
                 if kind == 0x30:
                     count = frame_count(frame)
-                    self.messages -= count
-                    self.bytes -= len(frame)
+                    self._uncount(count, len(frame))
                     self.taken += count
                     sent += count
                 else:
                     self.control_bytes -= len(frame)
                     if kind == 0x40 or kind == 0x70:
                         self.acks -= 1
+            elif isinstance(item, Delivery) and item.state != DROPPED:
+                made = self._take(item, now)
+                if made is None:
+                    continue
+                frame = made
+                sent += 1
+            else:
+                gaps += 1
+                continue
             batch.append(frame)
             total += len(frame)
-        self._queue = self._queue[used:]
+        self._went(used, gaps, now)
         self._counters.messages_sent += sent
         return batch
 
@@ -310,10 +359,17 @@ class Outbox:
         qos = delivery.qos
         first = delivery.attempts == 0
         self._late -= 1
-        self.messages -= 1
-        self.bytes -= message.size()
+        size: i64 = message.size()
+        lane = delivery.lane
         if qos > 0:
+            self.messages -= 1
+            self.bytes -= size
             self.quality -= 1
+            self.quality_bytes -= size
+        else:
+            self._uncount(1, size)
+            if lane is not None:
+                lane.leave(delivery)
         if not first:
             self.again -= 1
             if delivery.state != SENT:
@@ -322,9 +378,9 @@ class Outbox:
         # What is left of it after the wait in here goes out [MQTT-3.3.2-6]; once sent, it does not end [MQTT-4.3.3-7].
         expiry = message.remaining_expiry(now)
         if first:
-            if expiry == 0:
+            if expiry == 0 or (lane is not None and lane.too_old(delivery, now)):
                 # Delivery had not begun: the copy is deleted [MQTT-3.3.2-5].
-                self._drop(EXPIRED)
+                self._drop(EXPIRED if expiry == 0 else AGE)
                 if qos > 0:
                     self._expired.append(delivery)
                 return None
@@ -388,35 +444,27 @@ class Outbox:
 
         Control packets stay for the writer to finish with; QoS 1 and 2 messages stay in flight in the session.
         """
-        lost = self.messages - self.quality
+        lost: i64 = self.messages - self.quality
         if lost > 0:
             self._count(cause, lost)
+            self._uncount(lost, self.bytes - self.quality_bytes)
         # What goes back to the session was not offered to the peer after all.
         self.offered -= self.quality - self.again
         left: list[object] = []
         for item in self._queue:
-            if isinstance(item, bytes) and item[0] & 0xF0 != 0x30:
-                left.append(item)
+            if isinstance(item, bytes):
+                if item[0] & 0xF0 != 0x30:
+                    left.append(item)
+            elif isinstance(item, Delivery) and item.lane is not None and item.qos == 0:
+                item.lane.leave(item)
         self._queue = left
+        self._gaps = 0
+        self._head = 0
         self._late = 0
         self.messages = 0
         self.bytes = 0
         self.quality = 0
+        self.quality_bytes = 0
         self.again = 0
+        self._since = 0.0
         self.closed = True
-
-    def dropped_in_all(self) -> int:
-        """Messages dropped here, over all causes."""
-        return 0 if self.dropped is None else sum(self.dropped)
-
-    def _drop(self, cause: int) -> int:
-        self._count(cause, 1)
-        return cause
-
-    def _count(self, cause: int, count: int) -> None:
-        dropped = self.dropped
-        if dropped is None:
-            dropped = [0] * len(DROP_CAUSES)
-            self.dropped = dropped
-        dropped[cause] += count
-        self._counters.dropped[cause] += count

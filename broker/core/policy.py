@@ -1,7 +1,7 @@
 """What a queue does when it is full, or when something has waited too long: the words for it.
 
-Owns the policies and `QueueTerms`, what one client's queues keep to. Plain data; `outbox`, `session` and `lanes` obey
-it, `rules` chooses it.
+Owns the policies and `QueueTerms`, what one client's queues keep to. Plain data; `outbox`, `waiting` and `lanes` obey
+it, `rules` and `wishes` choose it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ LATEST: Final = 3
 
 POLICIES: Final[tuple[str, ...]] = ("drop-newest", "drop-oldest", "disconnect", "latest")
 """Their names in settings and user properties; the index is the policy."""
+
+UNSET: Final = -1
+"""What a rule or a wish says nothing about."""
 
 
 class QueueTerms:
@@ -45,6 +48,15 @@ class LaneTerms:
     """What the messages of one subscription keep to. `max_age` in seconds, `depth` in messages; 0: unlimited."""
 
     def __init__(self, policy: int, max_age: float, depth: int) -> None:
+        self.policy = policy
+        self.max_age = max_age
+        self.depth = depth
+
+
+class Wish:
+    """What a subscriber asked for (`wishes`). `UNSET`, or -1.0 for `max_age`: nothing was said about it."""
+
+    def __init__(self, policy: int = UNSET, max_age: float = -1.0, depth: int = UNSET) -> None:
         self.policy = policy
         self.max_age = max_age
         self.depth = depth

@@ -69,6 +69,7 @@ def _session(router: Router, record: SessionRecord, messages: dict[MessageRecord
     session = Session(record.client_id, limits.session_messages, limits.session_bytes, router.counters)
     session.queue_qos0 = limits.queue_qos0
     session.expiry_interval = record.expiry_interval
+    router.govern(session)
     router.sessions[record.client_id] = session
     _subscribe(router, session, record)
     if record.received:
@@ -121,6 +122,10 @@ def _subscribe(router: Router, session: Session, record: SessionRecord) -> None:
         router.cache.insert(topic_filter).add(subscription, group_name)
         router.subscription_count += 1
         session.subscriptions[kept.topic_filter] = subscription
+        if kept.wish is not None or router.limits.rules:
+            # By what is allowed now.
+            terms = router.lane_terms(session, topic_filter, kept.wish)
+            router.give_lane(session, subscription, terms, kept.wish)
         if kept.streaming:
             session.start_stream(subscription, router.retained.walk(topic_filter))
 

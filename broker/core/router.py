@@ -25,15 +25,21 @@ from broker.core.fanout import FanoutState, PeerConnected, PeerDisconnected
 from broker.core.forwarding import Forwarder
 from broker.core.hooks import AuthMethod, Gate, Watcher
 from broker.core.journal import Journal
+from broker.core.lanes import Lane
 from broker.core.limits import Limits
+from broker.core.load import UNLIMITED
 from broker.core.message import Delivery, Message
 from broker.core.outbox import Outbox
 from broker.core.packets import SubscriptionRequest, Will
+from broker.core.policy import DROP_NEWEST, LATEST, LaneTerms, Wish
 from broker.core.retained import NODE_BYTES, RetainedTree
+from broker.core.rules import lane_terms, queue_terms
 from broker.core.runs import RunFinder
 from broker.core.session import NEVER, Session
+from broker.core.shedding import Shedder
 from broker.core.subscription import SharedGroup, Subscription, identifiers
 from broker.core.topics import is_system
+from broker.core.wishes import grant
 
 
 class Router(Forwarder):
@@ -44,12 +50,16 @@ class Router(Forwarder):
         self.limits = limits
         self.runs = RunFinder(self.cache, limits.live_messages, limits.live_bytes)
         self.counters = Counters()
-        self.fanout = FanoutState()
+        load = self.counters.load
+        load.max_messages = limits.total_messages if limits.total_messages > 0 else UNLIMITED
+        load.max_bytes = limits.total_bytes if limits.total_bytes > 0 else UNLIMITED
+        self.fanout = FanoutState(load)
         self.retained = RetainedTree()
         # What counts against the limits: all but the broker's own, and of those the number.
         self.retained_bytes = 0
         self.system_retained = 0
         self.sessions: dict[str, Session] = {}
+        load.reliever = Shedder(self.sessions, load)
         self.deadlines = Deadlines()
         self.subscription_count = 0
         self.gate: Gate | None = None
@@ -141,12 +151,29 @@ class Router(Forwarder):
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
 
+    def lane_terms(self, session: Session, topic_filter: str, wish: Wish | None) -> LaneTerms:
+        """What the messages of a subscription will keep to, by the rules and by what its client wishes."""
+        limits = self.limits
+        terms = queue_terms(limits, session.client_id, session.user_name)
+        found = lane_terms(limits, session.client_id, session.user_name, topic_filter, terms)
+        if found is None:
+            found = LaneTerms(terms.policy, terms.max_age, 0)
+        return found if wish is None else grant(wish, limits, terms, found)
+
     def subscribe(
-        self, session: Session, group_name: str, topic_filter: str, request: SubscriptionRequest, identifier: int
+        self,
+        session: Session,
+        group_name: str,
+        topic_filter: str,
+        request: SubscriptionRequest,
+        identifier: int,
+        terms: LaneTerms | None = None,
+        wish: Wish | None = None,
     ) -> None:
         """Make or replace a subscription [MQTT-3.8.4-3], and start to stream the retained messages it asks for.
 
-        `topic_filter` is valid, without `$share/name/`; `request.topic_filter` as the client wrote it.
+        `topic_filter` is valid, without `$share/name/`; `request.topic_filter` as the client wrote it. `terms`: see
+        `lane_terms`; None where there are neither rules nor a wish.
         """
         name = request.topic_filter
         qos = request.qos
@@ -174,6 +201,7 @@ class Router(Forwarder):
             subscription.identifier = identifier
             assert subscription.entry is not None
             subscription.entry.touch()
+        self.give_lane(session, subscription, terms, wish)
         # Retain Handling 0 asks for retained messages each time [MQTT-3.3.1-9] [MQTT-3.8.4-4], 1 if the subscription
         # is new [MQTT-3.3.1-10], 2 never [MQTT-3.3.1-11]. 3.1.1 has 0 alone [MQTT3-3.3.1-6]. Shared subscriptions get
         # none (section 4.8.2).
@@ -184,6 +212,27 @@ class Router(Forwarder):
             session.journal.subscribed(session.client_id, subscription, session.is_streaming(subscription))
         if self.watcher is not None:
             self.watcher.subscribed(session.client_id, name, qos)
+
+    def give_lane(
+        self, session: Session, subscription: Subscription, terms: LaneTerms | None, wish: Wish | None
+    ) -> None:
+        """Have a subscription's messages keep to `terms`: in a lane of their own where these are not the client's."""
+        before = subscription.lane
+        lane: Lane | None = None
+        if terms is not None and (wish is not None or not session.has_terms(terms)):
+            lane = before
+            if lane is None or not lane.same(terms.policy, terms.max_age, terms.depth):
+                lane = Lane(session, terms.policy, terms.max_age, terms.depth)
+            lane.wish = wish
+        if lane is before:
+            return
+        subscription.lane = lane
+        if before is not None and before.fresh:
+            session.fresh_lanes -= 1
+        if lane is not None and lane.fresh:
+            session.fresh_lanes += 1
+            if session.outbox is not None:
+                session.outbox.fresh = True
 
     def unsubscribe(self, session: Session, name: str) -> bool:
         """Take a subscription back; False when there is none [MQTT-3.10.4-1].
@@ -196,6 +245,8 @@ class Router(Forwarder):
             return False
         session.stop_stream(name)
         self._drop_subscription(subscription)
+        if subscription.lane is not None and subscription.lane.fresh:
+            session.fresh_lanes -= 1
         if session.journal is not None:
             session.journal.unsubscribed(session.client_id, name)
         if self.watcher is not None:
@@ -253,6 +304,45 @@ class Router(Forwarder):
         self.fanout.post(PeerConnected(session, outbox))
         self.fanout.drain(self, now)
         return session, present
+
+    def govern(self, session: Session) -> None:
+        """Give a session's queues, and those of its connection, the terms that the settings have for its client.
+
+        What waits already stays where it is.
+        """
+        terms = queue_terms(self.limits, session.client_id, session.user_name)
+        policy = terms.policy
+        lane = None
+        if policy == LATEST or terms.max_age > 0.0:
+            lane = session.lane
+            if lane is None or not lane.same(policy, terms.max_age, 0):
+                lane = Lane(session, policy, terms.max_age, 0)
+        if policy == LATEST:
+            # Full of topics, it takes no more.
+            policy = DROP_NEWEST
+        session.limit(policy, lane, terms.session_messages, terms.session_bytes)
+        outbox = session.outbox
+        if outbox is not None:
+            outbox.limit(policy, terms.live_messages, terms.live_bytes)
+            outbox.tells = session.v5 and self.limits.tell_loss
+            outbox.fresh = lane is not None or session.fresh_lanes > 0
+
+    def overfull(self, now: float) -> None:
+        """End the connections whose queues ran over where that is their policy: the events for it follow."""
+        overflowed = self.counters.load.overflowed
+        while overflowed:
+            peer = overflowed.pop().peer
+            if peer is not None:
+                peer.overflow(now)
+
+    def sweep(self, now: float) -> None:
+        """Drop what has grown too old in queues where nothing comes or goes: to be called every second or so."""
+        aging = self.counters.load.aging
+        for lane in list(aging):
+            session = cast(Session, lane.session)
+            session.shed_stale(lane, now)
+            if lane.waiting == 0:
+                del aging[lane]
 
     def settle(self, session: Session) -> None:
         """A connection's session has got its expiry interval and its will: have the journal keep it, if it lasts.
@@ -335,7 +425,7 @@ class Router(Forwarder):
             assert chosen is not None
             session = cast(Session, chosen.session)
             qos = min(delivery.message.qos, chosen.qos)
-            session.deliver(delivery.message, qos, delivery.retain, identifiers(chosen), group)
+            session.deliver(delivery.message, qos, delivery.retain, identifiers(chosen), group, chosen.lane)
 
     def end_session(self, session: Session, now: float) -> None:
         """Delete a session and all that belongs to it; its delayed will is published now [MQTT-3.1.3-9].
@@ -349,8 +439,11 @@ class Router(Forwarder):
             session.journal = None
         if session.will is not None:
             self._publish_will(session, now)
+        aging = self.counters.load.aging
         for subscription in session.subscriptions.values():
             self._drop_subscription(subscription)
+            if subscription.lane is not None:
+                aging.pop(subscription.lane, None)
         session.subscriptions = {}
         left: set[SharedGroup] = set()
         for group in session.unfinished_groups():

@@ -12,11 +12,8 @@ import fnmatch
 import re
 
 from broker.core.limits import Limits
-from broker.core.policy import LaneTerms, QueueTerms
+from broker.core.policy import UNSET, LaneTerms, QueueTerms
 from broker.core.topics import covers
-
-UNSET = -1
-"""What a rule says nothing about."""
 
 
 class QueueRule:

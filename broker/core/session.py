@@ -1,14 +1,14 @@
 """The state that MQTT keeps for one client identifier, connected or not (5.0 section 4.1, 3.1.1 section 3.1.2.4).
 
-Owns: the subscriptions, the packet identifiers and the in-flight window towards the client, the queue of messages
-that wait for the window or for the client's return, the identifiers of QoS 2 publishes that came from the client and
-are not released yet, retained messages still to be streamed, and the ledger of what was offered to this client.
+Owns: the subscriptions, the packet identifiers and the in-flight window towards the client, the identifiers of QoS 2
+publishes that came from the client and are not released yet, and retained messages still to be streamed. What waits for
+the window or for the client's return, and the ledger of what was offered to it, stand in its base, `Waiting`.
 
 Promises:
-- The queue is bounded in messages and bytes; what does not fit is dropped and counted by cause.
 - Messages of one topic and QoS leave in the order in which they came; a resumed session sends what was in flight
   first, in its order, with its packet identifiers [MQTT-4.4.0-1] [MQTT-4.6.0-1].
-- Never more unacknowledged publishes than the client's Receive Maximum [MQTT-3.3.4-9].
+- Never more unacknowledged publishes than the client's Receive Maximum [MQTT-3.3.4-9], nor more bytes of them than the
+  session's bound, but for a single message.
 - offered = delivered + dropped (by cause) + queued, whenever no call is under way.
 
 Refuses: parsing, sockets, and deciding who gets what; that is the router's.
@@ -20,25 +20,27 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from broker.core.counters import (
+    AGE,
     DISCONNECTED,
     DROP_CAUSES,
     EXPIRED,
     FULL_BYTES,
-    FULL_MESSAGES,
+    GLOBAL,
     SESSION_ENDED,
     TOO_LARGE,
     Counters,
 )
 from broker.core.encoder import ack
 from broker.core.errors import ProtocolViolation
-from broker.core.journal import Journal
-from broker.core.message import DONE, QUEUED, RELEASED, SENT, Delivery, Message
+from broker.core.lanes import Lane
+from broker.core.message import DONE, DROPPED, QUEUED, RELEASED, SENT, Delivery, Message
 from broker.core.outbox import ACCEPTED, Outbox
 from broker.core.packets import PUBREL, V5, V311, Will
 from broker.core.reasons import PACKET_IDENTIFIER_NOT_FOUND, SUCCESS
 from broker.core.retained import RetainedCursor
 from broker.core.streams import RetainedStreams
-from broker.core.subscription import SharedGroup, Subscriber, Subscription
+from broker.core.subscription import SharedGroup, Subscription
+from broker.core.waiting import GO_ON, Waiting
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -50,50 +52,37 @@ HEADROOM: Final = 16
 """Bytes of a frame beyond `Message.size()`: fixed header, packet identifier, expiry."""
 
 
-class Session(Subscriber):
-    """One client's session. Bounds: `max_messages` and `max_bytes` of queued messages."""
+COMMIT: Final = 16
+"""Messages in the outbox beyond which one with terms of its own goes on waiting: what is in flight is neither replaced
+by a newer one nor shed."""
+
+
+class Session(Waiting):
+    """One client's session. Bounds: `max_messages` and `max_bytes` of queued messages, 0: unlimited."""
 
     def __init__(self, client_id: str, max_messages: int, max_bytes: int, counters: Counters) -> None:
-        self.client_id = client_id
-        self._counters = counters
+        super().__init__(client_id, max_messages, max_bytes, counters)
         self.user_name: str | None = None
         self.subscriptions: dict[str, Subscription] = {}
-        # The connection, if there is one. `outbox` is changed by FanoutState.apply alone.
-        self.outbox: Outbox | None = None
+        # Those of them whose messages are worth less the longer they wait.
+        self.fresh_lanes: i64 = 0
         self.version = V311
         self.v5 = False
-        self.plain = True
-        # Whether a QoS 0 frame may go straight to the outbox: no aliases, and none waits here that it would overtake.
-        self.direct = True
         # Expiry and will; the times are 0.0 while they do not apply.
         self.expiry_interval = 0
         self.expires_at = 0.0
         self.will: Will | None = None
         self.will_due = 0.0
         self.ended = False
-        # Who keeps this session; None when nobody does, or it ends with its connection.
-        self.journal: Journal | None = None
         # Towards the client.
-        self.max_messages: i64 = max_messages
-        self.max_bytes: i64 = max_bytes
-        self.queue_qos0 = False
         self.window: i64 = 65535
-        self.quota: i64 = 0
         self.inflight: dict[int, Delivery] = {}
-        self.pending: deque[Delivery] | None = None
-        self.pending_bytes: i64 = 0
-        # QoS 0 among them (kept while offline): live ones of the same topic queue up behind [MQTT-4.6.0-5].
-        self._pending_qos0: i64 = 0
-        self._pressed = False
+        self.inflight_bytes: i64 = 0
         self._resend: deque[Delivery] | None = None
         self.streams: RetainedStreams | None = None
         self._next_id = 0
         # From the client: QoS 2 publishes that wait for PUBREL.
         self.inbound: set[int] | None = None
-        # The ledger of what did not go through the present outbox.
-        self.offered: i64 = 0
-        self.delivered: i64 = 0
-        self.dropped: list[int] | None = None
 
     # -- connection ----------------------------------------------------------------------------------------------------
 
@@ -104,7 +93,7 @@ class Session(Subscriber):
         begins there [MQTT-4.9.0-1]. `plain` says that no topic aliases are used, so that frames can be shared.
         """
         self.plain = plain
-        self.direct = plain and self._pending_qos0 == 0
+        self._straight()
         self.version = version
         self.v5 = version == V5
         self.window = window
@@ -129,8 +118,6 @@ class Session(Subscriber):
         self._free_expired(outbox)
         outbox.discard(DISCONNECTED)
         self.delivered += outbox.taken
-        if outbox.dropped is not None:
-            self._add_drops(outbox.dropped)
         for delivery in self.inflight.values():
             # The next connection has a send quota of its own.
             delivery.counted = False
@@ -138,20 +125,13 @@ class Session(Subscriber):
                 self.journal.unsent(self.client_id, delivery)
         self._resend = None
 
-    def _add_drops(self, drops: list[int]) -> None:
-        dropped = self.dropped
-        if dropped is None:
-            dropped = [0] * len(DROP_CAUSES)
-            self.dropped = dropped
-        for cause, count in enumerate(drops):
-            dropped[cause] += count
-
     def restore(self, delivery: Delivery) -> bool:
         """Take back a delivery that a store kept, in the order in which they were queued. False: no room, dropped."""
         if delivery.state == QUEUED:
             self.offered += 1
-            return self._enqueue(delivery) == ACCEPTED
-        self.inflight[delivery.packet_id] = delivery
+            return self._wait(delivery) == ACCEPTED
+        self._in_flight(delivery)
+        self._hold(delivery.message.size())
         self._next_id = delivery.packet_id
         if delivery.state == SENT and delivery.attempts == 0:
             self.offered += 1
@@ -166,79 +146,101 @@ class Session(Subscriber):
         retain: bool,
         identifiers: tuple[int, ...],
         group: SharedGroup | None,
+        lane: Lane | None = None,
     ) -> int:
         """Offer a message with the QoS that was agreed on: ACCEPTED, or the cause of its drop.
 
         With QoS 1 or 2 it is part of the session from here on [MQTT-4.5.0-1], whether the client is connected or not
-        [MQTT3-3.1.2-5]: in flight or queued.
+        [MQTT3-3.1.2-5]: in flight or queued. `lane`: that of the subscription, if it has its own.
         """
         self.offered += 1
         outbox = self.outbox
+        if lane is None:
+            lane = self.lane
         if qos == 0:
             if outbox is None:
                 if not self.queue_qos0:
-                    return self._drop(DISCONNECTED)
-            elif self._pending_qos0 == 0:
+                    self.ledger.away()
+                    return DISCONNECTED
+            elif lane is None and self._pending_qos0 == 0:
                 if not retain and not identifiers and self.plain and message.sharable():
                     return outbox.offer(message.qos0_frame(self.v5))
                 return outbox.offer_late(Delivery(message, 0, retain, identifiers, group))
+        if lane is not None:
+            answer = self._lane_room(lane, message, qos, retain, identifiers)
+            if answer != GO_ON:
+                return answer
         delivery = Delivery(message, qos, retain, identifiers, group)
+        if lane is not None:
+            delivery.lane = lane
+            delivery.since = self._load.now
+            if qos == 0 and outbox is not None and self._pending_qos0 == 0:
+                cause = outbox.offer_late(delivery)
+                if cause == ACCEPTED:
+                    self._enter(lane, delivery)
+                return cause
+        size: i64 = message.size()
         # Past the queue only when nothing waits there: every topic is an ordered one [MQTT-4.6.0-6] [MQTT3-4.6.0-6].
-        if outbox is not None and message.size() + HEADROOM > outbox.max_bytes:
+        if outbox is not None and size + HEADROOM > outbox.max_bytes:
             # It will never fit, however long it waits.
             return self._drop(FULL_BYTES)
-        if outbox is not None and qos > 0 and self.quota > 0 and not self.pending and self._resend is None:
+        if (
+            outbox is not None
+            and qos > 0
+            and self.quota > 0
+            and self.pending is None
+            and self._resend is None
+            and (lane is None or outbox.messages < COMMIT)
+        ):
             if outbox.too_large(delivery):
                 return self._drop(TOO_LARGE)
-            if outbox.has_room(message.size() + HEADROOM) and self._send(delivery, outbox):
-                return ACCEPTED
-        return self._enqueue(delivery)
+            if outbox.has_room(size + HEADROOM):
+                if not self._load.has_room(1, size) and not self._load.relieve(1, size):
+                    return self._drop(GLOBAL)
+                if self._send(delivery, outbox):
+                    self._hold(size)
+                    return ACCEPTED
+        return self._wait(delivery)
 
-    def _enqueue(self, delivery: Delivery) -> int:
-        pending = self.pending
-        size = delivery.message.size()
-        if pending is None:
-            pending = deque()
-            self.pending = pending
-        if self.max_messages > 0 and len(pending) >= self.max_messages:
-            return self._drop(FULL_MESSAGES)
-        if self.max_bytes > 0 and self.pending_bytes + size > self.max_bytes:
-            return self._drop(FULL_BYTES)
-        pending.append(delivery)
-        self.pending_bytes += size
-        if delivery.qos == 0:
-            self._pending_qos0 += 1
-            self.direct = False
-        if not self._pressed and self.outbox is not None and len(pending) * 2 > self.max_messages > 0:
-            # Once, until the client has worked most of it off: one that does not read slows nobody.
-            self._pressed = True
-            self._counters.backed_up += 1
-        if self.journal is not None:
-            self.journal.queued(self.client_id, delivery)
-        return ACCEPTED
-
-    def _left_pending_qos0(self) -> None:
-        self._pending_qos0 -= 1
-        self.direct = self.plain and self._pending_qos0 == 0
+    def _wait(self, delivery: Delivery) -> int:
+        """Queue a delivery, and have its lane know."""
+        cause = self._enqueue(delivery)
+        lane = delivery.lane
+        if cause == ACCEPTED and lane is not None:
+            self._enter(lane, delivery)
+        return cause
 
     def _send(self, delivery: Delivery, outbox: Outbox) -> bool:
-        """Put a delivery in flight. False when every packet identifier is in use.
+        """Put a delivery in flight. False when every packet identifier is in use, or too many bytes are.
 
         A new message gets an identifier of its own [MQTT-4.3.2-1] [MQTT-4.3.3-1], and takes one from the send quota;
         callers come here only while there is some [MQTT-4.9.0-2].
         """
+        if self.inflight and self.inflight_bytes + delivery.message.size() > self.max_bytes:
+            return False
         packet_id = self._allocate()
         if packet_id == 0:
             return False
         delivery.packet_id = packet_id
         delivery.state = SENT
-        self.inflight[packet_id] = delivery
+        self._in_flight(delivery)
         self.quota -= 1
         delivery.counted = True
         if self.journal is not None:
             self.journal.in_flight(self.client_id, delivery)
         outbox.push(delivery)
         return True
+
+    def _in_flight(self, delivery: Delivery) -> None:
+        self.inflight[delivery.packet_id] = delivery
+        self.inflight_bytes += delivery.message.size()
+
+    def _landed(self, delivery: Delivery) -> None:
+        """It is in flight no more, and takes no room."""
+        del self.inflight[delivery.packet_id]
+        size: i64 = delivery.message.size()
+        self.inflight_bytes -= size
+        self._let_go(size)
 
     def _allocate(self) -> int:
         """A packet identifier that is not in use [MQTT-2.2.1-4]; 0 when all 65,535 are."""
@@ -259,7 +261,7 @@ class Session(Subscriber):
     @property
     def backlog(self) -> bool:
         """True when `pump` may have something to do."""
-        if self.pending or self._resend is not None or self.streams is not None:
+        if self.pending is not None or self._resend is not None or self.streams is not None:
             return True
         return self.outbox is not None and self.outbox.has_expired
 
@@ -297,33 +299,46 @@ class Session(Subscriber):
                 resend = None
         if resend is not None:
             return False
-        pending = self.pending
-        while pending:
-            delivery = pending[0]
-            message = delivery.message
-            size = message.size()
-            if message.expires_at != 0.0 and message.expires_at <= now:
-                self._drop(EXPIRED)
-            elif outbox.too_large(delivery):
-                self._drop(TOO_LARGE)
-            elif size + HEADROOM > outbox.max_bytes:
-                self._drop(FULL_BYTES)
-            elif not outbox.has_room(size + HEADROOM):
+        while True:
+            waiting = self._first()
+            if waiting is None:
+                break
+            if not self._pump_one(waiting, outbox, now):
                 return False
-            elif delivery.qos == 0:
-                outbox.push(delivery)
-            elif self.quota <= 0 or not self._send(delivery, outbox):
-                return False
-            pending.popleft()
-            self.pending_bytes -= size
-            if delivery.qos == 0:
-                self._left_pending_qos0()
-            if self.journal is not None and delivery.state == QUEUED:
-                # Dropped, or of QoS 0 and gone.
-                self.journal.finished(self.client_id, delivery)
-        if self._pressed and (not pending or len(pending) * 4 < self.max_messages):
-            self._pressed = False
         return self.streams is not None and self._pump_streams(self.streams, outbox, now)
+
+    def _pump_one(self, delivery: Delivery, outbox: Outbox, now: float) -> bool:
+        """Send the first that waits, or drop it if it cannot be sent any more. False when it has to go on waiting."""
+        message = delivery.message
+        lane = delivery.lane
+        size: i64 = message.size()
+        cause = ACCEPTED
+        if message.expires_at != 0.0 and message.expires_at <= now:
+            cause = EXPIRED
+        elif lane is not None and lane.too_old(delivery, now):
+            cause = AGE
+        elif outbox.too_large(delivery):
+            cause = TOO_LARGE
+        elif size + HEADROOM > outbox.max_bytes:
+            cause = FULL_BYTES
+        elif not outbox.has_room(size + HEADROOM) or (
+            delivery.qos > 0
+            and (
+                self.quota <= 0 or (lane is not None and outbox.messages >= COMMIT) or not self._send(delivery, outbox)
+            )
+        ):
+            return False
+        self._pop_first(delivery)
+        if cause != ACCEPTED:
+            self._give_up(delivery, cause)
+        elif delivery.qos == 0:
+            self._let_go(size)
+            outbox.push(delivery)
+            if self.journal is not None:
+                self.journal.finished(self.client_id, delivery)
+        elif lane is not None:
+            lane.leave(delivery)
+        return True
 
     def _pump_streams(self, streams: RetainedStreams, outbox: Outbox, now: float) -> bool:
         """Queue retained messages at the receiver's pace: none is dropped, they wait until there is room."""
@@ -337,7 +352,7 @@ class Session(Subscriber):
                 cause = TOO_LARGE
             elif size > outbox.max_bytes:
                 cause = FULL_BYTES
-            elif not outbox.has_room(size) or (
+            elif not self._stream_room(outbox, size) or (
                 delivery.qos > 0 and (self.quota <= 0 or not self._send(delivery, outbox))
             ):
                 streams.put_back()
@@ -346,6 +361,8 @@ class Session(Subscriber):
                 cause = ACCEPTED
                 if delivery.qos == 0:
                     outbox.push(delivery)
+                else:
+                    self._hold(delivery.message.size())
             self.offered += 1
             if cause != ACCEPTED:
                 self._drop(cause)
@@ -358,6 +375,10 @@ class Session(Subscriber):
             self.streams = None
             return False
         return streams.spent
+
+    def _stream_room(self, outbox: Outbox, size: int) -> bool:
+        """Whether a retained message may go: one may, also where all queues together are full, so that it goes on."""
+        return outbox.has_room(size) and (outbox.messages == 0 or self._load.has_room(1, size))
 
     def start_stream(self, subscription: Subscription, cursor: RetainedCursor) -> None:
         """Begin to stream the retained messages that `cursor` finds, in place of a stream that still runs."""
@@ -431,7 +452,7 @@ class Session(Subscriber):
 
     def _finish(self, delivery: Delivery) -> None:
         """The delivery is over: its identifier is free, and its place in the quota of this connection."""
-        del self.inflight[delivery.packet_id]
+        self._landed(delivery)
         delivery.state = DONE
         if self.journal is not None:
             self.journal.finished(self.client_id, delivery)
@@ -459,9 +480,9 @@ class Session(Subscriber):
         for delivery in self.inflight.values():
             if delivery.group is not None:
                 found[delivery.group] = None
-        if self.pending:
+        if self.pending is not None:
             for delivery in self.pending:
-                if delivery.group is not None:
+                if delivery.group is not None and delivery.state != DROPPED:
                     found[delivery.group] = None
         return list(found)
 
@@ -472,24 +493,28 @@ class Session(Subscriber):
         nobody when the session ends [MQTT-4.8.2-5].
         """
         taken: list[Delivery] = []
-        for packet_id, delivery in list(self.inflight.items()):
+        for delivery in list(self.inflight.values()):
             if delivery.group in groups and delivery.state == SENT and (delivery.qos == 1 or delivery.attempts == 0):
-                del self.inflight[packet_id]
+                self._landed(delivery)
                 if delivery.attempts == 0:
                     self.offered -= 1
                 taken.append(delivery)
         pending = self.pending
-        if pending:
+        if pending is not None:
             kept: deque[Delivery] = deque()
             for delivery in pending:
+                if delivery.state == DROPPED:
+                    continue
                 if delivery.group in groups:
-                    self.pending_bytes -= delivery.message.size()
-                    if delivery.qos == 0:
-                        self._left_pending_qos0()
+                    self._unqueue(delivery)
+                    self._let_go(delivery.message.size())
+                    if delivery.lane is not None:
+                        delivery.lane.leave(delivery)
                     self.offered -= 1
                     taken.append(delivery)
                 else:
                     kept.append(delivery)
+            self._gaps = 0
             self.pending = kept if kept else None
         if self.journal is not None:
             for delivery in taken:
@@ -499,12 +524,21 @@ class Session(Subscriber):
     def end(self) -> None:
         """The session is over: what still waits is dropped and counted."""
         self.ended = True
-        for _ in range(self.queued()):
-            self._drop(SESSION_ENDED)
+        queued = self.queued()
+        if queued > 0:
+            self.ledger.lost(SESSION_ENDED, queued)
+        load = self._load
+        load.messages -= self.pending_messages + len(self.inflight)
+        load.bytes -= self.pending_bytes + self.inflight_bytes
         self.pending = None
+        self.pending_messages = 0
         self.pending_bytes = 0
         self._pending_qos0 = 0
+        self._gaps = 0
         self.inflight = {}
+        self.inflight_bytes = 0
+        if self.lane is not None:
+            load.aging.pop(self.lane, None)
         self._resend = None
         self.streams = None
         self.inbound = None
@@ -514,7 +548,7 @@ class Session(Subscriber):
 
     def queued(self) -> int:
         """Messages that were offered and neither delivered nor dropped: in the outbox, waiting, or unsent in flight."""
-        count = len(self.pending) if self.pending else 0
+        count: i64 = self.pending_messages
         outbox = self.outbox
         if outbox is not None:
             count += outbox.messages - outbox.quality
@@ -529,17 +563,5 @@ class Session(Subscriber):
 
     def dropped_by_cause(self) -> list[int]:
         """Messages dropped, one number for each of `counters.DROP_CAUSES`, the present connection included."""
-        total = [0] * len(DROP_CAUSES) if self.dropped is None else self.dropped.copy()
-        if self.outbox is not None and self.outbox.dropped is not None:
-            for cause, count in enumerate(self.outbox.dropped):
-                total[cause] += count
-        return total
-
-    def _drop(self, cause: int) -> int:
-        dropped = self.dropped
-        if dropped is None:
-            dropped = [0] * len(DROP_CAUSES)
-            self.dropped = dropped
-        dropped[cause] += 1
-        self._counters.dropped[cause] += 1
-        return cause
+        dropped = self.ledger.dropped
+        return [0] * len(DROP_CAUSES) if dropped is None else dropped.copy()

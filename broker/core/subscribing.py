@@ -9,21 +9,24 @@ that is well-formed and not wanted here gets its own reason code, and the others
 
 from __future__ import annotations
 
-from broker.core import reasons
+from broker.core import reasons, wishes
 from broker.core.errors import ProtocolViolation, Refused
 from broker.core.packets import Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe
-from broker.core.properties import SUBSCRIPTION_IDENTIFIER
+from broker.core.policy import LaneTerms, Wish
+from broker.core.properties import REASON_STRING, SUBSCRIPTION_IDENTIFIER
 from broker.core.router import Router
 from broker.core.session import Session
 from broker.core.topics import SHARE_PREFIX, has_wildcard, level_count, parse_shared, validate_filter
+from broker.core.wishes import BadWish
 
 
 def subscribe(packet: Subscribe, session: Session, router: Router) -> Suback:
     """Subscribe to what may be subscribed to; one reason code for each filter, in order [MQTT-3.8.4-5] [MQTT-3.8.4-6].
 
     The code is the QoS that is granted, or why not [MQTT-3.8.4-7]. The answer repeats the packet identifier
-    [MQTT-2.2.1-6] [MQTT-3.8.4-2], and has neither a Reason String nor a User Property that could make it too large
-    [MQTT-3.9.2-1] [MQTT-3.9.2-2].
+    [MQTT-2.2.1-6] [MQTT-3.8.4-2]. It has User Properties where the client asked for a queue of its own, with what was
+    granted, and a Reason String where that was not to be understood (0x83); the caller leaves both out where the client
+    does not want them or cannot take so much [MQTT-3.9.2-1] [MQTT-3.9.2-2].
 
     Raises:
         Refused: a filter that breaks the grammar (0x8F), subscription identifiers that are switched off (0xA1).
@@ -47,7 +50,16 @@ def subscribe(packet: Subscribe, session: Session, router: Router) -> Suback:
             shared[at] = parts
             name = parts[1]
         validate_filter(name)
+    wish: Wish | None = None
+    if session.v5 and packet.properties.user:
+        try:
+            wish = wishes.read(packet.properties.user)
+        except BadWish as bad:
+            refused = Suback(packet.packet_id, [reasons.IMPLEMENTATION_SPECIFIC_ERROR] * len(requests))
+            refused.properties.strings[REASON_STRING] = str(bad)
+            return refused
     codes: list[int] = []
+    told: list[list[tuple[str, str]]] = []
     for at, request in enumerate(requests):
         group = ""
         topic_filter = request.topic_filter
@@ -55,13 +67,28 @@ def subscribe(packet: Subscribe, session: Session, router: Router) -> Suback:
             group, topic_filter = shared[at]
         code = _judge(session, router, request, group, topic_filter)
         if code == 0:
-            router.subscribe(session, group, topic_filter, request, identifier)
+            lane: LaneTerms | None = None
+            if wish is not None or limits.rules:
+                lane = router.lane_terms(session, topic_filter, wish)
+                if wish is not None:
+                    told.append(wishes.tell(lane))
+            router.subscribe(session, group, topic_filter, request, identifier, lane, wish)
             # A QoS that the server does not have may be asked for; less is granted [MQTT-3.2.2-10].
             code = min(request.qos, limits.max_qos)
         elif not session.v5:
             code = reasons.V3_SUBACK_FAILURE
         codes.append(code)
-    return Suback(packet.packet_id, codes)
+    answer = Suback(packet.packet_id, codes)
+    if told:
+        # Once for all filters; where they differ, for each that was granted, in order.
+        user = answer.properties.user
+        for each in told:
+            if each != told[0]:
+                for other in told:
+                    user.extend(other)
+                return answer
+        user.extend(told[0])
+    return answer
 
 
 def _judge(session: Session, router: Router, request: SubscriptionRequest, group: str, topic_filter: str) -> int:

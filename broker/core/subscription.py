@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     # Compiled, these attributes take a byte each; interpreted, they are ordinary ints.
     from mypy_extensions import u8
 
+    from broker.core.lanes import Lane
+
 
 class Changes:
     """How often any entry's version has grown."""
@@ -75,6 +77,7 @@ class Subscription:
         self.slot: int = 0  # its index in the list it stands in
         self.present = False  # whether that list is the one of a group's connected members
         self.identifier = identifier  # Subscription Identifier; 0 when there is none
+        self.lane: Lane | None = None  # the terms that its messages keep to, where they have their own
         self.qos: u8 = qos
         self.retain_handling: u8 = retain_handling
         self.no_local = no_local

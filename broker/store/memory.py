@@ -61,7 +61,7 @@ class _Delivery:
 class _Subscription:
     """A subscription, and whether retained messages are on their way because of it."""
 
-    __slots__ = ("identifier", "no_local", "qos", "retain_as_published", "retain_handling", "streaming")
+    __slots__ = ("identifier", "no_local", "qos", "retain_as_published", "retain_handling", "streaming", "wish")
 
     def __init__(self, subscription: Subscription, streaming: bool) -> None:
         self.qos = int(subscription.qos)
@@ -70,6 +70,7 @@ class _Subscription:
         self.retain_handling = int(subscription.retain_handling)
         self.identifier = subscription.identifier
         self.streaming = streaming
+        self.wish = None if subscription.lane is None else subscription.lane.wish
 
 
 class _Session:
@@ -232,17 +233,17 @@ class MemoryStore(Store):
         gone_for = -times.left(session.disconnected_at) if session.disconnected_at is not None else None
         record = SessionRecord(client_id, session.expiry_interval, gone_for)
         for topic_filter, kept in session.subscriptions.items():
-            record.subscriptions.append(
-                SubscriptionRecord(
-                    topic_filter,
-                    kept.qos,
-                    kept.no_local,
-                    kept.retain_as_published,
-                    kept.retain_handling,
-                    kept.identifier,
-                    kept.streaming,
-                )
+            subscription = SubscriptionRecord(
+                topic_filter,
+                kept.qos,
+                kept.no_local,
+                kept.retain_as_published,
+                kept.retain_handling,
+                kept.identifier,
+                kept.streaming,
             )
+            subscription.wish = kept.wish
+            record.subscriptions.append(subscription)
         for number, delivery in session.deliveries.items():
             record.deliveries.append(self._delivery(number, delivery, messages))
         record.received.extend(session.received)

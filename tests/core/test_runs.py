@@ -75,6 +75,8 @@ class Side:
     def __init__(self, those: list[Listener], version: int, queue: int, no_local: bool) -> None:
         limits = Limits()
         limits.live_messages = queue
+        # When a loss is told depends on what is written together.
+        limits.tell_loss = False
         self.router = Router(limits)
         self.clients: list[Channel] = []
         for number, each in enumerate(those):

@@ -1,0 +1,82 @@
+"""Loss told in band: the user property with which a 5.0 subscriber learns what it did not get.
+
+Owns the property's form, `canopy-lost` = `count;cause`, one for each cause, and how it gets into a PUBLISH that is
+ready to be written. Promises: the message is otherwise the same, byte for byte, with the publisher's own user
+properties first and in their order [MQTT-3.3.2-18]; no packet grows beyond what the client takes [MQTT-3.1.2-24]: what
+does not fit is told with a later, smaller message.
+
+Refuses: frames of 3.1.1, which have no place for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.core.counters import DROP_CAUSES
+from broker.core.frames import frame_body, frame_end
+from broker.core.ledger import Ledger
+from broker.core.properties import USER_PROPERTY
+from broker.core.wire import string, varint
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+NAME: Final = b"canopy-lost"
+
+PREFIX: Final = bytes((USER_PROPERTY,)) + string(NAME)
+
+LONGEST_REMAINING: Final = 268_435_455
+"""Section 2.1.4."""
+
+
+def tell(batch: list[bytes], ledger: Ledger, max_packet: i64) -> None:
+    """Put what the client has not been told into the first PUBLISH of a batch that takes it, if there is one."""
+    untold = ledger.untold
+    if untold is None:
+        return
+    section = b""
+    at: i64 = 0
+    while at < len(batch):
+        piece = batch[at]
+        if piece[0] & 0xF0 == 0x30:
+            if not section:
+                section = properties(untold)
+            end: i64 = frame_end(piece, 0, len(piece))
+            noted = with_properties(piece if end == len(piece) else piece[:end], section)
+            if noted and len(noted) <= max_packet:
+                batch[at] = noted if end == len(piece) else noted + piece[end:]
+                ledger.untold = None
+                return
+        at += 1
+
+
+def properties(lost: list[int]) -> bytes:
+    """The user properties that tell of losses by cause."""
+    section = b""
+    for cause, count in enumerate(lost):
+        if count > 0:
+            section += PREFIX + string(f"{count};{DROP_CAUSES[cause]}".encode())
+    return section
+
+
+def with_properties(frame: bytes, section: bytes) -> bytes:
+    """A whole 5.0 PUBLISH with more properties behind those that it has; empty where none can be so large."""
+    body: i64 = frame_body(frame, 0)
+    at: i64 = body + 2 + (frame[body] << 8 | frame[body + 1])
+    if frame[0] & 0x06:
+        at += 2
+    start: i64 = at
+    length: i64 = frame[at] & 127
+    shift: i64 = 7
+    while frame[at] >= 128:
+        at += 1
+        length |= (frame[at] & 127) << shift
+        shift += 7
+    at += 1
+    size = varint(length + len(section))
+    remaining: i64 = len(frame) - body + len(size) - (at - start) + len(section)
+    if remaining > LONGEST_REMAINING:
+        return b""
+    return b"".join(
+        (frame[:1], varint(remaining), frame[body:start], size, frame[at : at + length], section, frame[at + length :])
+    )

@@ -1,0 +1,113 @@
+"""Relief when all queues of the broker together hold too much: the fullest ones give first.
+
+Owns `Shedder`, which finds the fullest queues and has them drop what has waited longest (cause `global`) until there is
+room, and more than was asked for, so that a look at all sessions is worth its cost. Live and offline queues alike; what
+is in flight is not touched.
+
+Promises:
+- No queue gives anything while a fuller one has more: what is left of those that gave is level.
+- A look costs in proportion to the sessions, and comes at most once for each `PART` of the bound that arrives. Where
+  nothing more can be shed, looks are as rare, and what arrives is dropped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.core.counters import GLOBAL
+from broker.core.load import UNLIMITED, Load, Reliever
+from broker.core.session import Session
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+PART: Final = 16
+"""A look makes room for at least this part of the bound."""
+
+RETRY: Final = 0.1
+"""Seconds after a look that found too little before the next one."""
+
+
+class Share:
+    """One queue: how much it holds, in messages or bytes, and whose it is."""
+
+    def __init__(self, size: i64, session: Session, live: bool) -> None:
+        self.size = size
+        self.session = session
+        self.live = live
+
+
+def _size(share: Share) -> i64:
+    return share.size
+
+
+class Shedder(Reliever):
+    """Sheds from the sessions of one broker."""
+
+    def __init__(self, sessions: dict[str, Session], load: Load) -> None:
+        self._sessions = sessions
+        self._load = load
+        self._again_at: float = 0.0
+
+    def relieve(self, messages: i64, size: i64) -> bool:
+        """Make room for so many messages and bytes more. False when it cannot be had."""
+        load = self._load
+        if load.now < self._again_at:
+            return False
+        over: i64 = load.messages + messages - load.max_messages
+        if over > 0:
+            self._level(over + _extra(load.max_messages), True)
+        over = load.bytes + size - load.max_bytes
+        if over > 0:
+            self._level(over + _extra(load.max_bytes), False)
+        if load.has_room(messages, size):
+            return True
+        self._again_at = load.now + RETRY
+        return False
+
+    def _level(self, wanted: i64, by_messages: bool) -> None:
+        """Shed `wanted` messages or bytes from the fullest queues, so that these end up level."""
+        shares = self._shares(by_messages)
+        shares.sort(key=_size, reverse=True)
+        # How many of the fullest have to give, and down to what.
+        above: i64 = 0
+        count: i64 = 0
+        level: i64 = 0
+        for share in shares:
+            if count > 0 and above - count * share.size >= wanted:
+                break
+            above += share.size
+            count += 1
+        if count == 0:
+            return
+        if above > wanted:
+            level = (above - wanted) // count
+        at: i64 = 0
+        while at < count:
+            share = shares[at]
+            give: i64 = share.size - level
+            at += 1
+            if give <= 0:
+                continue
+            outbox = share.session.outbox
+            if not share.live:
+                share.session.shed(give if by_messages else 0, 0 if by_messages else give, GLOBAL)
+            elif outbox is not None:
+                outbox.shed(give if by_messages else 0, 0 if by_messages else give, GLOBAL)
+
+    def _shares(self, by_messages: bool) -> list[Share]:
+        found: list[Share] = []
+        for session in self._sessions.values():
+            outbox = session.outbox
+            if outbox is not None and outbox.messages > outbox.quality:
+                if by_messages:
+                    found.append(Share(outbox.messages - outbox.quality, session, True))
+                else:
+                    found.append(Share(outbox.bytes - outbox.quality_bytes, session, True))
+            if session.pending_messages > 0:
+                found.append(Share(session.pending_messages if by_messages else session.pending_bytes, session, False))
+        return found
+
+
+def _extra(bound: i64) -> i64:
+    return bound // PART if bound < UNLIMITED else 0

@@ -1,0 +1,312 @@
+"""The messages that wait in a session: for the client's return, or for its window. The base of `Session`.
+
+Owns the session's own queue with its bounds, the lanes of what has terms of its own, and the choice of what is shed
+when something does not fit: here, or in the outbox on behalf of a lane. The ledger of what was offered and dropped.
+
+Promises:
+- The queue is bounded in messages and bytes, and by what the broker allows in all its queues. What does not fit is
+  dropped, or what makes room for it is, and counted by cause.
+- Nothing that is in flight is shed; nor is the order of what stays changed.
+- Shedding costs the same whatever waits, amortised. What was shed from the middle stays as a gap that holds nothing,
+  and gaps never outnumber what waits (but for a few).
+
+Refuses: packet identifiers, windows and acknowledgements (`session`), and everything about frames (`outbox`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from broker.core.counters import AGE, FULL_BYTES, FULL_MESSAGES, GLOBAL, NO_QUOTA, REPLACED, TOO_LARGE, Counters
+from broker.core.journal import Journal
+from broker.core.lanes import Lane
+from broker.core.ledger import Ledger
+from broker.core.load import UNLIMITED
+from broker.core.message import DROPPED, Delivery, Message
+from broker.core.outbox import ACCEPTED, Outbox
+from broker.core.policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LaneTerms
+from broker.core.subscription import Subscriber
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+GO_ON: Final = -2
+"""Answer of a lane that has room."""
+
+GAPS: Final = 64
+"""Gaps that are not worth closing."""
+
+
+class Waiting(Subscriber):
+    """One client's queue in its session. Bounds: `max_messages` and `max_bytes`, 0: unlimited."""
+
+    def __init__(self, client_id: str, max_messages: int, max_bytes: int, counters: Counters) -> None:
+        self.client_id = client_id
+        self._counters = counters
+        self._load = counters.load
+        self.ledger = Ledger(client_id, counters)
+        # The connection, if there is one. `outbox` is changed by FanoutState.apply alone.
+        self.outbox: Outbox | None = None
+        # Who keeps this session; None when nobody does, or it ends with its connection.
+        self.journal: Journal | None = None
+        # No topic aliases are used, so that frames can be shared; and whether a QoS 0 frame may go straight to the
+        # outbox: none waits here that it would overtake either, and no terms hold for it but the queue's.
+        self.plain = True
+        self.direct = True
+        # The terms: `lane` holds those that are about single messages.
+        self.max_messages: i64 = max_messages if max_messages > 0 else UNLIMITED
+        self.max_bytes: i64 = max_bytes if max_bytes > 0 else UNLIMITED
+        self.policy: i64 = DROP_NEWEST
+        self.lane: Lane | None = None
+        self.queue_qos0 = False
+        # Publishes that the client may be sent before it acknowledges one.
+        self.quota: i64 = 0
+        # The queue: with gaps, and None when nothing waits.
+        self.pending: deque[Delivery] | None = None
+        self.pending_messages: i64 = 0
+        self.pending_bytes: i64 = 0
+        self._gaps: i64 = 0
+        # QoS 0 among them (kept while offline): live ones of the same topic queue up behind [MQTT-4.6.0-5].
+        self._pending_qos0: i64 = 0
+        self._pressed = False
+        # The ledger of what did not go through the present outbox; what was dropped anywhere is in `ledger`.
+        self.offered: i64 = 0
+        self.delivered: i64 = 0
+
+    def limit(self, policy: int, lane: Lane | None, max_messages: int, max_bytes: int) -> None:
+        """Give the queue other terms; what waits already stays. Bounds of 0: unlimited."""
+        self.policy = policy
+        self.lane = lane
+        self.max_messages = max_messages if max_messages > 0 else UNLIMITED
+        self.max_bytes = max_bytes if max_bytes > 0 else UNLIMITED
+        self._straight()
+
+    def has_terms(self, terms: LaneTerms) -> bool:
+        """Whether these are what all of its messages keep to."""
+        lane = self.lane
+        if lane is not None:
+            return lane.same(terms.policy, terms.max_age, terms.depth)
+        return self.policy == terms.policy and terms.max_age == 0.0 and terms.depth == 0
+
+    def _straight(self) -> None:
+        self.direct = self.plain and self._pending_qos0 == 0 and self.lane is None
+
+    # -- in ------------------------------------------------------------------------------------------------------------
+
+    def _enqueue(self, delivery: Delivery) -> int:
+        """Have a delivery wait here: ACCEPTED, or the cause of its drop."""
+        size: i64 = delivery.message.size()
+        messages: i64 = self.pending_messages + 1 - self.max_messages
+        beyond: i64 = self.pending_bytes + size - self.max_bytes
+        if messages > 0 or beyond > 0:
+            cause = FULL_MESSAGES if messages > 0 else FULL_BYTES
+            outbox = self.outbox
+            if self.policy == DROP_OLDEST and size <= self.max_bytes:
+                self.shed(messages, beyond, cause)
+            else:
+                if outbox is not None:
+                    if self.policy == DISCONNECT:
+                        outbox.overflow()
+                    elif self.quota <= 0:
+                        # It reads, perhaps, but it does not acknowledge.
+                        cause = NO_QUOTA
+                return self._drop(cause)
+        if not self._load.has_room(1, size) and not self._load.relieve(1, size):
+            return self._drop(GLOBAL)
+        pending = self.pending
+        if pending is None:
+            pending = deque()
+            self.pending = pending
+        pending.append(delivery)
+        delivery.live = False
+        self.pending_messages += 1
+        self.pending_bytes += size
+        self._hold(size)
+        if delivery.qos == 0:
+            self._pending_qos0 += 1
+            self.direct = False
+        if not self._pressed and self.outbox is not None and self.pending_messages * 2 > self.max_messages:
+            # Once, until the client has worked most of it off: one that does not read slows nobody.
+            self._pressed = True
+            self._counters.backed_up += 1
+        if self.journal is not None:
+            self.journal.queued(self.client_id, delivery)
+        return ACCEPTED
+
+    def _hold(self, size: i64) -> None:
+        """One message more in the broker's queues, of `size` bytes."""
+        load = self._load
+        load.messages += 1
+        load.bytes += size
+
+    def _let_go(self, size: i64) -> None:
+        load = self._load
+        load.messages -= 1
+        load.bytes -= size
+
+    # -- out -----------------------------------------------------------------------------------------------------------
+
+    def _first(self) -> Delivery | None:
+        """What has waited longest; None when nothing waits."""
+        pending = self.pending
+        if pending is None:
+            return None
+        while pending:
+            delivery = pending[0]
+            if delivery.state != DROPPED:
+                return delivery
+            pending.popleft()
+            self._gaps -= 1
+        self.pending = None
+        return None
+
+    def _pop_first(self, delivery: Delivery) -> None:
+        """The first, as `_first` gave it, waits here no more. What becomes of it is the caller's to say."""
+        pending = self.pending
+        assert pending is not None
+        pending.popleft()
+        self._unqueue(delivery)
+
+    def _unqueue(self, delivery: Delivery) -> None:
+        """Take one that waits here out of the accounts; its place in the broker's sum is still held."""
+        self.pending_messages -= 1
+        self.pending_bytes -= delivery.message.size()
+        if delivery.qos == 0:
+            self._pending_qos0 -= 1
+            self._straight()
+        if self.pending_messages == 0:
+            self.pending = None
+            self._gaps = 0
+        if self._pressed and self.pending_messages * 4 < self.max_messages:
+            self._pressed = False
+
+    # -- shedding ------------------------------------------------------------------------------------------------------
+
+    def shed(self, messages: i64, size: i64, cause: int) -> None:
+        """Drop the oldest of what waits here until so many messages have gone, and so many bytes; or none is left."""
+        while messages > 0 or size > 0:
+            delivery = self._first()
+            if delivery is None:
+                return
+            messages -= 1
+            size -= delivery.message.size()
+            self._pop_first(delivery)
+            self._give_up(delivery, cause)
+
+    def _give_up(self, delivery: Delivery, cause: int) -> None:
+        """One that is out of the queue is dropped."""
+        self._let_go(delivery.message.size())
+        lane = delivery.lane
+        if lane is not None:
+            lane.leave(delivery)
+        if self.journal is not None:
+            self.journal.finished(self.client_id, delivery)
+        self._drop(cause)
+
+    def shed_one(self, delivery: Delivery, cause: int) -> None:
+        """Drop one that waits, here or in the outbox, wherever it stands."""
+        if delivery.live:
+            assert self.outbox is not None
+            self.outbox.shed_one(delivery, cause)
+            return
+        self._unqueue(delivery)
+        self._give_up(delivery, cause)
+        delivery.drop()
+        pending = self.pending
+        if pending is None:
+            return
+        self._gaps += 1
+        if self._gaps > self.pending_messages + GAPS:
+            live: deque[Delivery] = deque()
+            for each in pending:
+                if each.state != DROPPED:
+                    live.append(each)
+            self.pending = live
+            self._gaps = 0
+
+    def shed_stale(self, lane: Lane, now: float) -> None:
+        """Drop what has waited in a lane for longer than it may."""
+        while True:
+            delivery = lane.stale(now)
+            if delivery is None:
+                return
+            self.shed_one(delivery, AGE)
+
+    # -- lanes ---------------------------------------------------------------------------------------------------------
+
+    def _enter(self, lane: Lane, delivery: Delivery) -> None:
+        """A delivery of a lane begins to wait, here or in the outbox."""
+        load = self._load
+        lane.enter(delivery, load.now)
+        if lane.max_age > 0.0:
+            load.aging[lane] = None
+
+    def _lane_room(self, lane: Lane, message: Message, qos: int, retain: bool, identifiers: tuple[int, ...]) -> int:
+        """What a lane makes of a message that comes: GO_ON, or ACCEPTED in place of an older one, or why not."""
+        self.shed_stale(lane, self._load.now)
+        same = lane.of_topic(message.topic)
+        if same is not None and (same.qos == 0) == (qos == 0):
+            answer = self._renew(lane, same, message, qos, retain, identifiers)
+            if answer != GO_ON:
+                return answer
+        while lane.waiting >= lane.depth:
+            oldest = lane.oldest() if lane.policy == DROP_OLDEST else None
+            if oldest is None:
+                if lane.policy == DISCONNECT and self.outbox is not None:
+                    self.outbox.overflow()
+                return self._drop(FULL_MESSAGES)
+            self.shed_one(oldest, FULL_MESSAGES)
+        return GO_ON
+
+    def _renew(
+        self,
+        lane: Lane,
+        waiting: Delivery,
+        message: Message,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+    ) -> int:
+        """Put a newer message of the topic in the place of the one that waits. GO_ON when that one had to go."""
+        outbox = self.outbox
+        if outbox is not None and outbox.too_large(Delivery(message, qos, retain, identifiers, None)):
+            return self._drop(TOO_LARGE)
+        grown: i64 = message.size()
+        grown -= waiting.message.size()
+        if waiting.live:
+            assert outbox is not None
+            fits = outbox.bytes + grown <= outbox.max_bytes
+        else:
+            fits = self.pending_bytes + grown <= self.max_bytes
+        if not fits:
+            return self._drop(FULL_BYTES)
+        if grown > 0 and not self._load.has_room(0, grown):
+            relieved = self._load.relieve(0, grown)
+            if not waiting.waits:
+                return GO_ON
+            if not relieved:
+                return self._drop(GLOBAL)
+        if waiting.live:
+            assert outbox is not None
+            outbox.renewed(grown)
+        else:
+            self.pending_bytes += grown
+            self._load.bytes += grown
+            if self.journal is not None:
+                self.journal.finished(self.client_id, waiting)
+            self._drop(REPLACED)
+        waiting.message = message
+        waiting.qos = qos
+        waiting.retain = retain
+        waiting.identifiers = identifiers
+        lane.renew(waiting, self._load.now)
+        if self.journal is not None and not waiting.live:
+            self.journal.queued(self.client_id, waiting)
+        return ACCEPTED
+
+    # -- the ledger ----------------------------------------------------------------------------------------------------
+
+    def _drop(self, cause: int) -> int:
+        self.ledger.lost(cause, 1)
+        return cause
