@@ -3,14 +3,16 @@
 Owns: the order, the spelling of environment variables, and the messages about what is wrong.
 
 Promises: every fault is told at once, one line each: where it stands (file, environment variable or flag), which
-setting, what was found, what is allowed, and for an unknown name the nearest known one. A `CANOPY_` variable that is no
-setting is a fault too: a misspelt limit must not be no limit.
+setting, what was found, what is allowed, and for an unknown name the nearest known one. Items of a list are counted
+from 0 (`queue.rules[0].policy`); what a rule as a whole lacks is told once its parts are good. A `CANOPY_` variable
+that is no setting is a fault too: a misspelt limit must not be no limit.
 
 Refuses: to guess. A value of the wrong type is not converted.
 
 An environment variable is the setting's name in capitals behind `CANOPY_`, with two underscores between section and
 name: `CANOPY_LIMITS__MAX_PACKET_SIZE=4096`. Values there and in `--set` are written as in TOML; what is no TOML value
-is taken as text, so that `--set log.level=debug` needs no quotes. A list of listeners may be separated by commas.
+is taken as text, so that `--set log.level=debug` needs no quotes. A list of listeners may be separated by commas. Rules
+are inline tables there: `CANOPY_QUEUE__RULES='[{client_id = "a*", policy = "latest"}]'`.
 """
 
 from __future__ import annotations
@@ -18,16 +20,27 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le
-from pydantic import ValidationError
+from annotated_types import Ge, Le
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
-from broker.settings import Settings, defaults, flatten, section_models
+from broker.settings import (
+    LARGEST_PACKET,
+    QueueRuleSettings,
+    Section,
+    Settings,
+    defaults,
+    flatten,
+    section_models,
+)
 
 PREFIX: Final = "CANOPY_"
 
@@ -37,11 +50,22 @@ NOT_SETTINGS: Final = frozenset({"CANOPY_PURE", "CANOPY_REQUIRE_COMPILED", "CANO
 LONGEST_SHOWN: Final = 80
 """Characters of a wrong value that a message repeats."""
 
-# Where the bounds alone do not tell what is allowed.
+A_RULE: Final = '{client_id = "display-*", policy = "latest"}'
+
+# Where the bounds alone do not tell what is allowed. `[]` is any item of a list.
 ALLOWED: Final = {
     "listen": 'a list of URLs, like ["mqtt://127.0.0.1:1883"]',
     "limits.max_client_id_length": "0, or an integer from 23 to 65535",
+    "limits.max_packet_size": f"0, or an integer from 2 to {LARGEST_PACKET}",
+    "queue.rules": f"[[queue.rules]] tables, or a list of them, like [{A_RULE}]",
+    "queue.rules[]": f"a table, like {A_RULE}",
+    "queue.rules[].client_id": 'a shell pattern, like "display-*"',
+    "queue.rules[].user": 'a shell pattern, like "kiosk*"',
+    "queue.rules[].topic_filter": 'a topic filter, like "sensors/#"',
 }
+
+BARE_KEY: Final = re.compile("[A-Za-z0-9_-]+")
+"""What TOML takes for a key without quotes."""
 
 
 class SettingsError(Exception):
@@ -113,12 +137,27 @@ def changed(settings: Settings) -> dict[str, tuple[Any, Any]]:
 
 def show(value: Any) -> str:
     """A value as one would write it in a settings file, shortened to fit a message."""
+    return _cut("a table" if isinstance(value, Mapping) else _toml(value))
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML, on one line. Of a model, what was set."""
+    if isinstance(value, (str, bool)):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_toml(item) for item in value)}]"
+    if isinstance(value, Section):
+        value = value.model_dump(exclude_none=True)
     if isinstance(value, Mapping):
-        return "a table"
-    if isinstance(value, (str, bool, list, tuple)):
-        text = json.dumps(value, ensure_ascii=False, default=str)
-    else:
-        text = str(value)
+        return f"{{{', '.join(f'{_toml_key(key)} = {_toml(item)}' for key, item in value.items())}}}"
+    return str(value)
+
+
+def _toml_key(key: Any) -> str:
+    return str(key) if BARE_KEY.fullmatch(str(key)) else _toml(str(key))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
 
 
@@ -140,7 +179,7 @@ def _from_file(path: Path, problems: list[str]) -> list[Entry]:
         problems.append(f"{path}: not UTF-8 text (byte {error.start})")
         return []
     except tomllib.TOMLDecodeError as error:
-        problems.append(f"{path}: not valid TOML: {error}")
+        problems.append(f"{path}: not valid TOML: {error}{_about_toml(str(error))}")
         return []
     entries: list[Entry] = []
     sections = section_models()
@@ -152,6 +191,13 @@ def _from_file(path: Path, problems: list[str]) -> list[Entry]:
         else:
             entries.append(Entry(name, value, str(path)))
     return entries
+
+
+def _about_toml(complaint: str) -> str:
+    """What to do about a complaint that is easily come by: rules put into a copy of default.toml."""
+    if "('queue', 'rules')" in complaint:
+        return "; where [[queue.rules]] tables stand, the line rules = [] has to go"
+    return ""
 
 
 def _from_environment(environ: Mapping[str, str]) -> list[Entry]:
@@ -236,36 +282,82 @@ def _nearest(name: str, known: Mapping[str, Any]) -> str | None:
 def _judgements(error: ValidationError, chosen: Mapping[str, Entry]) -> list[str]:
     problems: list[str] = []
     for fault in error.errors(include_url=False):
-        name = ".".join(str(step) for step in fault["loc"] if isinstance(step, str))
+        steps = fault["loc"]
+        # A setting's own name, and the way to a part of its value.
+        length = 2 if len(steps) > 1 and isinstance(steps[1], str) else 1
+        name = ".".join(str(step) for step in steps[:length])
         entry = chosen[name]
         if fault["type"] == "listen":
             problems.append(f"{entry.origin}: {name}: found {fault['msg']}")
-        else:
+        elif length == len(steps) or name == "listen":
             problems.append(f"{entry.origin}: {name}: found {show(entry.value)}; allowed: {allowed(name)}")
+        else:
+            problems.append(f"{entry.origin}: {_about_part(fault, name, steps[length:])}")
     return list(dict.fromkeys(problems))
 
 
+def _about_part(fault: ErrorDetails, name: str, steps: Sequence[int | str]) -> str:
+    """What is wrong with an item of a list, or with one key of a rule."""
+    part = name + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+    kind = re.sub(r"\[\d+\]", "[]", part)
+    if fault["type"] == "extra_forbidden":
+        keys = QueueRuleSettings.model_fields
+        nearest = _nearest(str(steps[-1]), keys)
+        return f"{part}: no such setting; " + (
+            f"the nearest is {nearest}" if nearest else f"known are {', '.join(keys)}"
+        )
+    found = _cut(_toml(fault["input"])) if len(steps) == 1 else show(fault["input"])
+    return f"{part}: found {found}; allowed: {fault['msg'] if fault['type'] == 'rule' else allowed(kind)}"
+
+
 def allowed(name: str) -> str:
-    """What the setting of this full name may be, in words, from its model."""
+    """What the setting of this full name may be, in words, from its model. `name[]` is an item of a list."""
     if name in ALLOWED:
         return ALLOWED[name]
-    section, _, key = name.partition(".")
-    field = section_models()[section].model_fields[key]
-    if field.annotation is bool:
+    model: type[BaseModel] = Settings
+    annotation: Any = None
+    metadata: list[Any] = []
+    for key in name.split("."):
+        field = model.model_fields[key.removesuffix("[]")]
+        annotation, metadata = _plain(field.annotation, field.metadata)
+        if key.endswith("[]"):
+            annotation, metadata = _plain(get_args(annotation)[0], [])
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            model = annotation
+    return _in_words(annotation, metadata)
+
+
+def _plain(annotation: Any, metadata: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """A type without `Annotated` and `| None`, and what was noted beside it."""
+    noted = list(metadata)
+    while True:
+        origin = get_origin(annotation)
+        if origin is Annotated:
+            annotation, *more = get_args(annotation)
+            for note in more:
+                noted += note.metadata if isinstance(note, FieldInfo) else [note]
+        elif origin in (Union, UnionType):
+            annotation = next(choice for choice in get_args(annotation) if choice is not NoneType)
+        else:
+            return annotation, noted
+
+
+def _in_words(annotation: Any, metadata: Sequence[Any]) -> str:
+    if annotation is bool:
         return "true or false"
-    if get_origin(field.annotation) is Literal:
-        return " or ".join(show(choice) for choice in get_args(field.annotation))
-    noun = "an integer" if field.annotation is int else "a number"
-    return f"{noun} {_bounds(field)}"
+    if get_origin(annotation) is Literal:
+        return " or ".join(show(choice) for choice in get_args(annotation))
+    if get_origin(annotation) is Sequence:
+        return f"a list of {_in_words(*_plain(get_args(annotation)[0], []))}"
+    noun = "an integer" if annotation is int else "a number"
+    return f"{noun} {_bounds(metadata)}"
 
 
-def _bounds(field: FieldInfo) -> str:
+def _bounds(metadata: Sequence[Any]) -> str:
     low = high = ""
-    for bound in field.metadata:
+    for bound in metadata:
         if isinstance(bound, Ge):
             low = f"from {bound.ge}"
-        elif isinstance(bound, Gt):
-            low = f"above {bound.gt}"
         elif isinstance(bound, Le):
             high = f"to {bound.le}"
     return " ".join(part for part in (low, high) if part)

@@ -6,7 +6,7 @@ import re
 import tomllib
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -14,11 +14,24 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from broker.configuration import NOT_SETTINGS, SettingsError, allowed, changed, load_settings, show
+from broker.core.errors import Refused
+from broker.core.load import UNLIMITED
+from broker.core.policy import POLICIES, UNSET
+from broker.core.rules import lane_terms, queue_terms
+from broker.core.session import NEVER
+from broker.core.topics import validate_filter
+from broker.net.server import Server, limits
 from broker.settings import (
+    EFFECTS,
+    LARGEST_PACKET,
     Address,
     Limits,
+    Mqtt,
+    Policy,
     Queue,
+    QueueRuleSettings,
     Section,
+    Session,
     Settings,
     defaults,
     flatten,
@@ -27,6 +40,9 @@ from broker.settings import (
 )
 
 CONFIG = Path(__file__).resolve().parent.parent / "config"
+
+SET = ", ".join(EFFECTS)
+POLICY_WORDS = '"drop-newest" or "drop-oldest" or "disconnect" or "latest"'
 
 
 def load(
@@ -99,7 +115,8 @@ class TestModels:
             Queue(stall_timeout=value)
 
     def test_every_setting_tells_what_it_is(self) -> None:
-        for model in section_models().values():
+        models: list[type[Section]] = [*section_models().values(), QueueRuleSettings]
+        for model in models:
             for key, field in model.model_fields.items():
                 assert field.description, f"{model.__name__}.{key}"
 
@@ -248,17 +265,51 @@ class TestMessages:
     @pytest.mark.parametrize(
         ("name", "text", "found", "expected"),
         [
-            ("limits.max_packet_size", "1", "1", "an integer from 2 to 267386884"),
-            ("limits.max_packet_size", "many", '"many"', "an integer from 2 to 267386884"),
-            ("limits.max_packet_size", "1.5", "1.5", "an integer from 2 to 267386884"),
+            ("limits.max_packet_size", "1", "1", "0, or an integer from 2 to 267386884"),
+            ("limits.max_packet_size", "-1", "-1", "0, or an integer from 2 to 267386884"),
+            ("limits.max_packet_size", "many", '"many"', "0, or an integer from 2 to 267386884"),
+            ("limits.max_packet_size", "1.5", "1.5", "0, or an integer from 2 to 267386884"),
             ("limits.max_connections", "-1", "-1", "an integer from 0 to 2000000000"),
-            ("limits.connect_timeout", "0", "0", "a number above 0 to 86400.0"),
+            ("limits.max_connections_per_address", "-1", "-1", "an integer from 0 to 2000000000"),
+            ("limits.max_connect_rate", "-0.5", "-0.5", "a number from 0 to 2000000000"),
+            ("limits.max_publish_rate", "inf", "inf", "a number from 0 to 2000000000"),
+            ("limits.max_publish_bytes", "0.5", "0.5", "an integer from 0 to 1099511627776"),
+            ("limits.publish_patience", "-1", "-1", "a number from 0 to 86400.0"),
+            ("limits.max_loop_lag", "nan", "nan", "a number from 0 to 86400.0"),
+            ("limits.connect_timeout", "-1", "-1", "a number from 0 to 86400.0"),
             ("limits.max_client_id_length", "7", "7", "0, or an integer from 23 to 65535"),
             ("mqtt.max_qos", "3", "3", "0 or 1 or 2"),
+            ("mqtt.receive_maximum", "65536", "65536", "an integer from 0 to 65535"),
+            ("mqtt.max_inflight", "-1", "-1", "an integer from 0 to 65535"),
             ("mqtt.retain_available", "1", "1", "true or false"),
             ("mqtt.retain_available", "yes", '"yes"', "true or false"),
             ("routing.trie", "fast", '"fast"', '"nodes" or "compact"'),
             ("session.max_expiry", "4294967296", "4294967296", "an integer from 0 to 4294967295"),
+            ("session.persistent", "0", "0", "true or false"),
+            ("queue.policy", "newest", '"newest"', '"drop-newest" or "drop-oldest" or "disconnect" or "latest"'),
+            ("queue.max_age", "-1", "-1", "a number from 0 to 86400.0"),
+            ("queue.live_messages", "-1", "-1", "an integer from 0 to 2000000000"),
+            ("queue.total_messages", "-1", "-1", "an integer from 0 to 2000000000"),
+            ("queue.total_bytes", '"1 GB"', '"1 GB"', "an integer from 0 to 1099511627776"),
+            ("queue.on_full", "drop", '"drop"', '"acknowledge" or "tell-publisher"'),
+            ("queue.tell_loss", "1", "1", "true or false"),
+            (
+                "queue.subscriber_policies",
+                "latest",
+                '"latest"',
+                'a list of "drop-newest" or "drop-oldest" or "disconnect" or "latest"',
+            ),
+            ("queue.slow_after", "-1", "-1", "a number from 0 to 86400.0"),
+            ("queue.report_interval", "often", '"often"', "a number from 0 to 86400.0"),
+            ("queue.write_batch_bytes", "0", "0", "an integer from 1 to 1099511627776"),
+            ("queue.stall_timeout", "-0.1", "-0.1", "a number from 0 to 86400.0"),
+            (
+                "queue.rules",
+                "latest",
+                '"latest"',
+                '[[queue.rules]] tables, or a list of them, like [{client_id = "display-*", policy = "latest"}]',
+            ),
+            ("sys.slow_clients", "1001", "1001", "an integer from 0 to 1000"),
             ("listen", "7", "7", 'a list of URLs, like ["mqtt://127.0.0.1:1883"]'),
             ("listen", "[1]", "[1]", 'a list of URLs, like ["mqtt://127.0.0.1:1883"]'),
         ],
@@ -273,7 +324,7 @@ class TestMessages:
             assert len(allowed(name).split()) >= 3, name
 
     def test_all_faults_are_told_at_once(self, toml: Path) -> None:
-        toml.write_text("[mqtt]\nmax_qos = 9\nnonsense = 1\n[queue]\nlive_bytes = 0\n")
+        toml.write_text("[mqtt]\nmax_qos = 9\nnonsense = 1\n[queue]\nlive_bytes = -1\n")
         told = problems(toml, ("a.b=1", "no equals sign"), environ={"CANOPY_SYS__INTERVAL": "often"})
         assert len(told) == 6
         assert all("\n" not in line for line in told)
@@ -310,6 +361,352 @@ class TestMessages:
         assert problem.startswith(f"{toml}: limts: no such setting")
 
 
+class TestQueueRules:
+    """`[[queue.rules]]`: what a rule has to say, where it is found, and what is said about a wrong one."""
+
+    @pytest.mark.parametrize(
+        "rule",
+        [
+            {"client_id": "a*", "policy": "latest"},
+            {"user": "kiosk*", "max_age": 5},
+            {"client_id": "a*", "live_messages": 0, "live_bytes": 1, "session_messages": 2, "session_bytes": 0},
+            {"topic_filter": "#", "depth": 0},
+            {"client_id": "a", "user": "b", "topic_filter": "sensors/+/x", "policy": "disconnect", "max_age": 0.5},
+        ],
+    )
+    def test_understood(self, rule: dict[str, Any]) -> None:
+        made = Settings.model_validate({"queue": {"rules": [rule]}}).queue.rules
+        assert made == (QueueRuleSettings(**rule),)
+        assert made[0].model_dump(exclude_unset=True) == rule
+        # What it does not name it leaves alone.
+        assert made[0].model_dump(exclude_none=True) == rule
+
+    @pytest.mark.parametrize(
+        ("rule", "about", "found", "expected"),
+        [
+            ("{}", "", "{}", f"a rule with client_id, user or topic_filter and with something to set ({SET})"),
+            ('{policy = "latest"}', "", '{policy = "latest"}', "a rule with client_id, user or topic_filter"),
+            ('{user = "a"}', "", '{user = "a"}', f"a rule with something to set ({SET})"),
+            ('"latest"', "", '"latest"', 'a table, like {client_id = "display-*", policy = "latest"}'),
+            ('{user = "a", policy = "new"}', ".policy", '"new"', POLICY_WORDS),
+            ('{user = "a", policy = {}}', ".policy", "a table", POLICY_WORDS),
+            ('{user = "a", max_age = -1}', ".max_age", "-1", "a number from 0 to 86400.0"),
+            ('{user = "a", max_age = nan}', ".max_age", "nan", "a number from 0 to 86400.0"),
+            ('{user = "a", live_bytes = 1.5}', ".live_bytes", "1.5", "an integer from 0 to 1099511627776"),
+            ('{user = "a", live_messages = -1}', ".live_messages", "-1", "an integer from 0 to 2000000000"),
+            ('{topic_filter = "t", depth = "9"}', ".depth", '"9"', "an integer from 0 to 2000000000"),
+            ('{client_id = "", max_age = 1}', ".client_id", '""', 'a shell pattern, like "display-*"'),
+            ("{user = 7, max_age = 1}", ".user", "7", 'a shell pattern, like "kiosk*"'),
+            ("{topic_filter = 7, depth = 1}", ".topic_filter", "7", 'a topic filter, like "sensors/#"'),
+            ('{topic_filter = "", depth = 1}', ".topic_filter", '""', "a topic filter of 1 to 65535 bytes"),
+            (
+                '{topic_filter = "a/#/b", depth = 1}',
+                ".topic_filter",
+                '"a/#/b"',
+                "a topic filter in which # is only the last level",
+            ),
+            (
+                '{topic_filter = "a+/b", depth = 1}',
+                ".topic_filter",
+                '"a+/b"',
+                "a topic filter in which + has its level to itself",
+            ),
+            (
+                r'{topic_filter = "a\u0000", depth = 1}',
+                ".topic_filter",
+                r'"a\u0000"',
+                "a topic filter without U+0000",
+            ),
+            (
+                '{topic_filter = "$share/g/t", depth = 1}',
+                ".topic_filter",
+                '"$share/g/t"',
+                "a topic filter without $share/name/ before it; the rule holds for shared subscriptions too",
+            ),
+            ('{user = "a", depth = 5}', ".depth", "5", "only beside topic_filter"),
+            *(
+                (
+                    f'{{topic_filter = "t", {key} = 5}}',
+                    f".{key}",
+                    "5",
+                    "only without topic_filter; depth bounds a subscription",
+                )
+                for key in ("live_messages", "live_bytes", "session_messages", "session_bytes")
+            ),
+        ],
+    )
+    def test_a_bad_rule(self, toml: Path, rule: str, about: str, found: str, expected: str) -> None:
+        """The same, wherever it stands, with the place and the key."""
+        good = '{user = "good", policy = "latest"}'
+        text = f"[{good}, {rule}]"
+        fault = f"queue.rules[1]{about}: found {found}; allowed: {expected}"
+        toml.write_text(f"[queue]\nrules = {text}\n")
+        assert problems(toml) == [f"{toml}: {fault}"]
+        assert problems(environ={"CANOPY_QUEUE__RULES": text}) == [f"environment variable CANOPY_QUEUE__RULES: {fault}"]
+        assert problems(sets=(f"queue.rules={text}",)) == [f"--set queue.rules={text}: {fault}"]
+        with pytest.raises(ValidationError):
+            Settings.model_validate({"queue": tomllib.loads(f"rules = {text}")})
+
+    @pytest.mark.parametrize(
+        ("key", "advice"),
+        [
+            ("polcy", "the nearest is policy"),
+            ("clientid", "the nearest is client_id"),
+            ("username", "the nearest is user"),
+            ("zzz", f"known are client_id, user, topic_filter, {SET}"),
+        ],
+    )
+    def test_a_misspelt_key(self, key: str, advice: str) -> None:
+        text = f'[{{client_id = "a", policy = "latest", {key} = 1}}]'
+        expected = f"environment variable CANOPY_QUEUE__RULES: queue.rules[0].{key}: no such setting; {advice}"
+        assert problems(environ={"CANOPY_QUEUE__RULES": text}) == [expected]
+
+    def test_a_misspelt_pattern_is_one_fault(self) -> None:
+        """That the rule then lacks a pattern is a consequence."""
+        (problem,) = problems(sets=('queue.rules=[{clientid = "a", policy = "latest"}]',))
+        assert problem.endswith("the nearest is client_id")
+
+    def test_every_fault_of_every_rule_is_told(self) -> None:
+        rules = '[{user = "", policy = "x"}, {topic_filter = "+a", depth = -1, live_bytes = 1}, {}]'
+        keys = [problem.split(": ")[1] for problem in problems(environ={"CANOPY_QUEUE__RULES": rules})]
+        # Whether the filter is there at all decides what may stand beside it, and a wrong one is neither.
+        assert keys == [
+            "queue.rules[0].user",
+            "queue.rules[0].policy",
+            "queue.rules[1].topic_filter",
+            "queue.rules[1].depth",
+            "queue.rules[2]",
+        ]
+
+    def test_a_hostile_key_stays_on_one_line(self) -> None:
+        (problem,) = problems(sets=('queue.rules=[{user = "a", policy = "latest", "x\\ny" = {"p q" = 1}}]',))
+        assert r"queue.rules[0].x\ny: no such setting" in problem
+
+    def test_a_key_that_needs_quotes_is_shown_with_them(self) -> None:
+        (problem,) = problems(sets=('queue.rules=[[{"p q" = 1, r-s = [true]}]]',))
+        assert ': queue.rules[0]: found [{"p q" = 1, r-s = [true]}]; allowed: a table' in problem
+
+    def test_a_long_rule_is_cut(self) -> None:
+        (problem,) = problems(environ={"CANOPY_QUEUE__RULES": f'[{{client_id = "{"x" * 10_000}"}}]'})
+        assert len(problem) < 400
+
+    @pytest.mark.parametrize("text", ['[queue.rules]\nclient_id = "a"\n', '[queue]\nrules = "latest"\n'])
+    def test_no_list(self, toml: Path, text: str) -> None:
+        toml.write_text(text)
+        (problem,) = problems(toml)
+        assert problem.startswith(f"{toml}: queue.rules: found ")
+        assert problem.endswith(f"; allowed: {allowed('queue.rules')}")
+
+    def test_a_forgotten_section(self, toml: Path) -> None:
+        toml.write_text('[[rules]]\nclient_id = "a"\n')
+        assert problems(toml) == [f"{toml}: rules: no such setting; the nearest is queue.rules"]
+
+    def test_the_last_source_wins_whole(self, toml: Path) -> None:
+        """Lists are not joined: who writes rules writes all of them."""
+        toml.write_text(
+            '[[queue.rules]]\nclient_id = "file"\npolicy = "latest"\n[[queue.rules]]\nuser = "x"\ndepth = 1\n'
+        )
+        environ = {"CANOPY_QUEUE__RULES": '[{client_id="a*", policy="latest"}]'}
+        assert load(toml, environ=environ).queue.rules == (QueueRuleSettings(client_id="a*", policy="latest"),)
+        sets = ('queue.rules=[{user="u", max_age=1}]',)
+        assert load(toml, sets, environ=environ).queue.rules == (QueueRuleSettings(user="u", max_age=1),)
+        assert load(toml, ("queue.rules=[]",)).queue.rules == ()
+
+    def test_tables_keep_their_order(self, toml: Path) -> None:
+        toml.write_text(
+            '[queue]\nmax_age = 9\n[[queue.rules]]\nclient_id = "b"\nmax_age = 1\n'
+            '[[queue.rules]]\nclient_id = "a"\nmax_age = 2\n[sys]\ninterval = 1\n'
+        )
+        settings = load(toml)
+        assert [rule.client_id for rule in settings.queue.rules] == ["b", "a"]
+        assert (settings.queue.max_age, settings.sys.interval) == (9.0, 1.0)
+
+    def test_changed_and_show_write_them_as_one_would(self) -> None:
+        rules = (QueueRuleSettings(client_id="a*", policy="latest"), QueueRuleSettings(topic_filter="#", depth=0))
+        value, default = changed(Settings(queue=Queue(rules=rules)))["queue.rules"]
+        assert show(value) == '[{client_id = "a*", policy = "latest"}, {topic_filter = "#", depth = 0}]'
+        assert show(default) == "[]"
+        assert load(sets=(f"queue.rules={show(value)}",)).queue.rules == rules
+
+    def test_they_cannot_be_changed_afterwards(self) -> None:
+        rule = QueueRuleSettings(client_id="a", policy="latest")
+        with pytest.raises(ValidationError):
+            rule.policy = "drop-oldest"
+        assert isinstance(Queue(rules=[rule]).rules, tuple)
+        assert hash(Settings(queue=Queue(rules=[rule])))
+
+    def test_rules_behind_an_empty_list_are_told_what_to_do(self, toml: Path) -> None:
+        toml.write_text('[queue]\nrules = []\n[[queue.rules]]\nclient_id = "a"\npolicy = "latest"\n')
+        (problem,) = problems(toml)
+        assert problem.startswith(f"{toml}: not valid TOML: ")
+        assert problem.endswith("; where [[queue.rules]] tables stand, the line rules = [] has to go")
+
+    @pytest.mark.parametrize(
+        "text", ["#/#", "a/#/#", "##", "a#", "#a", "+a", "a+", "++", "+/+", "/", "//#", "$share", "a/+/#"]
+    )
+    def test_filters_at_the_edge_of_the_grammar(self, text: str) -> None:
+        _judge_as_the_core(text)
+
+    @given(st.text("ab/+#$\0sharegé", max_size=12))
+    def test_filters_are_judged_as_the_core_does(self, topic_filter: str) -> None:
+        _judge_as_the_core(topic_filter)
+
+    @pytest.mark.parametrize("length", [65_535, 65_536])
+    def test_long_filters_too(self, length: int) -> None:
+        _judge_as_the_core("x" * length)
+        _judge_as_the_core("é" * (length // 2) + "x" * (length % 2))
+
+
+def _judge_as_the_core(topic_filter: str) -> None:
+    try:
+        validate_filter(topic_filter)
+        good = not topic_filter.startswith("$share/")
+    except Refused:
+        good = False
+    try:
+        QueueRuleSettings(topic_filter=topic_filter, depth=1)
+    except ValidationError:
+        assert not good
+    else:
+        assert good
+
+
+class TestSubscriberPolicies:
+    @pytest.mark.parametrize("given", [[], ["latest"], ["latest", "latest"], ("disconnect", "drop-newest")])
+    def test_any_of_them_in_any_order(self, given: Any) -> None:
+        assert Queue(subscriber_policies=given).subscriber_policies == tuple(given)
+
+    def test_a_wrong_one_is_named(self) -> None:
+        (problem,) = problems(sets=('queue.subscriber_policies=["latest", "newest"]',))
+        assert problem.endswith(f': queue.subscriber_policies[1]: found "newest"; allowed: {POLICY_WORDS}')
+
+    def test_the_names_are_those_of_the_core(self) -> None:
+        assert get_args(Policy) == POLICIES
+
+
+class TestWhatTheCoreGets:
+    """`limits()`: the settings as plain numbers."""
+
+    def test_the_defaults_bound_everything_that_a_default_can(self) -> None:
+        made = limits(Settings())
+        assert (made.queue_policy, made.queue_max_age, made.subscriber_policies) == (0, 0.0, (0, 1, 2, 3))
+        assert (made.total_messages, made.total_bytes) == (0, 1_073_741_824)
+        assert (made.tell_publisher, made.tell_loss, made.persistent, made.rules) == (False, True, True, ())
+        assert (made.max_publish_rate, made.max_publish_bytes, made.publish_patience, made.max_loop_lag) == (
+            0,
+            0,
+            60,
+            5,
+        )
+
+    def test_every_setting_arrives(self) -> None:
+        made = limits(
+            Settings(
+                limits=Limits(max_publish_rate=1.5, max_publish_bytes=2, publish_patience=3.5, max_loop_lag=4.5),
+                session=Session(persistent=False, max_expiry=5),
+                queue=Queue(
+                    policy="latest",
+                    max_age=6.5,
+                    live_messages=7,
+                    live_bytes=8,
+                    session_messages=9,
+                    session_bytes=10,
+                    total_messages=11,
+                    total_bytes=12,
+                    on_full="tell-publisher",
+                    tell_loss=False,
+                    subscriber_policies=["latest", "drop-oldest"],
+                ),
+            )
+        )
+        assert (made.max_publish_rate, made.max_publish_bytes) == (1.5, 2)
+        assert (made.publish_patience, made.max_loop_lag) == (3.5, 4.5)
+        assert (made.persistent, made.max_session_expiry) == (False, 5)
+        assert (made.queue_policy, made.queue_max_age) == (POLICIES.index("latest"), 6.5)
+        assert (made.live_messages, made.live_bytes, made.session_messages, made.session_bytes) == (7, 8, 9, 10)
+        assert (made.total_messages, made.total_bytes) == (11, 12)
+        assert (made.tell_publisher, made.tell_loss) == (True, False)
+        assert made.subscriber_policies == (POLICIES.index("latest"), POLICIES.index("drop-oldest"))
+
+    def test_a_limit_of_0_is_unlimited(self) -> None:
+        """What has a largest value in the protocol gets that; the rest is 0 in the core too."""
+        made = limits(
+            Settings(
+                limits=Limits(max_packet_size=0, connect_timeout=0, max_topic_levels=0, max_client_id_length=0),
+                mqtt=Mqtt(receive_maximum=0, max_inflight=0),
+                session=Session(max_expiry=0),
+                queue=Queue(
+                    live_messages=0,
+                    live_bytes=0,
+                    session_messages=0,
+                    session_bytes=0,
+                    total_messages=0,
+                    total_bytes=0,
+                    stall_timeout=0,
+                ),
+            )
+        )
+        assert (made.max_packet_size, made.receive_maximum, made.max_inflight) == (LARGEST_PACKET, 65_535, 65_535)
+        assert (made.max_session_expiry, made.persistent) == (NEVER, True)
+        assert (made.live_messages, made.live_bytes, made.session_messages, made.session_bytes) == (0, 0, 0, 0)
+        assert (made.total_messages, made.total_bytes) == (0, 0)
+
+    def test_the_sums_over_all_queues_are_bounded_too(self) -> None:
+        load = Server(Settings(queue=Queue(total_messages=5, total_bytes=6))).router.counters.load
+        assert (load.max_messages, load.max_bytes) == (5, 6)
+        load = Server(Settings(queue=Queue(total_messages=0, total_bytes=0))).router.counters.load
+        assert (load.max_messages, load.max_bytes) == (UNLIMITED, UNLIMITED)
+
+    def test_a_rule_says_what_it_says_and_nothing_else(self) -> None:
+        (bare,) = limits(Settings(queue=Queue(rules=[QueueRuleSettings(user="u", policy="drop-newest")]))).rules
+        assert (bare.policy, bare.topic_filter, bare.max_age) == (0, "", -1.0)
+        assert bare.depth == bare.live_messages == bare.live_bytes == UNSET
+        assert bare.session_messages == bare.session_bytes == UNSET
+        (full,) = limits(
+            Settings(
+                queue=Queue(
+                    rules=[
+                        QueueRuleSettings(
+                            client_id="c*",
+                            max_age=0,
+                            live_messages=0,
+                            live_bytes=1,
+                            session_messages=2,
+                            session_bytes=3,
+                        )
+                    ]
+                )
+            )
+        ).rules
+        assert (full.policy, full.max_age, full.live_messages, full.live_bytes) == (UNSET, 0.0, 0, 1)
+        assert (full.session_messages, full.session_bytes, full.depth) == (2, 3, UNSET)
+
+    def test_rules_apply_in_their_order(self) -> None:
+        made = limits(
+            Settings(
+                queue=Queue(
+                    policy="drop-oldest",
+                    max_age=9,
+                    rules=[
+                        QueueRuleSettings(client_id="display-*", policy="latest", live_messages=5),
+                        QueueRuleSettings(user="kiosk*", max_age=2, live_messages=0),
+                        QueueRuleSettings(topic_filter="sensors/#", depth=3),
+                    ],
+                )
+            )
+        )
+        terms = queue_terms(made, "display-1", "kiosk")
+        assert (terms.policy, terms.max_age, terms.live_messages) == (POLICIES.index("latest"), 2.0, 0)
+        # Patterns are over the whole text, case counts, and who has no name has none that matches.
+        for client_id in ("my-display-1", "Display-1"):
+            terms = queue_terms(made, client_id, None)
+            assert (terms.policy, terms.max_age, terms.live_messages) == (POLICIES.index("drop-oldest"), 9.0, 10_000)
+        lane = lane_terms(made, "c", None, "sensors/+/temperature", terms)
+        assert lane is not None
+        assert (lane.policy, lane.max_age, lane.depth) == (POLICIES.index("drop-oldest"), 9.0, 3)
+        assert lane_terms(made, "c", None, "#", terms) is None
+
+
 class TestFiles:
     def test_broken_toml_names_the_line(self, toml: Path) -> None:
         toml.write_text("[limits]\nmax_packet_size = \n")
@@ -340,9 +737,9 @@ class TestFiles:
         written: dict[str, Any] = {}
         for name, value in tomllib.loads((CONFIG / "default.toml").read_text(encoding="utf-8")).items():
             if isinstance(value, dict):
-                written.update({f"{name}.{key}": item for key, item in value.items()})
+                written.update({f"{name}.{key}": _as_kept(item) for key, item in value.items()})
             else:
-                written[name] = tuple(value)
+                written[name] = _as_kept(value)
         assert list(written.items()) == list(defaults().items())
         # 10 and 10.0 are equal, and read differently by the person who copies the file.
         assert [type(value) for value in written.values()] == [type(value) for value in defaults().values()]
@@ -353,6 +750,41 @@ class TestFiles:
             if "=" in line and not line.startswith("#"):
                 assert before.startswith("# "), line
 
+    def test_the_example_rules_of_default_toml_are_good(self, toml: Path) -> None:
+        """As the file says: the line `rules = []` replaced by the tables."""
+        text = (CONFIG / "default.toml").read_text(encoding="utf-8")
+        head, line, tail = text.partition("rules = []\n")
+        example = [line.removeprefix("#     ") for line in head.splitlines() if line.startswith("#     ")]
+        rules = "\n".join(example[next(i for i, line in enumerate(example) if line == "[[queue.rules]]") :])
+        toml.write_text(head + rules + "\n" + tail)
+        assert line
+        assert load(toml) == Settings(
+            queue=Queue(
+                rules=[
+                    QueueRuleSettings(client_id="display-*", policy="latest"),
+                    QueueRuleSettings(user="kiosk*", topic_filter="sensors/#", max_age=5.0, depth=100),
+                ]
+            )
+        )
+
+    @pytest.mark.parametrize(
+        "path", [p for p in CONFIG.glob("*.toml") if p.name != "default.toml"], ids=lambda p: p.name
+    )
+    def test_a_file_for_one_use_says_only_what_differs(self, path: Path) -> None:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        written = [line for line in lines if "=" in line and not line.startswith("#")]
+        assert len(changed(load(path))) == len(written)
+
+    def test_overload_toml_sets_every_limit_that_is_open_by_default(self) -> None:
+        """And tells of each why, unless it is the second half of a pair."""
+        path = CONFIG / "overload.toml"
+        settings = load(path)
+        still_open = {name for name, value in flatten(settings).items() if type(value) is not bool and value == 0}
+        assert still_open == {"mqtt.topic_alias_outbound", "mqtt.max_keep_alive"}
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if "=" in line and not line.startswith("#") and not line.split()[0].endswith("_bytes"):
+                assert "#" in line or line.startswith(("listen", "max_connections ")), line
+
     def test_changed_tells_what_differs(self) -> None:
         assert changed(Settings()) == {}
         assert changed(Settings(limits=Limits(max_packet_size=9))) == {"limits.max_packet_size": (9, 1_048_576)}
@@ -362,3 +794,8 @@ class TestFiles:
         plain = [name for name in Settings.model_fields if name not in section_models()]
         assert len(flatten(Settings())) == fields + len(plain)
         assert all(issubclass(model, Section) for model in section_models().values())
+
+
+def _as_kept(value: Any) -> Any:
+    """A value of a file as settings keep it."""
+    return tuple(value) if isinstance(value, list) else value

@@ -552,7 +552,7 @@ class Channel(Inbound):
             if expiry > 0 and self._requested_expiry == 0:
                 # [MQTT-3.14.2-2] and section 3.14.2.2.2: it cannot be raised from zero.
                 raise ProtocolViolation("Session Expiry Interval raised from 0 in DISCONNECT")
-            session.expiry_interval = min(expiry, self.router.limits.max_session_expiry)
+            session.expiry_interval = handshake.granted_expiry(expiry, self.router.limits)
         if packet.reason_code == reasons.SUCCESS:
             self._end(CLIENT_DISCONNECT, "")
         else:

@@ -28,6 +28,7 @@ from broker.core.properties import (
     Properties,
 )
 from broker.core.router import Router
+from broker.core.session import NEVER
 from broker.core.topics import is_system, validate_topic
 
 
@@ -46,8 +47,8 @@ class Terms:
         if v5:
             self.requested_expiry = integers.get(SESSION_EXPIRY_INTERVAL, 0)
         else:
-            self.requested_expiry = 0 if connect.clean_start else limits.max_session_expiry
-        self.expiry = min(self.requested_expiry, limits.max_session_expiry)
+            self.requested_expiry = 0 if connect.clean_start else NEVER
+        self.expiry = granted_expiry(self.requested_expiry, limits)
         # Keep alive: the client's own [MQTT-3.2.2-22], unless the server sets one, as it may in 5.0.
         self.keep_alive = connect.keep_alive
         self.server_keep_alive = False
@@ -55,6 +56,14 @@ class Terms:
         if v5 and limit > 0 and (connect.keep_alive == 0 or connect.keep_alive > limit):
             self.keep_alive = limit
             self.server_keep_alive = True
+
+
+def granted_expiry(requested: int, limits: Limits) -> int:
+    """How long a session outlives its connection, in seconds, when a client asks for `requested` (3.2.2.3.2)."""
+    if not limits.persistent:
+        return 0
+    longest = limits.max_session_expiry
+    return requested if longest == 0 else min(requested, longest)
 
 
 def check(connect: Connect, router: Router) -> None:

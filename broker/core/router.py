@@ -337,6 +337,7 @@ class Router(Forwarder):
 
     def sweep(self, now: float) -> None:
         """Drop what has grown too old in queues where nothing comes or goes: to be called every second or so."""
+        self.fanout.drain(self, now)
         aging = self.counters.load.aging
         for lane in list(aging):
             session = cast(Session, lane.session)

@@ -23,13 +23,19 @@ from broker.core import reasons
 from broker.core.causes import CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, PROTOCOL_ERROR, REFUSED, SHUTDOWN
 from broker.core.hooks import AuthMethod, Gate, Watcher
 from broker.core.limits import Limits
+from broker.core.policy import POLICIES, UNSET
 from broker.core.restore import restore
 from broker.core.router import Router
+from broker.core.rules import QueueRule
+from broker.core.session import NEVER
 from broker.net import sockets
 from broker.net.connection import LINGER, Connection
 from broker.net.hub import Hub
-from broker.settings import Address, Settings
+from broker.settings import LARGEST_PACKET, Address, QueueRuleSettings, Settings
 from broker.store.base import Store, StoreError
+
+LARGEST_WINDOW: Final = 65_535
+"""Unacknowledged publishes that the protocol allows in one direction (MQTT 5.0, section 3.1.2.11.3)."""
 
 HALF_OPEN_ROOM: Final = 128
 """Connections beyond `max_connections` that may wait for their CONNECT; above that they are closed at once."""
@@ -299,22 +305,54 @@ class Server:
 
 
 def limits(settings: Settings) -> Limits:
-    """The settings as the core knows them."""
+    """The settings as the core knows them. A 0 that the core has no word for becomes the most that is possible."""
     made = Limits()
     for section in (settings.limits, settings.mqtt):
         for name, value in section:
             if hasattr(made, name):
                 setattr(made, name, value)
-    made.max_session_expiry = settings.session.max_expiry
+    made.max_packet_size = settings.limits.max_packet_size or LARGEST_PACKET
+    made.receive_maximum = settings.mqtt.receive_maximum or LARGEST_WINDOW
+    made.max_inflight = settings.mqtt.max_inflight or LARGEST_WINDOW
+    made.max_session_expiry = settings.session.max_expiry or NEVER
+    made.persistent = settings.session.persistent
     made.queue_qos0 = settings.session.queue_qos0
     made.max_sessions = settings.session.max_sessions
-    made.live_messages = settings.queue.live_messages
-    made.live_bytes = settings.queue.live_bytes
-    made.session_messages = settings.queue.session_messages
-    made.session_bytes = settings.queue.session_bytes
+    queue = settings.queue
+    made.queue_policy = POLICIES.index(queue.policy)
+    made.queue_max_age = queue.max_age
+    made.live_messages = queue.live_messages
+    made.live_bytes = queue.live_bytes
+    made.session_messages = queue.session_messages
+    made.session_bytes = queue.session_bytes
+    made.total_messages = queue.total_messages
+    made.total_bytes = queue.total_bytes
+    made.tell_publisher = queue.on_full == "tell-publisher"
+    made.tell_loss = queue.tell_loss
+    made.subscriber_policies = tuple(POLICIES.index(policy) for policy in queue.subscriber_policies)
+    made.rules = tuple(_rule(rule) for rule in queue.rules)
     made.max_retained_messages = settings.retained.max_messages
     made.max_retained_bytes = settings.retained.max_bytes
     return made
+
+
+def _rule(rule: QueueRuleSettings) -> QueueRule:
+    return QueueRule(
+        client_id=rule.client_id or "",
+        user=rule.user or "",
+        topic_filter=rule.topic_filter or "",
+        policy=UNSET if rule.policy is None else POLICIES.index(rule.policy),
+        max_age=float(UNSET) if rule.max_age is None else rule.max_age,
+        depth=_or_unset(rule.depth),
+        live_messages=_or_unset(rule.live_messages),
+        live_bytes=_or_unset(rule.live_bytes),
+        session_messages=_or_unset(rule.session_messages),
+        session_bytes=_or_unset(rule.session_bytes),
+    )
+
+
+def _or_unset(value: int | None) -> int:
+    return UNSET if value is None else value
 
 
 def _why(address: Address, error: OSError) -> str:

@@ -38,13 +38,12 @@ def tune(sock: Any, settings: Settings) -> None:
     if settings.runtime.tcp_nodelay:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    patience = int(settings.queue.stall_timeout * 1000)
-    for name, value in (
-        ("TCP_KEEPIDLE", PROBE_AFTER),
-        ("TCP_KEEPINTVL", PROBE_EVERY),
-        ("TCP_KEEPCNT", PROBES),
-        ("TCP_USER_TIMEOUT", max(1, min(patience, LONGEST_USER_TIMEOUT))),
-    ):
+    options = [("TCP_KEEPIDLE", PROBE_AFTER), ("TCP_KEEPINTVL", PROBE_EVERY), ("TCP_KEEPCNT", PROBES)]
+    stall_timeout = settings.queue.stall_timeout
+    if stall_timeout > 0:
+        # Without one the system's own patience holds, about a quarter of an hour.
+        options.append(("TCP_USER_TIMEOUT", max(1, min(int(stall_timeout * 1000), LONGEST_USER_TIMEOUT))))
+    for name, value in options:
         option = getattr(socket, name, None)
         if option is not None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)

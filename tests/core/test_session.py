@@ -121,6 +121,43 @@ class TestKeeping:
         network.advance(61)
         assert network.router.sessions == {}
 
+    def test_a_limit_of_0_is_none(self) -> None:
+        """Then it is what the client asks for, and for ever where 3.1.1 asks for a session that stays."""
+        network = Network(limits(max_session_expiry=0))
+        client = network.client("c", expiry=1000)
+        assert 0x11 not in client.connack.properties.integers
+        old = network.client("o", V311, clean=False)
+        endless = network.client("e", expiry=FOREVER)
+        for peer in (client, old, endless):
+            peer.cut()
+        network.advance(999)
+        assert set(network.router.sessions) == {"c", "o", "e"}
+        network.advance(2)
+        assert set(network.router.sessions) == {"o", "e"}
+
+    def test_none_outlives_its_connection_where_none_may(self) -> None:
+        """Whatever is asked for, in CONNECT or in DISCONNECT, and whatever the limit; 5.0 is told, 3.2.2.3.2."""
+        for longest in (0, 60):
+            network = Network(limits(persistent=False, max_session_expiry=longest))
+            client = network.client("c", expiry=50)
+            assert client.connack.properties.integers[0x11] == 0
+            assert 0x11 not in network.client("n", expiry=0).connack.properties.integers
+            old = network.client("o", V311, clean=False)
+            assert set(network.router.sessions) == {"c", "n", "o"}
+            client.disconnect(properties=_expiry(50))
+            old.cut()
+            assert set(network.router.sessions) == {"n"}
+
+    def test_disconnect_is_held_to_the_limit_too(self) -> None:
+        """What it asks for is cut as the CONNECT's is, section 3.14.2.2.2."""
+        for longest, left in ((60, 61), (0, 101)):
+            network = Network(limits(max_session_expiry=longest))
+            network.client("c", expiry=10).disconnect(properties=_expiry(100))
+            network.advance(left - 2)
+            assert "c" in network.router.sessions
+            network.advance(2)
+            assert "c" not in network.router.sessions
+
     def test_retained_messages_are_no_part_of_it(self) -> None:
         """They stay when the session that published them ends [MQTT3-3.1.2-7]."""
         network = Network()
