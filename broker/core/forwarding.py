@@ -127,6 +127,8 @@ class Forwarder(PeerListener):
             entry = entries[0]
             count: i64 = 0
             sharable = message.sharable()
+            # Somebody will want to know how the queues answered.
+            asked = message.qos > 0
             for subscription in entry.subscriptions:
                 session = cast(Session, subscription.session)
                 if subscription.no_local and session is origin:
@@ -146,7 +148,9 @@ class Forwarder(PeerListener):
                     # The common case, spelled out: the same frame for everybody, straight to the outbox.
                     session.offered += 1
                     frame = message.frame_v5 if session.v5 else message.frame_v3
-                    self._answered(outbox.offer(frame if frame is not None else message.qos0_frame(session.v5)))
+                    answer = outbox.offer(frame if frame is not None else message.qos0_frame(session.v5))
+                    if asked:
+                        self._answered(answer)
                     continue
                 self._answered(
                     session.deliver(

@@ -103,12 +103,22 @@ class Outbox(Backlog):
         """Offer a QoS 0 frame: ACCEPTED, or the cause of its drop."""
         self.offered += 1
         size: i64 = len(frame)
-        if not self._fits(1, size, size):
+        load = self._load
+        # `_fits`, spelled out: this is asked for every message and receiver.
+        if (
+            self.messages >= self.max_messages
+            or self.bytes + size > self.max_bytes
+            or size > self.max_packet
+            or self.closed
+            or load.messages >= load.max_messages
+            or load.bytes + size > load.max_bytes
+        ):
             cause = self._make_room(1, size, size)
             if cause != ACCEPTED:
                 return self._drop(cause)
         self._put(frame, 1, size)
-        self.nudge()
+        if not self._listed:
+            self.nudge()
         return ACCEPTED
 
     def offer_run(self, frames: bytes, count: int, largest: int) -> bool:
@@ -213,13 +223,16 @@ class Outbox(Backlog):
             self.offered += 1
         size: i64 = delivery.message.size()
         self._late += 1
+        self._put(delivery, 1, size)
         if delivery.qos > 0:
             self.quality += 1
             self.quality_bytes += size
-            self._stand(delivery, 1, size)
+            # The broker's sum has had it since it came to the session, until it is acknowledged.
+            load = self._load
+            load.messages -= 1
+            load.bytes -= size
         else:
             delivery.live = True
-            self._put(delivery, 1, size)
         self.nudge()
 
     def renewed(self, grown: i64) -> None:

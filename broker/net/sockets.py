@@ -24,6 +24,9 @@ PROBES: Final = 3
 LONGEST_USER_TIMEOUT: Final = 2_000_000_000
 """Milliseconds that fit the option."""
 
+FRESH_BYTES: Final = 16_384
+"""Bytes that the system is asked to hold unsent for a peer whose messages lose their worth while they wait."""
+
 INHERITED: Final = sys.platform.startswith("linux")
 """Whether an accepted socket has the options of the one that listens."""
 
@@ -47,3 +50,14 @@ def tune(sock: Any, settings: Settings) -> None:
         option = getattr(socket, name, None)
         if option is not None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def keep_fresh(sock: Any) -> None:
+    """Have the system take no more from us than it can soon send: what it holds, nobody can replace or shed.
+
+    Linux alone can (`TCP_NOTSENT_LOWAT`); it otherwise takes megabytes for a peer that reads slowly, which at 10 kB/s
+    are minutes.
+    """
+    option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+    if sock is not None and option is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+        sock.setsockopt(socket.IPPROTO_TCP, option, FRESH_BYTES)
