@@ -35,7 +35,7 @@ from broker.core.counters import (
 from broker.core.frames import frame_count
 from broker.core.load import UNLIMITED
 from broker.core.lossnote import tell
-from broker.core.message import DROPPED, NEAR_LONGEST, SENT, Delivery
+from broker.core.message import DROPPED, NEAR_LONGEST, SENT, Delivery, Message
 from broker.core.policy import DISCONNECT, DROP_OLDEST
 
 if TYPE_CHECKING:
@@ -206,14 +206,14 @@ class Outbox(Backlog):
 
     def too_large(self, delivery: Delivery) -> bool:
         """True when the peer's Maximum Packet Size, or the protocol's, forbids this message [MQTT-3.1.2-24]."""
-        message = delivery.message
+        return self.too_long(delivery.message, delivery.qos, delivery.identifiers)
+
+    def too_long(self, message: Message, qos: int, identifiers: tuple[int, ...]) -> bool:
+        """The same for a message of which no delivery was made."""
         if self.max_packet >= LARGEST_PACKET and message.size() < NEAR_LONGEST:
             return False
         expires = message.expires_at != 0.0
-        return (
-            message.frame_size(self.v5, delivery.qos, delivery.identifiers, expires, self.max_aliases > 0)
-            > self.max_packet
-        )
+        return message.frame_size(self.v5, qos, identifiers, expires, self.max_aliases > 0) > self.max_packet
 
     def push(self, delivery: Delivery) -> None:
         """Queue a delivery for which `has_room` was true. With QoS 1 and 2 it is in flight in its session."""

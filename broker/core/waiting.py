@@ -120,6 +120,7 @@ class Waiting(Subscriber):
             self.pending = pending
         pending.append(delivery)
         delivery.live = False
+        delivery.since = self._load.now
         self.pending_messages += 1
         self.pending_bytes += size
         self._hold(size)
@@ -270,7 +271,7 @@ class Waiting(Subscriber):
     ) -> int:
         """Put a newer message of the topic in the place of the one that waits. GO_ON when that one had to go."""
         outbox = self.outbox
-        if outbox is not None and outbox.too_large(Delivery(message, qos, retain, identifiers, None)):
+        if outbox is not None and outbox.too_long(message, qos, identifiers):
             return self._drop(TOO_LARGE)
         grown: i64 = message.size()
         grown -= waiting.message.size()
@@ -304,6 +305,20 @@ class Waiting(Subscriber):
         if self.journal is not None and not waiting.live:
             self.journal.queued(self.client_id, waiting)
         return ACCEPTED
+
+    def waited(self, now: float) -> float:
+        """Seconds that messages for a connected client spend in its queues; 0.0 when none waits, or it is away.
+
+        In the session's: one that reads and does not acknowledge is slow, too.
+        """
+        outbox = self.outbox
+        if outbox is None:
+            return 0.0
+        longest = outbox.waited(now)
+        first = self._first()
+        if first is not None and now - first.since > longest:
+            longest = now - first.since
+        return longest
 
     # -- the ledger ----------------------------------------------------------------------------------------------------
 

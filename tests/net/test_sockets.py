@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from broker.net.sockets import tune
+from broker.net.sockets import keep_fresh, tune
 from broker.settings import Queue, Settings
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="TCP_USER_TIMEOUT is Linux's")
@@ -30,3 +30,27 @@ def test_the_system_is_as_patient_as_the_stall_timeout(seconds: float, milliseco
 def test_without_a_stall_timeout_the_system_decides() -> None:
     with socket.socket() as untouched:
         assert user_timeout(0.0) == untouched.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+
+
+def test_the_system_holds_little_for_a_peer_whose_messages_lose_their_worth() -> None:
+    """What a peer that does not read leaves with the system: some packets, and not megabytes."""
+
+    def held(fresh: bool) -> int:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as listener,
+            socket.create_connection(listener.getsockname()) as ours,
+        ):
+            theirs, _ = listener.accept()
+            with theirs:
+                theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                ours.setblocking(False)
+                if fresh:
+                    keep_fresh(ours)
+                sent = 0
+                try:
+                    while True:
+                        sent += ours.send(b"x" * 4096)
+                except BlockingIOError:
+                    return sent
+
+    assert held(True) < held(False) / 4
