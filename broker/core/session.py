@@ -352,7 +352,7 @@ class Session(Waiting):
                 cause = TOO_LARGE
             elif size > outbox.max_bytes:
                 cause = FULL_BYTES
-            elif not self._stream_room(outbox, size) or (
+            elif not self._stream_room(outbox, delivery.qos, size) or (
                 delivery.qos > 0 and (self.quota <= 0 or not self._send(delivery, outbox))
             ):
                 streams.put_back()
@@ -376,9 +376,11 @@ class Session(Waiting):
             return False
         return streams.spent
 
-    def _stream_room(self, outbox: Outbox, size: int) -> bool:
+    def _stream_room(self, outbox: Outbox, qos: int, size: int) -> bool:
         """Whether a retained message may go: one may, also where all queues together are full, so that it goes on."""
-        return outbox.has_room(size) and (outbox.messages == 0 or self._load.has_room(1, size))
+        if not outbox.has_room(size):
+            return False
+        return self._load.has_room(1, size) or (outbox.messages == 0 and (qos == 0 or not self.inflight))
 
     def start_stream(self, subscription: Subscription, cursor: RetainedCursor) -> None:
         """Begin to stream the retained messages that `cursor` finds, in place of a stream that still runs."""
@@ -530,6 +532,11 @@ class Session(Waiting):
         load = self._load
         load.messages -= self.pending_messages + len(self.inflight)
         load.bytes -= self.pending_bytes + self.inflight_bytes
+        if self.pending is not None:
+            # Their lanes may be remembered elsewhere.
+            for delivery in self.pending:
+                if delivery.lane is not None:
+                    delivery.lane.leave(delivery)
         self.pending = None
         self.pending_messages = 0
         self.pending_bytes = 0

@@ -247,10 +247,14 @@ class Waiting(Subscriber):
         """What a lane makes of a message that comes: GO_ON, or ACCEPTED in place of an older one, or why not."""
         self.shed_stale(lane, self._load.now)
         same = lane.of_topic(message.topic)
-        if same is not None and (same.qos == 0) == (qos == 0):
-            answer = self._renew(lane, same, message, qos, retain, identifiers)
-            if answer != GO_ON:
-                return answer
+        if same is not None:
+            if (same.qos == 0) == (qos == 0):
+                answer = self._renew(lane, same, message, qos, retain, identifiers)
+                if answer != GO_ON:
+                    return answer
+            else:
+                # They wait in different places: the newer one, then, in the last.
+                self.shed_one(same, REPLACED)
         while lane.waiting >= lane.depth:
             oldest = lane.oldest() if lane.policy == DROP_OLDEST else None
             if oldest is None:
