@@ -22,8 +22,9 @@ from typing import Final, Protocol, TextIO
 from broker.buildinfo import build_info
 from broker.settings import DEFAULT_PORT, Address, Settings, parse_listen
 
-OWN_DESCRIPTORS: Final = 64
-"""File descriptors kept for all that is not a client's connection: listeners, logs, the event loop, stores."""
+OWN_DESCRIPTORS: Final = 192
+"""File descriptors kept for all that is not a client's connection: listeners, logs, the event loop, stores; and for the
+connections beyond the limit that wait to be told so."""
 
 MANY_DESCRIPTORS: Final = 1_048_576
 """What is asked for where the system names no upper limit."""

@@ -7,6 +7,7 @@ Promises:
 - A read is parsed in one go and each PUBLISH is routed as it is met; only work that would hold up others, or would fill
   a queue that its writer could empty, is left for another turn. Events of other peers are applied before each turn.
 - A malformed or forbidden packet ends this connection with the reason code of its error, and touches nobody else.
+- A client that publishes faster than it may is held back, and goes on when its time has come (`held_until`).
 - After `receive`, `close_cause` tells whether the connection is over; `farewell` then is what is still to be
   written.
 
@@ -56,6 +57,7 @@ from broker.core.properties import (
     SESSION_EXPIRY_INTERVAL,
     Properties,
 )
+from broker.core.ratelimit import PublishLimit
 from broker.core.router import Router
 from broker.core.session import Session
 
@@ -85,6 +87,13 @@ MAX_TEXT: Final = 256
 """Characters of a reason that are told and logged; it may quote what a client sent."""
 
 
+_CROWDED: Final[dict[int, str]] = {
+    reasons.QUOTA_EXCEEDED: "too many connections from this address",
+    reasons.CONNECTION_RATE_EXCEEDED: "too many new connections",
+}
+"""What a client is told whose connection is one too many."""
+
+
 class Channel(Inbound):
     """The protocol state of one connection. `address` is the peer's, for logs and the gate."""
 
@@ -104,6 +113,18 @@ class Channel(Inbound):
         # because a subscriber has fallen behind: a little later, then.
         self.unfinished = False
         self.hurried = False
+        # Not before this time, when the client publishes too fast; 0.0: it does not.
+        self.held_until = 0.0
+        limits = router.limits
+        self._publish_limit: PublishLimit | None = None
+        if limits.max_publish_rate > 0.0 or limits.max_publish_bytes > 0:
+            self._publish_limit = PublishLimit(
+                limits.max_publish_rate, limits.max_publish_bytes, limits.publish_patience
+            )
+        # The shell's, before the first `receive`: the IP address of the peer ("": none), and the reason code with which
+        # its CONNECT is to be refused, because there are too many connections.
+        self.host = ""
+        self.refused = 0
         # The CONNECT while a gate, or an authentication exchange, decides about it.
         self._connect: Connect | None = None
         self._pending_connect: Connect | None = None
@@ -129,6 +150,8 @@ class Channel(Inbound):
         if len(data) >= LARGE_READ:
             self.last_received = now
         self.decoder.feed(data)
+        if now < self.held_until:
+            return True
         self.go_on(now)
         return (
             self.state == CLOSED
@@ -140,6 +163,7 @@ class Channel(Inbound):
 
     def refill(self, now: float) -> bool:
         """After the writer took a batch: queue what waited for room. True when it should take another."""
+        self.router.counters.load.now = now
         session = self.session
         more = session is not None and session.backlog and session.pump(now)
         return more or not self.outbox.empty
@@ -147,7 +171,8 @@ class Channel(Inbound):
     def go_on(self, now: float) -> None:
         """A turn: apply what happened to other peers, then act on what the decoder holds.
 
-        The shell calls it for a read that was left unfinished, when writers and other connections have had theirs.
+        The shell calls it for a read that was left unfinished, when writers and other connections have had theirs, and
+        not before `held_until`.
         """
         if self.state == CLOSED:
             return
@@ -163,8 +188,8 @@ class Channel(Inbound):
         """Act on the packets that are there: all of them, or as many as one turn allows.
 
         A turn ends early when others have waited long enough (`TURN_…`), when an outbox has become half full, so that
-        its writer can empty it, and when a 3.1.1 client, which knows no Receive Maximum, has as many acknowledgements
-        to read as a 5.0 client may have publishes in flight.
+        its writer can empty it, when a 3.1.1 client, which knows no Receive Maximum, has as many acknowledgements to
+        read as a 5.0 client may have publishes in flight, and when the client publishes too fast (`held_until`).
         """
         decoder = self.decoder
         router = self.router
@@ -177,6 +202,10 @@ class Channel(Inbound):
         before = router.work
         self.unfinished = False
         self.hurried = False
+        publish_limit = self._publish_limit
+        if publish_limit is not None and self.held_until > 0.0:
+            self.held_until = 0.0
+            publish_limit.released(now)
         # Not a packet more once the connection is over, also of a read that a refused CONNECT began [MQTT-3.1.4-6].
         while self.state != CLOSED and self._connect is None:
             if (
@@ -205,6 +234,12 @@ class Channel(Inbound):
                 if taken > 1:
                     work += taken - 1
                     counters.packets_received += taken - 1
+                if publish_limit is not None:
+                    self.held_until = publish_limit.published(taken, decoder.end - decoder.start, now)
+                    if self.held_until > 0.0:
+                        # Another turn even when nothing more has come yet: until then the client is not read from.
+                        self.unfinished = True
+                        return
             elif 4 <= kind <= 7:
                 packet_id = decoder.short_ack()
                 if packet_id > 0:
@@ -394,6 +429,9 @@ class Channel(Inbound):
         self._wants_problems = connect.properties.integers.get(REQUEST_PROBLEM_INFORMATION, 1) != 0
         self.outbox.max_packet = connect.properties.integers.get(MAXIMUM_PACKET_SIZE, LARGEST_PACKET)
         router = self.router
+        handshake.check_load(router, now)
+        if self.refused != 0 and not self._takes_over(connect.client_id):
+            raise Refused(_CROWDED.get(self.refused, ""), self.refused)
         handshake.check(connect, router)
         method = connect.properties.strings.get(AUTHENTICATION_METHOD)
         if method is not None:
@@ -409,6 +447,17 @@ class Channel(Inbound):
             self._after_auth_step(now)
             return
         self._ask_gate(connect, now)
+
+    def _takes_over(self, client_id: str) -> bool:
+        """Whether a client of an address with too many connections comes in place of one of them.
+
+        Its old connection may well be dead, and would keep it out until somebody notices.
+        """
+        earlier = self.router.sessions.get(client_id)
+        if self.refused != reasons.QUOTA_EXCEEDED or earlier is None or earlier.outbox is None:
+            return False
+        peer = earlier.outbox.peer
+        return isinstance(peer, Channel) and peer.host == self.host
 
     def _ask_gate(self, connect: Connect, now: float) -> None:
         """Whoever decides about clients is asked last, also when an authentication method was satisfied.

@@ -98,6 +98,13 @@ def check(connect: Connect, router: Router) -> None:
             raise Refused("a retained will is not supported", reasons.RETAIN_NOT_SUPPORTED)  # [MQTT-3.2.2-13]
 
 
+def check_load(router: Router, now: float) -> None:
+    """Refuse whoever comes while the event loop lags, before anything is done for it. Raises Refused."""
+    limit = router.limits.max_loop_lag
+    if limit > 0.0 and router.counters.load.lag_at(now) > limit:
+        raise Refused("the broker is overloaded", reasons.SERVER_BUSY)
+
+
 def check_room(router: Router, new_session: bool) -> None:
     """Hold a client that is not connected yet against the limits. Raises Refused.
 

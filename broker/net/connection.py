@@ -6,7 +6,9 @@ single frame for a peer that keeps up is written on its behalf, see `wake`.)
 Promises:
 - A peer that does not read costs its outbox, one batch in the transport, and no more: the writer waits for the
   transport, and a write that makes no progress for `stall_timeout` seconds evicts the peer.
-- A peer that sends and does not read its acknowledgements is not read from until it does.
+- A peer that sends and does not read its acknowledgements is not read from until it does; nor is one that publishes too
+  fast, until its time has come.
+- A connection counts as one, here and in the core, until its protocol is over, and not for as long as its socket lives.
 - After the end of the protocol the last packet is given `LINGER` seconds to get out; then the socket is closed
   whatever happens.
 """
@@ -29,6 +31,7 @@ from broker.core.causes import (
     CONNECTION_LOST,
     INTERNAL_ERROR,
     KEEP_ALIVE,
+    REFUSED,
     STALLED,
     WRITE_FAILED,
 )
@@ -70,6 +73,8 @@ class Connection(Link):
         self.loop = self.hub.loop
         self.opened_at = 0.0
         self.address = ""
+        # The IP address of the peer; "": it has none.
+        self.host = ""
         # Set by connection_made.
         self.transport: asyncio.Transport
         self._send: Callable[[bytes], None]
@@ -81,10 +86,13 @@ class Connection(Link):
         self._drained: asyncio.Future[None] | None = None
         self._paused_reading = False
         self._going_on = False
+        self._held: asyncio.TimerHandle | None = None
         self._progress = -1
         self._progress_at = 0.0
         self._closing_at = 0.0
         self._lost = False
+        # Once something in the outbox was worth less the longer it waits.
+        self._fresh = False
         self._opened = False
 
     # -- what asyncio calls --------------------------------------------------------------------------------------------
@@ -93,7 +101,13 @@ class Connection(Link):
         """Set up the channel, the outbox and the writer of a new connection."""
         hub = self.hub
         self.transport = cast(asyncio.Transport, transport)  # uvloop has its own class
-        self.address = _address(transport)
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple) and len(peer) >= 2:
+            host = str(peer[0])
+            self.host = host
+            self.address = f"[{host}]:{peer[1]}" if ":" in host else f"{host}:{peer[1]}"
+        else:
+            self.address = str(peer) if peer else "unknown"
         self._send = self.transport.write
         self.transport.set_write_buffer_limits(high=WRITE_HIGH)
         if not sockets.INHERITED:
@@ -102,12 +116,18 @@ class Connection(Link):
         self.outbox = Outbox(router.fanout.touched, hub.counters, hub.live_messages, hub.live_bytes)
         self.outbox.owner = self
         self.channel = Channel(router, self.outbox, self.address)
+        self.channel.host = self.host
         self.opened_at = self.loop.time()
         hub.counters.connections += 1
-        self.server.joined(self)
+        if not self.server.joined(self):
+            # Not even listened to.
+            self._closing_at = self.opened_at
+            self.transport.abort()
+            return
         self.writer = self.loop.create_task(self._write())
         self.writer.add_done_callback(self._writer_ended)
-        hub.wheel.add(self, self.opened_at + hub.connect_timeout)
+        if hub.connect_timeout > 0.0:
+            hub.wheel.add(self, self.opened_at + hub.connect_timeout)
 
     def data_received(self, data: bytes) -> None:
         """A read came in."""
@@ -138,13 +158,16 @@ class Connection(Link):
     def _go_on_soon(self) -> None:
         """The rest of a read has its turn after the writers and the other connections, when nothing else is in its way.
 
-        What is in its way is either the gate, which calls `admitted`, or the writer, which calls `_resume_reading`.
+        What is in its way is the gate, which calls `admitted`, or the writer, which calls `_resume_reading`; or the
+        client publishes too fast, and time alone helps.
         """
         channel = self.channel
         blocked = channel.waiting or self.outbox.congested or channel.throttled
         if channel.unfinished and not blocked and not self._going_on:
             self._going_on = True
-            if channel.hurried:
+            if channel.held_until > 0.0:
+                self._held = self.loop.call_at(channel.held_until, self._go_on)
+            elif channel.hurried:
                 self.loop.call_later(STALL, self._stalled, STALL_ROUNDS)
             else:
                 self.loop.call_soon(self._go_on)
@@ -157,6 +180,7 @@ class Connection(Link):
 
     def _go_on(self) -> None:
         self._going_on = False
+        self._held = None
         if self._closing_at or self._lost or self.channel.waiting:
             return
         try:
@@ -196,7 +220,8 @@ class Connection(Link):
             self._drained = self.loop.create_future()
             self._progress = -1
             self._progress_at = self.loop.time()
-            hub.wheel.add(self, self._progress_at + hub.stall_timeout / STALL_LOOKS)
+            if hub.stall_timeout > 0.0:
+                hub.wheel.add(self, self._progress_at + hub.stall_timeout / STALL_LOOKS)
 
     def resume_writing(self) -> None:
         """The transport has room again."""
@@ -258,11 +283,22 @@ class Connection(Link):
         """Write one batch of what waits in the outbox. True when there is more, or the transport has had enough."""
         hub = self.hub
         now: float = hub.time()
-        data = self.outbox.take(hub.write_batch_bytes, now)
+        most = hub.write_batch_bytes
+        if self.outbox.fresh:
+            if not self._fresh:
+                self._keep_fresh()
+            most = min(most, sockets.FRESH_BYTES)
+        data = self.outbox.take(most, now)
         if data:
             hub.counters.bytes_sent += len(data)
             self._send(data)
         return self.channel.refill(now) or self._drained is not None
+
+    def _keep_fresh(self) -> None:
+        """What waits here loses its worth, and what was written can be neither replaced nor shed: write little ahead."""
+        self._fresh = True
+        self.transport.set_write_buffer_limits(high=sockets.FRESH_BYTES)
+        sockets.keep_fresh(self.transport.get_extra_info("socket"))
 
     def _goodbye(self) -> None:
         """Write the last packet and close our half; the rest goes when the peer closes or LINGER is over.
@@ -317,11 +353,18 @@ class Connection(Link):
     def _closed(self) -> None:
         if self._closing_at:
             return
-        self._closing_at = self.loop.time()
-        self.server.report_end(self)
+        self._over()
         if self.channel.close_cause in (CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, STALLED):
             self.transport.pause_reading()
         self.hub.wheel.add(self, self._closing_at + LINGER)
+
+    def _over(self) -> None:
+        """The protocol is over, whatever becomes of the socket: nothing counts this connection any more."""
+        self._closing_at = self.loop.time()
+        if self._held is not None:
+            self._held.cancel()
+            self._held = None
+        self.server.ended(self)
 
     def _release(self) -> None:
         """The transport is gone: nothing may wait for it any more."""
@@ -329,8 +372,7 @@ class Connection(Link):
             if future is not None and not future.done():
                 future.cancel()
         if not self._closing_at:
-            self._closing_at = self.loop.time()
-            self.server.report_end(self)
+            self._over()
         # Nor may it keep anything: what is left of a connection goes at once, and leaves no cycles for the collector.
         self.outbox.owner = None
         self.outbox.peer = None
@@ -352,11 +394,12 @@ class Connection(Link):
             return 0.0
         again = 0.0
         if channel.state != CONNECTED:
-            due = self.opened_at + self.hub.connect_timeout
-            if now >= due:
-                self.close(CONNECT_TIMEOUT, reasons.MAXIMUM_CONNECT_TIME, "no CONNECT in time")
-                return self._closing_at + LINGER
-            again = due
+            if self.hub.connect_timeout > 0.0:
+                due = self.opened_at + self.hub.connect_timeout
+                if now >= due:
+                    self.close(CONNECT_TIMEOUT, reasons.MAXIMUM_CONNECT_TIME, "no CONNECT in time")
+                    return self._closing_at + LINGER
+                again = due
         elif channel.keep_alive > 0 and not self._paused_reading:
             due = channel.last_received + GRACE * channel.keep_alive
             if now >= due:
@@ -364,7 +407,7 @@ class Connection(Link):
                 self.close(KEEP_ALIVE, reasons.KEEP_ALIVE_TIMEOUT, text)
                 return self._closing_at + LINGER
             again = due
-        if self._drained is not None:
+        if self._drained is not None and self.hub.stall_timeout > 0.0:
             due = self._stall_due(now, self.hub.stall_timeout)
             if due == 0.0:
                 self.abort(STALLED)
@@ -395,6 +438,12 @@ class Connection(Link):
 
     def _open(self) -> None:
         self._opened = True
+        if self.channel.refused != 0:
+            # It took the place of a connection that the core has ended; here it may have to leave first.
+            self.hub.after_batch()
+            if not self.server.readmit(self):
+                self.close(REFUSED, reasons.QUOTA_EXCEEDED, "too many connections from this address")
+                return
         self.server.report_open(self)
         keep_alive = self.channel.keep_alive
         if keep_alive > 0:
@@ -408,7 +457,9 @@ class Connection(Link):
     def _resume_reading(self) -> None:
         if not self._paused_reading or self.transport.is_closing():
             return
-        if self.channel.waiting or self.outbox.congested or self.channel.unfinished:
+        # At the end what comes is read and forgotten: its rest would have the system reset the connection.
+        channel = self.channel
+        if not self._closing_at and (channel.waiting or self.outbox.congested or channel.unfinished):
             self._go_on_soon()
             return
         self._paused_reading = False
@@ -416,14 +467,6 @@ class Connection(Link):
         self.transport.resume_reading()
         if self.channel.keep_alive > 0 and not self._closing_at:
             self.hub.wheel.add(self, self.channel.last_received + GRACE * self.channel.keep_alive)
-
-
-def _address(transport: asyncio.BaseTransport) -> str:
-    peer = transport.get_extra_info("peername")
-    if isinstance(peer, tuple) and len(peer) >= 2:
-        host = peer[0]
-        return f"[{host}]:{peer[1]}" if ":" in host else f"{host}:{peer[1]}"
-    return str(peer) if peer else "unknown"
 
 
 def _unsent(transport: asyncio.BaseTransport) -> int:

@@ -44,7 +44,7 @@ class Hub:
         self.loop = loop
         self.time: Callable[[], float] = loop.time
         self.wheel = Wheel(loop)
-        # The settings; `Server` writes them.
+        # The settings; `Server` writes them. A time-out of 0: never.
         self.connect_timeout = 0.0
         self.stall_timeout = 0.0
         self.live_messages = 0

@@ -1,8 +1,8 @@
 """The asyncio server around one router: listeners, connections, and the one batch loop that they share.
 
-Owns the event loop's side of a broker: the listening sockets, the set of connections, the wheel of their timers, and
-the one timer for what falls due in the router. A program embeds `broker.Broker`, which adds what is told about the
-broker.
+Owns the event loop's side of a broker: the listening sockets, the set of connections and who may join it (`admission`),
+the wheel of their timers, the one timer for what falls due in the router, and the one that looks after the queues
+(`monitor`). A program embeds `broker.Broker`, which adds what is told about the broker.
 
 Promises: constructible without a running loop; `start` either listens on every address or on none, and says in one
 line why not; `stop` accepts nobody more, lets queues drain within `shutdown.flush_timeout`, tells 5.0 clients 0x8B,
@@ -29,16 +29,15 @@ from broker.core.router import Router
 from broker.core.rules import QueueRule
 from broker.core.session import NEVER
 from broker.net import sockets
+from broker.net.admission import HALF_OPEN_ROOM, TURNED_AWAY, admission
 from broker.net.connection import LINGER, Connection
 from broker.net.hub import Hub
+from broker.net.monitor import Monitor, Pulse
 from broker.settings import LARGEST_PACKET, Address, QueueRuleSettings, Settings
 from broker.store.base import Store, StoreError
 
 LARGEST_WINDOW: Final = 65_535
 """Unacknowledged publishes that the protocol allows in one direction (MQTT 5.0, section 3.1.2.11.3)."""
-
-HALF_OPEN_ROOM: Final = 128
-"""Connections beyond `max_connections` that may wait for their CONNECT; above that they are closed at once."""
 
 
 class StartupError(Exception):
@@ -97,6 +96,7 @@ class Server:
         self.settings = Settings() if settings is None else settings
         self.router = Router(limits(self.settings), self.settings.routing.trie, self.settings.routing.match_cache)
         self.router.gate = gate
+        _shorten_runs(self.router)
         # Only a program that has set up structlog hears from us.
         self.log: Any = structlog.get_logger("canopy") if structlog.is_configured() else _Silent()
         if watcher is not None:
@@ -110,8 +110,15 @@ class Server:
             self.router.journal = store.journal
         self._restored = False
         self.connections: set[Connection] = set()
+        # None: no limit asks for it.
+        self.admission = admission(self.settings.limits)
+        # Connections whose protocol is over and whose sockets are not closed, the oldest first; where they are limited.
+        self._closing: dict[Connection, None] = {}
+        # From `start` on.
         self.loop: asyncio.AbstractEventLoop
         self.hub: Hub
+        self.monitor: Monitor
+        self.pulse: Pulse
         self._servers: list[asyncio.Server] = []
         self._addresses: list[Address] = []
         self._stopping = False
@@ -128,6 +135,9 @@ class Server:
         """
         self.loop = asyncio.get_running_loop()
         self.hub = self._hub()
+        now = self.loop.time()
+        self.monitor = Monitor(self.router, self.settings, self.log, now, self.admission)
+        self.pulse = Pulse(self.loop, self.router.counters.load, self._look)
         self._stopping = False
         self._stopped = None
         # Before the first client can come.
@@ -140,6 +150,7 @@ class Server:
             if self.store is not None:
                 await self.store.close()
             raise
+        self.pulse.start()
         # Sessions and delayed wills that a store brought fall due too.
         self.after_batch()
 
@@ -217,6 +228,8 @@ class Server:
             await asyncio.wait([self._all_gone], timeout=LINGER)
         if writers:
             await asyncio.wait(writers, timeout=LINGER)
+        self.pulse.close()
+        self.monitor.finish(self.loop.time())
         self.hub.close()
         if self.store is not None:
             # Last: the ends of the connections are kept too.
@@ -243,21 +256,70 @@ class Server:
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
-    def joined(self, connection: Connection) -> None:
-        """A connection was made. Its CONNECT decides whether it may stay; far too many are closed at once."""
-        limit = self.settings.limits.max_connections
-        if self._stopping or (limit > 0 and len(self.connections) >= limit + HALF_OPEN_ROOM):
-            connection.transport.abort()
+    def joined(self, connection: Connection) -> bool:
+        """A connection was made. Its CONNECT decides whether it may stay; one of far too many is to be closed at once.
+
+        That is told by False.
+        """
+        if self._stopping:
+            self.connections.add(connection)
+            return False
+        admission = self.admission
+        if admission is not None:
+            self._make_room()
+            answer = admission.arrive(connection.host, connection.opened_at)
+            if answer == TURNED_AWAY:
+                self.connections.add(connection)
+                return False
+            connection.channel.refused = answer
         self.connections.add(connection)
+        return True
+
+    def _make_room(self) -> None:
+        """Let no more sockets pile up than `limits.max_connections` allows: who is only said goodbye to goes first."""
+        limit = self.settings.limits.max_connections
+        if 0 < limit <= len(self.connections) - HALF_OPEN_ROOM and self._closing:
+            oldest = next(iter(self._closing))
+            del self._closing[oldest]
+            oldest.transport.abort()
+
+    def readmit(self, connection: Connection) -> bool:
+        """A refused connection took over another of its address. False when there is no room for it all the same."""
+        admission = self.admission
+        if admission is None or not admission.readmit(connection.host):
+            return False
+        connection.channel.refused = 0
+        return True
+
+    def ended(self, connection: Connection) -> None:
+        """A connection's protocol is over; its socket may take a while. Called once for each that joined."""
+        admission = self.admission
+        if admission is not None:
+            if connection.channel.refused:
+                admission.leave_refused()
+            else:
+                admission.leave(connection.host)
+            if connection in self.connections:
+                self._closing[connection] = None
+        self.report_end(connection)
 
     def left(self, connection: Connection) -> None:
         """A connection's socket is gone."""
         self.connections.discard(connection)
+        admission = self.admission
+        if admission is not None:
+            self._closing.pop(connection, None)
+            if connection.channel.refused:
+                admission.refused_gone()
         if not self.connections and self._all_gone is not None and not self._all_gone.done():
             self._all_gone.set_result(None)
 
     def after_batch(self) -> None:
         """After each batch that comes from no connection: see `Hub.after_batch`."""
+        self.hub.after_batch()
+
+    def _look(self, now: float) -> None:
+        self.monitor.look(now)
         self.hub.after_batch()
 
     def _tick(self) -> None:
@@ -353,6 +415,15 @@ def _rule(rule: QueueRuleSettings) -> QueueRule:
 
 def _or_unset(value: int | None) -> int:
     return UNSET if value is None else value
+
+
+def _shorten_runs(router: Router) -> None:
+    """Have no run of publishes be longer than the burst that a client may publish: a run is taken whole."""
+    limits, runs = router.limits, router.runs
+    if limits.max_publish_rate > 0.0:
+        runs.most = min(runs.most, max(1, int(limits.max_publish_rate)))
+    if limits.max_publish_bytes > 0:
+        runs.most_bytes = min(runs.most_bytes, limits.max_publish_bytes)
 
 
 def _why(address: Address, error: OSError) -> str:

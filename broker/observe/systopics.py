@@ -1,25 +1,35 @@
 """The broker's own state as retained messages under `$SYS/broker/`, in the form that mosquitto's users know.
 
-Owns the list of topics and the timer that publishes them. Promises: a value is published when it has changed, and
-everything once at the start; an interval of 0 publishes nothing. Costs one pass over a few dozen numbers each
-interval.
+Owns the list of topics and the timer that publishes them. Promises:
+- A value is published when it has changed, and everything once at the start; an interval of 0 publishes nothing.
+- A client has topics of its own (`clients/<id>/dropped` and below) from the first message that it lost until its
+  session ends; then they are cleared. What is remembered here is bounded by the number of such clients.
+- Each interval costs one pass over a few dozen numbers and over the clients that have lost something, never over all.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker import __version__
 from broker.core.counters import DROP_CAUSES
+from broker.core.ledger import Ledger
 from broker.core.message import Message
 
 if TYPE_CHECKING:
+    from broker.net.monitor import SlowClient
     from broker.net.server import Server
 
-PREFIX = "$SYS/broker/"
+PREFIX: Final = "$SYS/broker/"
+
+LONGEST_TOPIC: Final = 65_535
+"""Bytes of a topic name, section 1.5.4."""
+
+_ESCAPES: Final = str.maketrans({"%": "%25", "/": "%2F", "+": "%2B", "#": "%23"})
 
 
 class SysTopics:
@@ -29,41 +39,86 @@ class SysTopics:
         self._server = server
         self._interval = interval
         self._timer: asyncio.TimerHandle | None = None
+        # The last payload of each topic that has one.
         self._last: dict[str, bytes] = {}
+        # The clients that have topics, and the ledger that these show.
+        self._clients: dict[str, Ledger] = {}
+        # How many of the places under `slow/` were taken.
+        self._places = 0
         self._started = 0.0
 
     def start(self) -> None:
         """Publish everything, and again at each interval."""
         self._started = self._server.loop.time()
         if self._interval > 0:
-            self._publish()
+            self._server.monitor.changed = set()
+            self._turn()
 
     def stop(self) -> None:
         """Publish no more."""
+        self._server.monitor.changed = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _publish(self) -> None:
+    def _turn(self) -> None:
+        self.update()
+        self._timer = self._server.loop.call_later(self._interval, self._turn)
+
+    def update(self) -> None:
+        """Publish what has changed."""
         server = self._server
         now = server.loop.time()
+        server.router.counters.load.now = now
         for topic, value in self.values(now):
-            payload = str(value).encode()
-            if self._last.get(topic) != payload:
-                self._last[topic] = payload
-                message = Message((PREFIX + topic).encode(), payload, 0, True, b"", 0.0, "")
-                server.router.publish(message, None)
+            self._tell(topic, str(value).encode())
+        self._tell_clients()
         server.after_batch()
-        self._timer = server.loop.call_later(self._interval, self._publish)
+
+    def _tell(self, topic: str, payload: bytes) -> None:
+        """Publish a value that has changed. An empty one clears the topic."""
+        name = (PREFIX + topic).encode()
+        if self._last.get(topic, b"") == payload or len(name) > LONGEST_TOPIC:
+            return
+        if payload:
+            self._last[topic] = payload
+        else:
+            del self._last[topic]
+        self._server.router.publish(Message(name, payload, 0, True, b"", 0.0, ""), None)
+
+    # -- clients that have lost something ------------------------------------------------------------------------------
+
+    def _tell_clients(self) -> None:
+        for client_id, ledger in list(self._clients.items()):
+            if not self._lives(ledger):
+                del self._clients[client_id]
+                for topic in _topics(client_id):
+                    self._tell(topic, b"")
+        for ledger in self._server.monitor.take_changed():
+            dropped = ledger.dropped
+            if dropped is None or not self._lives(ledger):
+                continue
+            self._clients[ledger.client_id] = ledger
+            for topic, count in zip(_topics(ledger.client_id), (sum(dropped), *dropped), strict=True):
+                if count:
+                    self._tell(topic, b"%d" % count)
+
+    def _lives(self, ledger: Ledger) -> bool:
+        """Whether this is the ledger of a session that there is."""
+        session = self._server.router.sessions.get(ledger.client_id)
+        return session is not None and session.ledger is ledger
+
+    # -- everything else -----------------------------------------------------------------------------------------------
 
     def values(self, now: float) -> Iterator[tuple[str, object]]:
-        """Topic (below `$SYS/broker/`) and value of everything that is published."""
+        """Topic (below `$SYS/broker/`) and value of everything that is published, but for single clients' losses."""
         router = self._server.router
         counters = router.counters
         connected = len(router.fanout.peers)
         sessions = len(router.sessions)
         yield "version", f"canopy {__version__}"
         yield "uptime", f"{int(now - self._started)} seconds"
+        yield "load/lag", f"{self._server.pulse.take_worst(now):.3f}"
         yield "clients/connected", connected
         yield "clients/disconnected", sessions - connected
         yield "clients/total", sessions
@@ -71,9 +126,11 @@ class SysTopics:
         yield "connections/open", len(self._server.connections)
         yield "bytes/received", counters.bytes_received
         yield "bytes/sent", counters.bytes_sent
+        yield "bytes/queued", counters.load.bytes
         yield "packets/received", counters.packets_received
         yield "messages/received", counters.messages_received
         yield "messages/sent", counters.messages_sent
+        yield "messages/queued", counters.load.messages
         yield "messages/dropped", counters.dropped_in_all()
         for cause, name in enumerate(DROP_CAUSES):
             yield f"messages/dropped/{name}", counters.dropped[cause]
@@ -85,3 +142,31 @@ class SysTopics:
         yield "subscriptions/filters", len(router.trie)
         yield "routing/cached topics", len(router.cache)
         yield "process/python", sys.version.split()[0]
+        monitor = self._server.monitor
+        yield "slow/count", monitor.slow_count
+        for place, client in enumerate(monitor.slowest, 1):
+            yield f"slow/{place}", _slow(client)
+        taken = len(monitor.slowest)
+        for place in range(taken, self._places):
+            yield f"slow/{place + 1}", ""
+        self._places = taken
+
+
+def _slow(client: SlowClient) -> str:
+    """A slow subscriber as JSON; `delay` in seconds."""
+    return json.dumps(
+        {
+            "client_id": client.client_id,
+            "delay": round(client.delay, 3),
+            "waiting": client.waiting,
+            "bytes": client.bytes,
+            "high_water": client.high_water,
+            "dropped": client.dropped(),
+        }
+    )
+
+
+def _topics(client_id: str) -> tuple[str, ...]:
+    """The topics of one client: its total, and one for each cause. What is special in a topic filter is encoded."""
+    total = f"clients/{client_id.translate(_ESCAPES)}/dropped"
+    return (total, *(f"{total}/{cause}" for cause in DROP_CAUSES))

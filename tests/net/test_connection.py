@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any, cast
 
 import pytest
 
 from broker import Broker, Settings
 from broker.core.channel import Channel
+from broker.core.hooks import LATER, Gate
 from broker.core.outbox import Outbox
+from broker.core.packets import Connect
 from broker.core.session import Session
-from broker.net.connection import Connection
+from broker.net.admission import HALF_OPEN_ROOM, Admission
+from broker.net.connection import LINGER, Connection
 from tests.e2e import wire
 
 
 class Transport:
     """Takes what is written and does nothing by itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self.host = host
+        self.reading = True
+        self.told = asyncio.Event()  # to read on, or that it is over
         self.written: list[bytes] = []
         self.failing = False
         self.aborted = False
+        self.half = False  # whether it can close its own half
         self.connection: Connection | None = None  # to be told that one write is enough
 
     def write(self, data: bytes) -> None:
@@ -40,7 +48,7 @@ class Transport:
         return self.aborted
 
     def get_extra_info(self, name: str) -> Any:
-        return ("127.0.0.1", 4711) if name == "peername" else None
+        return (self.host, 4711) if name == "peername" else None
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -49,26 +57,31 @@ class Transport:
         pass
 
     def pause_reading(self) -> None:
-        pass
+        self.reading = False
 
     def resume_reading(self) -> None:
-        pass
+        self.reading = True
+        self.told.set()
 
     def can_write_eof(self) -> bool:
-        return False
+        return self.half
+
+    def write_eof(self) -> None:
+        pass
 
     def close(self) -> None:
         self.aborted = True
+        self.told.set()
 
 
 class Client:
     """A connection of the broker's, with its transport."""
 
-    def __init__(self, broker: Broker, name: str) -> None:
-        self.transport = Transport()
+    def __init__(self, broker: Broker, name: str, host: str = "127.0.0.1", *, says: bytes | None = None) -> None:
+        self.transport = Transport(host)
         self.connection = Connection(broker)
         self.connection.connection_made(cast(asyncio.Transport, self.transport))
-        self.connection.data_received(wire.connect(name))
+        self.connection.data_received(wire.connect(name) if says is None else says)
 
     def take(self) -> bytes:
         """What was written since the last call."""
@@ -83,6 +96,27 @@ async def broker() -> AsyncIterator[Broker]:
         yield running
         for connection in list(running.connections):
             connection.connection_lost(None)
+
+
+Embed = Callable[..., Awaitable[Broker]]
+
+
+@pytest.fixture
+async def embed() -> AsyncIterator[Embed]:
+    """Brokers with sections of settings as keywords."""
+    async with AsyncExitStack() as stack:
+        brokers: list[Broker] = []
+
+        async def start(gate: Gate | None = None, **sections: Any) -> Broker:
+            sections["shutdown"] = {"flush_timeout": 0.0}
+            settings = Settings(listen=["mqtt://127.0.0.1:0"], **sections)
+            brokers.append(await stack.enter_async_context(Broker(settings, gate=gate)))
+            return brokers[-1]
+
+        yield start
+        for running in brokers:
+            for connection in list(running.connections):
+                connection.connection_lost(None)
 
 
 async def rounds(count: int = 3) -> None:
@@ -201,3 +235,283 @@ async def test_what_is_left_of_a_connection_goes_at_once(broker: Broker, ending:
         assert not [thing for thing in parts() if id(thing) not in before]
     finally:
         gc.enable()
+
+
+# ------------------------------------------------------------------------------------------------ how many may come
+
+HERE, THERE = "192.0.2.1", "192.0.2.2"
+
+
+def counted(broker: Broker) -> Admission:
+    """The admission control of a broker whose settings ask for it."""
+    assert broker.admission is not None
+    return broker.admission
+
+
+def connected(broker: Broker) -> set[str]:
+    """Who is connected, in the core's eyes."""
+    return {session.client_id for session in broker.router.fanout.peers}
+
+
+def stall(client: Client) -> None:
+    client.connection.pause_writing()
+    now = client.connection.loop.time()
+    # The first look takes down what there is, the second finds no progress.
+    client.connection.check(now)
+    client.connection.check(now + 31.0)
+
+
+def be_silent(client: Client) -> None:
+    client.connection.check(client.connection.loop.time() + 1_000.0)
+
+
+def break_the_protocol(client: Client) -> None:
+    client.connection.data_received(b"\xff\xff\xff\xff\xff")
+
+
+def fail_to_write(client: Client) -> None:
+    client.connection.connection_lost(BrokenPipeError())
+
+
+def lose(client: Client) -> None:
+    client.connection.connection_lost(None)
+
+
+@pytest.mark.parametrize(
+    ("ending", "cause"),
+    [
+        (stall, "stalled"),
+        (be_silent, "keep-alive"),
+        (break_the_protocol, "protocol-error"),
+        (fail_to_write, "write-failed"),
+        (lose, "connection-lost"),
+    ],
+)
+async def test_a_connection_that_is_over_counts_for_nothing(
+    embed: Embed, ending: Callable[[Client], None], cause: str
+) -> None:
+    """At once: not in the limits, not in a fanout. Its socket may take `LINGER` seconds, or the system's time-out."""
+    broker = await embed(limits={"max_connections_per_address": 1, "max_connections": 2})
+    there = Client(broker, "there", HERE, says=wire.connect("there", keep_alive=60))
+    source = Client(broker, "source", THERE)
+    there.connection.data_received(wire.subscribe(1, [("t", 0)]))
+    await rounds()
+    there.take()
+    assert counted(broker).from_address(HERE) == 1
+    ending(there)
+    assert there.connection.channel.close_cause == cause
+    assert connected(broker) == {"source"}
+    assert (counted(broker).from_address(HERE), counted(broker).open) == (0, 1)
+    source.connection.data_received(wire.publish("t", b"x") * 100)
+    assert there.connection.outbox.messages == 0
+    again = Client(broker, "again", HERE)
+    await rounds()
+    assert again.take()[:1] == b"\x20"
+    assert connected(broker) == {"source", "again"}
+    # The late end of the socket changes nothing any more.
+    if cause not in ("write-failed", "connection-lost"):
+        there.connection.connection_lost(None)
+    assert broker._closing == {}
+    assert (counted(broker).from_address(HERE), counted(broker).open) == (1, 2)
+
+
+async def test_a_refused_connection_leaves_nothing(embed: Embed) -> None:
+    """Told in CONNACK what is wrong; neither it nor its address is remembered."""
+    broker = await embed(limits={"max_connections_per_address": 1})
+    there = Client(broker, "there", HERE)
+    await rounds()
+    late = Client(broker, "late", HERE)
+    await rounds()
+    assert late.take()[:4] == b"\x20\x2c\x00\x97"
+    assert late.transport.aborted
+    assert (counted(broker).open, counted(broker).refused) == (1, 1)
+    late.connection.connection_lost(None)
+    assert (counted(broker).open, counted(broker).refused) == (1, 0)
+    there.connection.connection_lost(None)
+    assert (counted(broker).open, counted(broker).addresses()) == (0, 0)
+
+
+async def test_who_takes_over_takes_the_place(embed: Embed) -> None:
+    """An address that is full keeps no client out that comes in place of its own, perhaps dead, connection."""
+    broker = await embed(limits={"max_connections_per_address": 1})
+    old = Client(broker, "there", HERE)
+    await rounds()
+    new = Client(broker, "there", HERE)
+    await rounds()
+    assert new.take()[3:4] == b"\x00"
+    assert connected(broker) == {"there"}
+    assert (counted(broker).from_address(HERE), counted(broker).open, counted(broker).refused) == (1, 1, 0)
+    old.connection.connection_lost(None)
+    assert (counted(broker).from_address(HERE), counted(broker).open) == (1, 1)
+    new.connection.connection_lost(None)
+    assert (counted(broker).open, counted(broker).addresses()) == (0, 0)
+
+
+class Slow(Gate):
+    """A gate that takes its time, when it is told to."""
+
+    def __init__(self) -> None:
+        self.answer = 0
+
+    def admit(self, connect: Connect, address: str, ticket: object) -> int:
+        del connect, address, ticket
+        return self.answer
+
+
+async def test_a_place_that_somebody_else_took_meanwhile(embed: Embed) -> None:
+    """The limit holds whatever the order: a client that was let in and finds no place is told to go."""
+    gate = Slow()
+    broker = await embed(gate, limits={"max_connections_per_address": 1})
+    old = Client(broker, "there", HERE)
+    await rounds()
+    gate.answer = LATER
+    new = Client(broker, "there", HERE)
+    old.connection.connection_lost(None)
+    gate.answer = 0
+    Client(broker, "third", HERE)
+    new.connection.admitted(0)
+    await rounds()
+    assert connected(broker) == {"third"}
+    assert b"\xe0" in new.take()
+    assert new.connection.channel.close_text == "too many connections from this address"
+    assert (counted(broker).from_address(HERE), counted(broker).open) == (1, 1)
+
+
+async def test_more_than_can_be_refused(embed: Embed) -> None:
+    """A flood is closed without a word: no writer, no timer, no CONNECT is waited for."""
+    broker = await embed(limits={"max_connections_per_address": 1})
+    Client(broker, "there", HERE)
+    waiting = [Client(broker, "", HERE, says=b"") for _ in range(HALF_OPEN_ROOM)]
+    timers = len(broker.hub.wheel)
+    flood = [Client(broker, "late", HERE) for _ in range(10)]
+    assert all(client.transport.aborted and client.connection.writer is None for client in flood)
+    assert not any(client.transport.aborted for client in waiting)
+    assert len(broker.hub.wheel) == timers
+    await rounds()
+    assert all(client.take() == b"" for client in flood)
+    assert counted(broker).turned_away == 10
+    for client in flood + waiting:
+        client.connection.connection_lost(None)
+    assert (counted(broker).open, counted(broker).refused) == (1, 0)
+    assert len(broker.connections) == 1
+
+
+async def test_sockets_that_linger_make_room(embed: Embed) -> None:
+    """Connections that are over leave room at once, and their sockets do not pile up: the oldest goes first."""
+    broker = await embed(limits={"max_connections": 1})
+    lingering = [Client(broker, f"{number}", says=b"\x00\x00") for number in range(1 + HALF_OPEN_ROOM)]
+    assert counted(broker).open == 0
+    assert not any(client.transport.aborted for client in lingering)
+    new = Client(broker, "new")
+    assert [client.transport.aborted for client in lingering[:3]] == [True, False, False]
+    await rounds()
+    assert new.take()[3:4] == b"\x00"
+
+
+async def test_no_time_out(embed: Embed) -> None:
+    """A time-out of 0 is none: nobody is looked at for it."""
+    broker = await embed(limits={"connect_timeout": 0.0}, queue={"stall_timeout": 0.0})
+    mute = Client(broker, "", says=b"")
+    there = await subscriber(broker, "there")
+    there.connection.pause_writing()
+    assert len(broker.hub.wheel) == 0
+    later = broker.loop.time() + 1e6
+    assert [client.connection.check(later) for client in (mute, there)] == [0.0, 0.0]
+    assert [client.connection.channel.close_cause for client in (mute, there)] == ["", ""]
+
+
+# ----------------------------------------------------------------------------------------- how fast one may publish
+
+
+async def test_who_publishes_too_fast_is_not_read_from(embed: Embed) -> None:
+    """Until its time has come; a ping waits too, and silence is not held against it."""
+    broker = await embed(limits={"max_publish_rate": 20.0})
+    there = await subscriber(broker, "there")
+    fast = Client(broker, "fast", says=wire.connect("fast", keep_alive=10))
+    await rounds()
+    fast.take()
+    began = broker.loop.time()
+    fast.connection.data_received(wire.publish("t", b"x") * 24 + wire.PING)
+    await rounds(10)
+    assert (fast.transport.reading, fast.take()) == (False, b"")
+    assert not fast.transport.told.is_set()
+    assert fast.connection.check(began + 1_000.0) == 0.0
+    async with asyncio.timeout(wire.TIMEOUT):
+        await fast.transport.told.wait()
+    # One is on credit, and is paid for.
+    assert broker.loop.time() - began >= 3 / 20
+    await rounds()
+    assert fast.take() == b"\xd0\x00"
+    assert there.take() == wire.publish("t", b"x") * 24
+    assert fast.connection.check(broker.loop.time()) > 0.0
+
+
+async def test_a_burst_is_no_longer_than_it_may_be(embed: Embed) -> None:
+    """Publishes that go the same way are taken as one run: it may be as long as a burst, and goes on credit once."""
+    broker = await embed(limits={"max_publish_rate": 5.0})
+    there = await subscriber(broker, "there")
+    fast = Client(broker, "fast", says=wire.connect("fast") + wire.publish("t", b"x") * 60)
+    await rounds()
+    assert there.take().count(wire.publish("t", b"x")) <= 10
+    assert not fast.transport.reading
+
+
+@pytest.mark.parametrize("ending", [b"", b"taken over", b"stopped"], ids=["lost", "taken over", "closed"])
+async def test_a_connection_that_ends_while_it_is_held_leaves_no_timer(embed: Embed, ending: bytes) -> None:
+    """It might have been held for minutes; it is not kept for as long."""
+    broker = await embed(limits={"max_publish_rate": 0.01, "publish_patience": 0.0})
+    await rounds()
+    gc.collect()
+    before = {id(thing): thing for thing in parts()}
+    gc.disable()
+    try:
+        client = Client(broker, "fast")
+        client.connection.data_received(wire.publish("t", b"x", qos=1, packet_id=1) * 10)
+        await rounds()
+        assert client.connection.channel.held_until > broker.loop.time() + 60.0
+        if ending == b"taken over":
+            other = Client(broker, "fast")
+            await rounds()
+            other.connection.connection_lost(None)
+            del other
+        elif ending:
+            client.connection.close("shutdown", 0x8B, "")
+            await rounds()
+            # So that the end of the connection is seen.
+            assert client.transport.aborted
+        client.connection.connection_lost(None)
+        del client
+        await rounds()
+        assert not [thing for thing in parts() if id(thing) not in before]
+    finally:
+        gc.enable()
+
+
+async def test_the_last_packet_of_who_is_held_back(embed: Embed) -> None:
+    """What it has sent meanwhile is read and forgotten: unread, it would have the system reset the connection."""
+    broker = await embed(limits={"max_publish_rate": 0.01, "publish_patience": 0.0})
+    client = Client(broker, "fast")
+    client.transport.half = True
+    client.connection.data_received(wire.publish("t", b"x", qos=1, packet_id=1) * 10)
+    await rounds()
+    assert not client.transport.reading
+    client.connection.close("shutdown", 0x8B, "")
+    await rounds()
+    assert client.take()[-3:-1] == b"\xe0\x01"
+    assert (client.transport.reading, client.transport.aborted) == (True, False)
+
+
+async def test_the_end_of_patience_frees_everything(embed: Embed) -> None:
+    """DISCONNECT 0x96, and the connection is over, whatever the client still sends."""
+    broker = await embed(limits={"max_publish_rate": 100.0, "publish_patience": 0.1})
+    client = Client(broker, "fast")
+    await rounds()
+    client.take()
+    client.connection.data_received(wire.publish("t", b"x", qos=0) * 5_000)
+    async with asyncio.timeout(wire.TIMEOUT):
+        await client.transport.told.wait()
+    assert client.transport.aborted
+    assert client.take()[:1] == b"\xe0"
+    assert client.connection.channel.close_text == "more than 100 PUBLISH packets a second for 0.1 s"
+    assert connected(broker) == set()
+    assert client.connection.check(broker.loop.time() + LINGER) == 0.0

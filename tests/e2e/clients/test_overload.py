@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from broker import Broker, Settings
-from broker.core.counters import DISCONNECTED, DROP_CAUSES, FULL_BYTES, FULL_MESSAGES
+from broker.core.counters import DISCONNECTED, DROP_CAUSES, FULL_BYTES, FULL_MESSAGES, NO_QUOTA
 from broker.core.outbox import CONTROL_LIMIT, Outbox
 from tests.e2e import wire
 from tests.e2e.clients.frozen import Frozen, until
@@ -168,7 +168,7 @@ async def test_the_ledger_of_a_frozen_subscriber_is_exact(embed: Embed) -> None:
 
 
 async def test_a_frozen_subscriber_with_quality_waits_in_its_bounded_session(embed: Embed) -> None:
-    """QoS 1 and 2 wait behind the window; what the session's queue does not hold is dropped and counted."""
+    """QoS 1 and 2 wait behind the window; what the queue does not hold is dropped: it has not acknowledged."""
     broker = await embed(
         queue={"stall_timeout": NEVER_STALLED, "live_messages": 20, "session_messages": 30}, sys={"interval": 0.0}
     )
@@ -178,7 +178,7 @@ async def test_a_frozen_subscriber_with_quality_waits_in_its_bounded_session(emb
     publisher = await join(broker, "publisher")
     count = await fill(broker, "frozen", publisher, [reader], qos=1)
     session = broker.router.sessions["frozen"]
-    assert session.dropped_by_cause()[FULL_MESSAGES] == sum(session.dropped_by_cause()) == count - 40
+    assert session.dropped_by_cause()[NO_QUOTA] == sum(session.dropped_by_cause()) == count - 40
     assert len(session.inflight) == 10
     assert balance(broker, "frozen") == (count, count)
 

@@ -1,0 +1,118 @@
+"""Which connections get as far as their CONNECT: how many in all, from one address, and in a second.
+
+Owns `Admission`: the connections counted, by address and in all, and the rate at which new ones come. A connection
+counts from its arrival until its protocol is over (`leave`), and not for the seconds that its socket may take after
+that. What a CONNECT is worth (names, sessions, takeover) is the core's business.
+
+Promises:
+- The cost of a flood is bounded. One that is over a limit waits for its CONNECT only to be told so, at most
+  `HALF_OPEN_ROOM` such connections exist at a time, and any more are closed at once, without a word.
+- An address with no connection takes no memory.
+
+Refuses: sockets and clocks; callers pass `now` in seconds of the loop's time.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.core import reasons
+from broker.core.ratelimit import TokenBucket
+from broker.settings import Limits
+
+HALF_OPEN_ROOM: Final = 128
+"""Connections beyond `max_connections` that may wait for their CONNECT, and connections that exist only to be refused;
+above that they are closed at once."""
+
+TURNED_AWAY: Final = -1
+"""Answer of `arrive`: close the connection, there is no room even to refuse it."""
+
+
+class Admission:
+    """The connections of one broker against the limits of the settings; each limit of 0 is none."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._most = limits.max_connections + HALF_OPEN_ROOM if limits.max_connections > 0 else 0
+        self._most_of_one = limits.max_connections_per_address
+        rate = limits.max_connect_rate
+        self._rate = TokenBucket(rate, max(rate, 1.0)) if rate > 0.0 else None
+        # Connections that arrived and whose protocol is not over, the refused among them.
+        self.open = 0
+        # Connections that were refused and have a socket still.
+        self.refused = 0
+        # Connections that were closed at once, since somebody last asked (and set it to 0).
+        self.turned_away = 0
+        self._by_address: dict[str, int] = {}
+
+    def arrive(self, host: str, now: float) -> int:
+        """A connection has come from an IP address ("": from none, as over a Unix socket).
+
+        0: it counts, until `leave`. TURNED_AWAY: close it, it does not count. Else the reason code for its CONNACK
+        (0x97 too many of this address, 0x9F too many a second): it counts as refused, until `readmit`, or until
+        `leave_refused` and `refused_gone`.
+        """
+        if 0 < self._most <= self.open:
+            self.turned_away += 1
+            return TURNED_AWAY
+        code = reasons.SUCCESS
+        if not self._has_place(host):
+            code = reasons.QUOTA_EXCEEDED
+        elif self._rate is not None and not self._rate.take_one(now):
+            code = reasons.CONNECTION_RATE_EXCEEDED
+        if code == reasons.SUCCESS:
+            self._count(host)
+        elif self.refused >= HALF_OPEN_ROOM:
+            self.turned_away += 1
+            return TURNED_AWAY
+        else:
+            self.refused += 1
+        self.open += 1
+        return code
+
+    def leave(self, host: str) -> None:
+        """The protocol is over for a connection that counted."""
+        self.open -= 1
+        if self._most_of_one > 0 and host:
+            left = self._by_address[host] - 1
+            if left > 0:
+                self._by_address[host] = left
+            else:
+                del self._by_address[host]
+
+    def leave_refused(self) -> None:
+        """The protocol is over for a connection that was refused."""
+        self.open -= 1
+
+    def refused_gone(self) -> None:
+        """The socket of a refused connection is closed."""
+        self.refused -= 1
+
+    def readmit(self, host: str) -> bool:
+        """A refused connection has taken the place of another one of its address; False when there is none for it."""
+        if not self._has_place(host):
+            return False
+        self.refused -= 1
+        self._count(host)
+        return True
+
+    def from_address(self, host: str) -> int:
+        """Connections of an address that count; 0 as well where addresses have no limit."""
+        return self._by_address.get(host, 0)
+
+    def addresses(self) -> int:
+        """Addresses that are remembered."""
+        return len(self._by_address)
+
+    def _has_place(self, host: str) -> bool:
+        return self._most_of_one == 0 or self._by_address.get(host, 0) < self._most_of_one or not host
+
+    def _count(self, host: str) -> None:
+        if self._most_of_one > 0 and host:
+            self._by_address[host] = self._by_address.get(host, 0) + 1
+
+
+def admission(limits: Limits) -> Admission | None:
+    """The admission control of a broker; None where no limit asks for any, so that a connect pays nothing for it."""
+    if limits.max_connections > 0 or limits.max_connections_per_address > 0 or limits.max_connect_rate > 0.0:
+        return Admission(limits)
+    return None

@@ -1,0 +1,253 @@
+"""What goes on in the queues, looked at once a second: what is too old, who is slow, who has lost what.
+
+Owns `Monitor` (what is looked at, and what is told of it) and `Pulse` (the one timer behind it, which also measures how
+late the event loop is).
+
+Promises:
+- One log line for each client and `queue.report_interval`, however many messages were dropped, and each loss in exactly
+  one. At most `LINES` lines of a kind at a time: the rest has its turn at the next look, or is told as a number.
+- A client is called slow when its oldest message has waited for `queue.slow_after` seconds, and no longer when the wait
+  is below half of that: one line each way.
+- A look costs nothing to speak of while no message waits and nobody has lost anything.
+
+Refuses: to be asked by the core. It is told nothing and holds nothing of a connection that ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from typing import Any, Final
+
+from broker.core.counters import DROP_CAUSES
+from broker.core.ledger import Ledger
+from broker.core.load import Load
+from broker.core.outbox import Outbox
+from broker.core.router import Router
+from broker.core.session import Session
+from broker.net.admission import Admission
+from broker.settings import Settings
+
+BEAT: Final = 0.25
+"""Seconds between two beats, each of which measures the lag of the event loop."""
+
+LOOK: Final = 1.0
+"""Seconds between two looks."""
+
+LINES: Final = 500
+"""Log lines of one kind in one look, at most: some milliseconds."""
+
+FIELDS: Final = tuple(cause.replace("-", "_") for cause in DROP_CAUSES)
+"""The names of the causes as fields of a log line."""
+
+
+class SlowClient:
+    """A subscriber that does not keep up, as it was at the last look. Times in seconds, sizes in bytes."""
+
+    def __init__(self, client_id: str, ledger: Ledger, now: float) -> None:
+        self.client_id = client_id
+        self.since = now
+        self.seen = now
+        self.delay = 0.0
+        # In its own queue and in its session's.
+        self.waiting = 0
+        self.bytes = 0
+        self.high_water = 0
+        self._ledger = ledger
+        self._dropped_before = ledger.in_all()
+
+    def update(self, session: Session, outbox: Outbox, delay: float, now: float) -> None:
+        """Take down how its queues are now."""
+        self.seen = now
+        self.delay = delay
+        self.waiting = int(outbox.messages + session.pending_messages)
+        self.bytes = int(outbox.bytes + session.pending_bytes)
+        self.high_water = max(int(outbox.high_water), self.waiting)
+
+    def dropped(self) -> int:
+        """Messages that this client has lost, for as long as its session lives."""
+        return self._ledger.in_all()
+
+    def dropped_meanwhile(self) -> int:
+        """Messages that it has lost since it became slow."""
+        return self._ledger.in_all() - self._dropped_before
+
+
+class Monitor:
+    """Looks at one broker's queues. It has no timer of its own: whoever owns it calls `look`."""
+
+    def __init__(self, router: Router, settings: Settings, log: Any, now: float, admission: Admission | None) -> None:
+        self._router = router
+        self._load: Load = router.counters.load
+        self._log = log
+        self._admission = admission
+        self._slow_after = settings.queue.slow_after
+        self._interval = settings.queue.report_interval
+        self._listed = settings.sys.slow_clients
+        self._slow: dict[str, SlowClient] = {}
+        self._reported_at = now
+        self._report_at = now + self._interval
+        # The slowest, in this order.
+        self.slowest: list[SlowClient] = []
+        # Ledgers that were reported, for whoever set this to a set and empties it; None: nobody asks.
+        self.changed: set[Ledger] | None = None
+
+    @property
+    def slow_count(self) -> int:
+        """How many clients are slow."""
+        return len(self._slow)
+
+    def look(self, now: float) -> None:
+        """Once a second: shed what has waited too long, see who is slow, and report losses when their time has come."""
+        self._router.sweep(now)
+        self._watch(now)
+        if now >= self._report_at:
+            self._report(now, LINES if self._interval > 0.0 else len(self._load.losers))
+
+    def finish(self, now: float) -> None:
+        """The broker stops: report what no line has told of yet."""
+        self._report(now, len(self._load.losers))
+
+    # -- losses --------------------------------------------------------------------------------------------------------
+
+    def _report(self, now: float, most: int) -> None:
+        losers = self._load.losers
+        told = losers[:most]
+        del losers[:most]
+        seconds = round(now - self._reported_at, 1)
+        for ledger in told:
+            lost = ledger.take_report()
+            if self.changed is not None:
+                self.changed.add(ledger)
+            if self._interval > 0.0:
+                causes = {FIELDS[cause]: count for cause, count in enumerate(lost) if count}
+                self._log.warning(
+                    "messages dropped", client_id=ledger.client_id, total=sum(lost), interval=seconds, **causes
+                )
+        if losers:
+            # At the next look.
+            return
+        self._report_at = now + self._interval
+        self._reported_at = now
+        admission = self._admission
+        if admission is not None and admission.turned_away and self._interval > 0.0:
+            self._log.warning("connections turned away", total=admission.turned_away, interval=seconds)
+            admission.turned_away = 0
+
+    def take_changed(self) -> set[Ledger]:
+        """Ledgers with losses since this was last called, whether a line has told of them or not."""
+        changed = self.changed
+        if changed is None:
+            return set()
+        self.changed = set()
+        changed.update(self._load.losers)
+        return changed
+
+    # -- slow subscribers ----------------------------------------------------------------------------------------------
+
+    def _watch(self, now: float) -> None:
+        after = self._slow_after
+        slow = self._slow
+        if after <= 0.0 or (self._load.messages == 0 and not slow):
+            return
+        # In one go, since there may be very many peers.
+        peers = self._router.fanout.peers.items()
+        waiting = [(session, outbox) for session, outbox in peers if outbox.messages or session.pending_messages]
+        entered: list[SlowClient] = []
+        for session, outbox in waiting:
+            delay = session.waited(now)
+            client = slow.get(session.client_id)
+            if client is None:
+                if delay < after:
+                    continue
+                client = self._enter(session, now)
+                entered.append(client)
+            elif delay < after / 2:
+                continue
+            client.update(session, outbox, delay, now)
+        left = [client for client in slow.values() if client.seen != now]
+        for client in left:
+            del slow[client.client_id]
+        self.slowest = heapq.nlargest(self._listed, slow.values(), key=_delay)
+        self._tell(entered, left, now)
+
+    def _enter(self, session: Session, now: float) -> SlowClient:
+        client = SlowClient(session.client_id, session.ledger, now)
+        self._slow[session.client_id] = client
+        return client
+
+    def _tell(self, entered: list[SlowClient], left: list[SlowClient], now: float) -> None:
+        log = self._log
+        for client in entered[:LINES]:
+            log.warning(
+                "subscriber is slow",
+                client_id=client.client_id,
+                delay=round(client.delay, 3),
+                waiting=client.waiting,
+                bytes=client.bytes,
+            )
+        if len(entered) > LINES:
+            log.warning("more subscribers are slow", count=len(entered) - LINES)
+        for client in left[:LINES]:
+            session = self._router.sessions.get(client.client_id)
+            connected = session is not None and session.outbox is not None
+            log.info(
+                "subscriber keeps up again" if connected else "slow subscriber is gone",
+                client_id=client.client_id,
+                seconds=round(now - client.since, 1),
+                dropped=client.dropped_meanwhile(),
+            )
+        if len(left) > LINES:
+            log.info("more subscribers keep up again, or are gone", count=len(left) - LINES)
+
+
+def _delay(client: SlowClient) -> float:
+    return client.delay
+
+
+class Pulse:
+    """Beats four times a second, tells the core how late the beat was, and has somebody look once a second."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, load: Load, look: Callable[[float], None]) -> None:
+        self._loop = loop
+        self._load = load
+        self._look = look
+        self._look_at = 0.0
+        self._worst = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        now = self._loop.time()
+        self._look_at = now + LOOK
+        self._arm(now)
+
+    def close(self) -> None:
+        """Beat no more; the lag is unknown from here on."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._load.beat_at = 0.0
+        self._load.lag = 0.0
+
+    def take_worst(self, now: float) -> float:
+        """The worst lag in seconds since this was last called, the present one included."""
+        worst = max(self._worst, self._load.lag_at(now))
+        self._worst = 0.0
+        return worst
+
+    def _arm(self, now: float) -> None:
+        self._load.beat_at = now + BEAT
+        self._timer = self._loop.call_at(now + BEAT, self._beat)
+
+    def _beat(self) -> None:
+        now = self._loop.time()
+        # A timer may come a little early.
+        lag = max(0.0, now - self._load.beat_at)
+        self._load.lag = lag
+        self._worst = max(self._worst, lag)
+        self._arm(now)
+        if now >= self._look_at:
+            self._look_at = now + LOOK
+            self._look(now)

@@ -1,0 +1,185 @@
+"""Who may join: counts by address and in all, the rate of connects, and what a flood may cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from broker.net.admission import HALF_OPEN_ROOM, TURNED_AWAY, Admission, admission
+from broker.settings import Limits
+
+NOW = 1_000.0
+HERE, THERE = "192.0.2.1", "2001:db8::1"
+
+
+def made(**limits: Any) -> Admission:
+    found = admission(Limits(**limits))
+    assert found is not None
+    return found
+
+
+def test_no_limit_no_admission_control() -> None:
+    """A connect then pays nothing for it."""
+    assert admission(Limits()) is None
+
+
+def test_one_address_over_its_limit() -> None:
+    """0x97, and as soon as one leaves there is room for one; other addresses do not notice."""
+    admission = made(max_connections_per_address=2)
+    assert [admission.arrive(HERE, NOW) for _ in range(3)] == [0, 0, 0x97]
+    assert [admission.arrive(THERE, NOW) for _ in range(2)] == [0, 0]
+    admission.leave_refused()
+    admission.refused_gone()
+    assert admission.arrive(HERE, NOW) == 0x97
+    admission.leave(HERE)
+    assert [admission.arrive(HERE, NOW) for _ in range(2)] == [0, 0x97]
+
+
+def test_no_address_no_limit() -> None:
+    """A Unix socket has none."""
+    admission = made(max_connections_per_address=1)
+    assert [admission.arrive("", NOW) for _ in range(5)] == [0] * 5
+    for _ in range(5):
+        admission.leave("")
+    assert (admission.open, admission.addresses()) == (0, 0)
+
+
+def test_the_rate_of_connects() -> None:
+    """A burst of a second's worth, then the rate. One that is refused takes nothing from those that follow."""
+    admission = made(max_connect_rate=5.0)
+    assert [admission.arrive(HERE, NOW) for _ in range(7)] == [0] * 5 + [0x9F] * 2
+    assert admission.arrive(HERE, NOW + 0.1) == 0x9F
+    assert [admission.arrive(HERE, NOW + 0.21) for _ in range(2)] == [0, 0x9F]
+    assert [admission.arrive(HERE, NOW + 100.0) for _ in range(6)] == [0] * 5 + [0x9F]
+
+
+def test_less_than_one_a_second() -> None:
+    """The burst is one at least."""
+    admission = made(max_connect_rate=0.1)
+    assert [admission.arrive(HERE, NOW) for _ in range(2)] == [0, 0x9F]
+    assert [admission.arrive(HERE, NOW + 9.0), admission.arrive(HERE, NOW + 10.1)] == [0x9F, 0]
+
+
+def test_an_address_that_is_full_takes_nothing_from_the_rate() -> None:
+    admission = made(max_connections_per_address=1, max_connect_rate=2.0)
+    assert [admission.arrive(HERE, NOW) for _ in range(5)] == [0] + [0x97] * 4
+    assert [admission.arrive(THERE, NOW), admission.arrive("", NOW)] == [0, 0x9F]
+
+
+def test_room_to_be_refused_is_bounded() -> None:
+    """Above it a connection is closed without a word; it is free again when sockets are closed."""
+    admission = made(max_connections_per_address=1)
+    assert admission.arrive(HERE, NOW) == 0
+    assert [admission.arrive(HERE, NOW) for _ in range(HALF_OPEN_ROOM)] == [0x97] * HALF_OPEN_ROOM
+    assert admission.arrive(HERE, NOW) == TURNED_AWAY
+    assert admission.turned_away == 1
+    # It has been told; its socket is still there.
+    admission.leave_refused()
+    assert admission.arrive(HERE, NOW) == TURNED_AWAY
+    assert admission.arrive(THERE, NOW) == 0
+    admission.refused_gone()
+    assert admission.arrive(HERE, NOW) == 0x97
+
+
+def test_all_together() -> None:
+    """Beyond `max_connections` there is room for connections of which nobody knows yet whether they may stay."""
+    admission = made(max_connections=3)
+    assert [admission.arrive(HERE, NOW) for _ in range(3 + HALF_OPEN_ROOM)] == [0] * (3 + HALF_OPEN_ROOM)
+    assert admission.arrive(THERE, NOW) == TURNED_AWAY
+    admission.leave(HERE)
+    assert admission.arrive(THERE, NOW) == 0
+
+
+def test_in_place_of_another() -> None:
+    """A refused connection that took over one of its address counts from then on; there is no way round the limit."""
+    admission = made(max_connections_per_address=1)
+    assert [admission.arrive(HERE, NOW) for _ in range(2)] == [0, 0x97]
+    assert not admission.readmit(HERE)
+    admission.leave(HERE)
+    assert admission.readmit(HERE)
+    assert (admission.from_address(HERE), admission.open, admission.refused) == (1, 1, 0)
+    assert admission.arrive(HERE, NOW) == 0x97
+
+
+class Machine(RuleBasedStateMachine):
+    """Connections that come and go in any order, against a list of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.admission = made(max_connections=4, max_connections_per_address=2, max_connect_rate=3.0)
+        self.now = NOW
+        self.counted: list[str] = []
+        self.waiting: list[str] = []
+        self.lingering: list[str] = []
+
+    @rule(host=st.sampled_from((HERE, THERE, "")), count=st.integers(1, 80))
+    def arrive(self, host: str, count: int) -> None:
+        for _ in range(count):
+            full = bool(host) and self.counted.count(host) >= 2
+            no_room = len(self.counted) + len(self.waiting) >= 4 + HALF_OPEN_ROOM
+            answer = self.admission.arrive(host, self.now)
+            if answer == TURNED_AWAY:
+                assert no_room or len(self.waiting) + len(self.lingering) >= HALF_OPEN_ROOM
+            else:
+                assert not no_room
+                assert answer in ((0x97,) if full else (0, 0x9F))
+                (self.waiting if answer else self.counted).append(host)
+
+    @rule(seconds=st.floats(0.0, 2.0))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(at=st.integers(0, 1_000), gone=st.booleans())
+    def refuse(self, at: int, gone: bool) -> None:
+        if self.waiting:
+            host = self.waiting.pop(at % len(self.waiting))
+            self.admission.leave_refused()
+            if gone:
+                self.admission.refused_gone()
+            else:
+                self.lingering.append(host)
+
+    @rule(at=st.integers(0, 1_000))
+    def close(self, at: int) -> None:
+        if self.lingering:
+            self.lingering.pop(at % len(self.lingering))
+            self.admission.refused_gone()
+
+    @rule(at=st.integers(0, 1_000))
+    def leave(self, at: int) -> None:
+        if self.counted:
+            self.admission.leave(self.counted.pop(at % len(self.counted)))
+
+    @rule(at=st.integers(0, 1_000))
+    def readmit(self, at: int) -> None:
+        if self.waiting:
+            host = self.waiting[at % len(self.waiting)]
+            room = not host or self.counted.count(host) < 2
+            assert self.admission.readmit(host) is room
+            if room:
+                self.waiting.remove(host)
+                self.counted.append(host)
+
+    @invariant()
+    def adds_up(self) -> None:
+        admission = self.admission
+        assert admission.open == len(self.counted) + len(self.waiting)
+        assert admission.refused == len(self.waiting) + len(self.lingering) <= HALF_OPEN_ROOM
+        assert admission.addresses() == len({host for host in self.counted if host})
+        for host in (HERE, THERE):
+            assert admission.from_address(host) == self.counted.count(host) <= 2
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"max_connections": 1}, {"max_connections_per_address": 1}, {"max_connect_rate": 0.5}]
+)
+def test_any_limit_asks_for_it(changes: dict[str, Any]) -> None:
+    assert admission(Limits(**changes)) is not None

@@ -1,0 +1,382 @@
+"""What is told of the queues: losses by client and cause, who is slow, how late the loop is; with the test's clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from broker.core.counters import AGE, DROP_CAUSES, FULL_MESSAGES, NO_QUOTA, Counters
+from broker.core.ledger import Ledger
+from broker.core.load import Load
+from broker.core.router import Router
+from broker.net import monitor as module
+from broker.net.admission import Admission
+from broker.net.monitor import BEAT, LINES, LOOK, Monitor, Pulse
+from broker.settings import Limits, Queue, Settings, Sys
+from tests.net.test_timers import Loop
+
+NOW = 1_000.0
+
+
+class Log:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str, dict[str, Any]]] = []
+
+    def warning(self, event: str, **fields: Any) -> None:
+        self.lines.append(("warning", event, fields))
+
+    def info(self, event: str, **fields: Any) -> None:
+        self.lines.append(("info", event, fields))
+
+    def take(self) -> list[tuple[str, str, dict[str, Any]]]:
+        taken, self.lines = self.lines, []
+        return taken
+
+
+class Queued:
+    """As much of an outbox as the monitor looks at."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.bytes = 0
+        self.high_water = 0
+
+
+class Client:
+    """As much of a session."""
+
+    def __init__(self, client_id: str, counters: Counters) -> None:
+        self.client_id = client_id
+        self.ledger = Ledger(client_id, counters)
+        self.outbox: Queued | None = Queued()
+        self.pending_messages = 0
+        self.pending_bytes = 0
+        self.delay = 0.0
+
+    def waited(self, now: float) -> float:
+        del now
+        return self.delay
+
+
+class Peers:
+    """The peers of a fanout."""
+
+    def __init__(self) -> None:
+        self.peers: dict[Client, Queued] = {}
+
+
+class Broker:
+    """As much of a router; the queues are what the test says they are."""
+
+    def __init__(self, **queue: Any) -> None:
+        slow_clients = queue.pop("slow_clients", 10)
+        self.counters = Counters()
+        self.fanout = Peers()
+        self.sessions: dict[str, Client] = {}
+        self.swept: list[float] = []
+        self.log = Log()
+        self.admission = Admission(Limits(max_connections_per_address=1))
+        settings = Settings(queue=Queue(**queue), sys=Sys(slow_clients=slow_clients))
+        self.monitor = Monitor(cast(Router, self), settings, self.log, NOW, self.admission)
+        self.now = NOW
+
+    def sweep(self, now: float) -> None:
+        self.swept.append(now)
+
+    def client(self, client_id: str) -> Client:
+        client = Client(client_id, self.counters)
+        assert client.outbox is not None
+        self.fanout.peers[client] = client.outbox
+        self.sessions[client_id] = client
+        return client
+
+    def queue(self, client: Client, delay: float, messages: int = 5, size: int = 500) -> None:
+        assert client.outbox is not None
+        client.delay = delay
+        client.outbox.messages = messages
+        client.outbox.bytes = size
+        self.counters.load.messages = sum(each.messages for each in self.fanout.peers.values())
+
+    def leave(self, client: Client) -> None:
+        del self.fanout.peers[client]
+        client.outbox = None
+
+    def look(self, seconds: float = LOOK) -> list[tuple[str, str, dict[str, Any]]]:
+        """A look later on; what it logged."""
+        self.now += seconds
+        self.monitor.look(self.now)
+        return self.log.take()
+
+
+class TestReports:
+    """One line for each client and interval."""
+
+    def test_one_line_for_each_client_and_interval(self) -> None:
+        """However much was dropped, by cause, and only what is new."""
+        broker = Broker(report_interval=10.0)
+        one, other = broker.client("one"), broker.client("other")
+        broker.client("unharmed")
+        for _ in range(9):
+            one.ledger.lost(FULL_MESSAGES, 100)
+            other.ledger.lost(AGE, 1)
+            assert broker.look() == []
+        one.ledger.lost(NO_QUOTA, 7)
+        told = {"total": 907, "interval": 10.0, "full_messages": 900, "no_quota": 7}
+        assert broker.look() == [
+            ("warning", "messages dropped", {"client_id": "one", **told}),
+            ("warning", "messages dropped", {"client_id": "other", "total": 9, "interval": 10.0, "age": 9}),
+        ]
+        assert broker.counters.load.losers == []
+        other.ledger.lost(AGE, 3)
+        for _ in range(9):
+            assert broker.look() == []
+        told = {"total": 3, "interval": 10.0, "age": 3}
+        assert broker.look() == [("warning", "messages dropped", {"client_id": "other", **told})]
+        assert [line for _ in range(30) for line in broker.look()] == []
+        assert broker.swept == [NOW + 1 + count for count in range(50)]
+
+    def test_every_cause_has_a_field(self) -> None:
+        """Under its own name, with underscores."""
+        broker = Broker(report_interval=1.0)
+        client = broker.client("c")
+        for cause in range(len(DROP_CAUSES)):
+            client.ledger.lost(cause, cause + 1)
+        [(_, _, fields)] = broker.look()
+        causes = {name.replace("-", "_"): number + 1 for number, name in enumerate(DROP_CAUSES)}
+        assert fields == {"client_id": "c", "total": sum(causes.values()), "interval": 1.0, **causes}
+
+    def test_no_lines(self) -> None:
+        """An interval of 0: nothing is logged, nothing piles up, and others can still ask who has lost something."""
+        broker = Broker(report_interval=0.0)
+        broker.monitor.changed = set()
+        clients = [broker.client(f"c{number}") for number in range(2 * LINES)]
+        for client in clients:
+            client.ledger.lost(FULL_MESSAGES, 1)
+        assert broker.look() == []
+        assert broker.counters.load.losers == []
+        assert broker.monitor.take_changed() == {client.ledger for client in clients}
+        assert broker.monitor.take_changed() == set()
+
+    def test_a_line_for_everybody_but_not_at_once(self) -> None:
+        """Very many clients have their lines one look after the other; none is left out or told of twice."""
+        broker = Broker(report_interval=1.0)
+        for number in range(2 * LINES + 1):
+            broker.client(f"c{number}").ledger.lost(FULL_MESSAGES, 1)
+        told = [broker.look() for _ in range(3)]
+        assert [len(lines) for lines in told] == [LINES, LINES, 1]
+        assert len({fields["client_id"] for lines in told for _, _, fields in lines}) == 2 * LINES + 1
+
+    def test_the_end(self) -> None:
+        """What no line has told of yet is told when the broker stops, and all of it."""
+        broker = Broker(report_interval=3_600.0)
+        for number in range(LINES + 1):
+            broker.client(f"c{number}").ledger.lost(FULL_MESSAGES, 2)
+        assert broker.look() == []
+        broker.monitor.finish(broker.now + 0.5)
+        lines = broker.log.take()
+        assert len(lines) == LINES + 1
+        assert all(fields["total"] == 2 and fields["interval"] == 1.5 for _, _, fields in lines)
+
+    def test_who_asks_for_changes_hears_of_all(self) -> None:
+        """Whether a line has told of them or not, and once for each loss; where nobody asks nothing is kept."""
+        broker = Broker(report_interval=5.0)
+        one, other = broker.client("one"), broker.client("other")
+        one.ledger.lost(AGE, 1)
+        assert broker.monitor.take_changed() == set()
+        broker.monitor.changed = set()
+        broker.look(5.0)
+        other.ledger.lost(AGE, 1)
+        assert broker.monitor.take_changed() == {one.ledger, other.ledger}
+        broker.monitor.changed = None
+        broker.look(5.0)
+        assert broker.monitor.changed is None
+
+    def test_connections_without_a_word(self) -> None:
+        """A flood of connections that are closed at once is told as a number."""
+        broker = Broker(report_interval=10.0)
+        broker.admission.turned_away = 5_000
+        assert broker.look(9.0) == []
+        assert broker.look() == [("warning", "connections turned away", {"total": 5_000, "interval": 10.0})]
+        assert broker.look(10.0) == []
+
+
+class TestSlow:
+    """Who is called slow, and for how long."""
+
+    def test_there_and_back(self) -> None:
+        """One line each way: at `slow_after`, and below half of it."""
+        broker = Broker(slow_after=2.0, report_interval=0.0)
+        client = broker.client("c")
+        broker.queue(client, 1.9)
+        assert broker.look() == []
+        broker.queue(client, 2.0, 7, 700)
+        told = {"client_id": "c", "delay": 2.0, "waiting": 7, "bytes": 700}
+        assert broker.look() == [("warning", "subscriber is slow", told)]
+        client.ledger.lost(FULL_MESSAGES, 30)
+        for delay in (9.0, 1.5, 1.0, 2.5):
+            broker.queue(client, delay)
+            assert broker.look() == []
+            assert broker.monitor.slow_count == 1
+        broker.queue(client, 0.99)
+        told = {"client_id": "c", "seconds": 5.0, "dropped": 30}
+        assert broker.look() == [("info", "subscriber keeps up again", told)]
+        assert (broker.monitor.slow_count, broker.monitor.slowest) == (0, [])
+        broker.queue(client, 2.0)
+        assert [line[1] for line in broker.look()] == ["subscriber is slow"]
+
+    def test_an_empty_queue_is_not_slow(self) -> None:
+        """Also when nothing waits anywhere, so that nobody else has to be looked at."""
+        broker = Broker(slow_after=2.0)
+        client = broker.client("c")
+        broker.queue(client, 2.0)
+        broker.look()
+        broker.queue(client, 0.0, 0, 0)
+        assert broker.counters.load.messages == 0
+        assert [line[1] for line in broker.look()] == ["subscriber keeps up again"]
+
+    def test_who_does_not_acknowledge(self) -> None:
+        """Its own queue may be empty: what waits for its window waits in the session."""
+        broker = Broker(slow_after=2.0)
+        client = broker.client("c")
+        broker.queue(client, 5.0, 0, 0)
+        client.pending_messages, client.pending_bytes = 12, 3_000
+        broker.counters.load.messages = 12
+        told = {"client_id": "c", "delay": 5.0, "waiting": 12, "bytes": 3_000}
+        assert broker.look() == [("warning", "subscriber is slow", told)]
+
+    @pytest.mark.parametrize("ended", [True, False])
+    def test_a_connection_that_ends(self, ended: bool) -> None:
+        """It keeps up no better, and that is what is said; nothing of it is kept."""
+        broker = Broker(slow_after=2.0, report_interval=0.0)
+        client = broker.client("c")
+        broker.queue(client, 2.0)
+        client.ledger.lost(AGE, 5)
+        broker.look()
+        client.ledger.lost(AGE, 3)
+        broker.leave(client)
+        if ended:
+            del broker.sessions["c"]
+        told = {"client_id": "c", "seconds": 1.0, "dropped": 3}
+        assert broker.look() == [("info", "slow subscriber is gone", told)]
+        assert broker.monitor.slow_count == 0
+
+    def test_the_slowest_first(self) -> None:
+        """No more of them than asked for, with what there is to know about their queues."""
+        broker = Broker(slow_after=1.0, slow_clients=3)
+        for number, delay in enumerate((1.5, 9.0, 0.5, 3.0, 2.0)):
+            broker.queue(broker.client(f"c{number}"), delay, 10 * number + 1, 100 * number)
+        broker.look()
+        slowest = broker.monitor.slowest
+        assert [client.client_id for client in slowest] == ["c1", "c3", "c4"]
+        assert broker.monitor.slow_count == 4
+        found = slowest[0]
+        assert (found.delay, found.waiting, found.bytes, found.high_water, found.dropped()) == (9.0, 11, 100, 11, 0)
+        # The next look has the figures of the next look.
+        session = broker.sessions["c1"]
+        broker.queue(session, 1.0, 3, 50)
+        session.outbox.high_water = 40  # type: ignore[union-attr]
+        session.ledger.lost(AGE, 6)
+        broker.look()
+        found = broker.monitor.slowest[2]
+        assert [client.client_id for client in broker.monitor.slowest] == ["c3", "c4", "c0"]
+        broker.queue(session, 10.0, 3, 50)
+        broker.look()
+        found = broker.monitor.slowest[0]
+        assert (found.delay, found.waiting, found.bytes, found.high_water, found.dropped()) == (10.0, 3, 50, 40, 6)
+
+    def test_nobody_is_slow(self) -> None:
+        """`slow_after` 0: nobody."""
+        broker = Broker(slow_after=0.0)
+        broker.queue(broker.client("c"), 1e9)
+        assert broker.look() == []
+        assert broker.monitor.slow_count == 0
+
+    def test_very_many_at_once(self) -> None:
+        """All are counted; not all have a line, and that is said."""
+        broker = Broker(slow_after=1.0, slow_clients=0)
+        clients = [broker.client(f"c{number}") for number in range(LINES + 5)]
+        for client in clients:
+            broker.queue(client, 1.0)
+        lines = broker.look()
+        assert len(lines) == LINES + 1
+        assert lines[-1] == ("warning", "more subscribers are slow", {"count": 5})
+        assert (broker.monitor.slow_count, broker.monitor.slowest) == (LINES + 5, [])
+        for client in clients:
+            broker.queue(client, 0.1)
+        lines = broker.look()
+        assert len(lines) == LINES + 1
+        assert lines[-1] == ("info", "more subscribers keep up again, or are gone", {"count": 5})
+
+
+class Timer(Loop):
+    """The test's loop, with absolute times."""
+
+    def call_at(self, when: float, callback: Callable[..., Any]) -> Loop:
+        return self.call_later(when - self.now, callback)
+
+    def block(self, seconds: float) -> None:
+        """Something holds the loop up: what falls due is called when it is over."""
+        self.now += seconds
+        while self.due and self.due[0][0] <= self.now:
+            _, callback = self.due.pop(0)
+            callback()
+
+
+class TestPulse:
+    """The timer, and the lag."""
+
+    def test_looks_once_a_second(self) -> None:
+        """Four beats to a look."""
+        loop, load, looks = Timer(), Load(), list[float]()
+        pulse = Pulse(cast(asyncio.AbstractEventLoop, loop), load, looks.append)
+        pulse.start()
+        loop.pass_time(5 * LOOK + BEAT / 2)
+        assert looks == [100.0 + LOOK * (count + 1) for count in range(5)]
+        assert load.lag == 0.0
+        pulse.close()
+        loop.pass_time(100.0)
+        assert len(looks) == 5
+        assert load.lag_at(loop.now) == 0.0
+
+    def test_how_late(self) -> None:
+        """The core can ask while the loop is held up, and until the beat after."""
+        loop, load = Timer(), Load()
+        pulse = Pulse(cast(asyncio.AbstractEventLoop, loop), load, list[float]().append)
+        pulse.start()
+        loop.pass_time(1.0)
+        assert load.lag_at(loop.now + BEAT) == 0.0
+        assert load.lag_at(loop.now + BEAT + 3.0) == pytest.approx(3.0)
+        loop.block(BEAT + 3.0)
+        assert load.lag == pytest.approx(3.0)
+        assert load.lag_at(loop.now + 0.1) == pytest.approx(3.0)
+        loop.pass_time(BEAT)
+        assert load.lag_at(loop.now) == pytest.approx(0.0)
+        # The worst is remembered for whoever asks seldom.
+        assert pulse.take_worst(loop.now) == pytest.approx(3.0)
+        assert pulse.take_worst(loop.now) == pytest.approx(0.0)
+        loop.pass_time(10.0)
+        assert pulse.take_worst(loop.now) == pytest.approx(0.0)
+
+    def test_a_look_that_fails_is_not_the_last(self) -> None:
+        """A fault in it must not silence everything else for ever."""
+        loop, load = Timer(), Load()
+
+        def fail(now: float) -> None:
+            raise ArithmeticError(now)
+
+        pulse = Pulse(cast(asyncio.AbstractEventLoop, loop), load, fail)
+        pulse.start()
+        with pytest.raises(ArithmeticError):
+            loop.pass_time(2.0)
+        assert loop.due
+        pulse.close()
+
+
+def test_fields_are_names() -> None:
+    """Fields of a log line are keywords."""
+    assert all(name.isidentifier() for name in module.FIELDS)

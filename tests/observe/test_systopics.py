@@ -1,0 +1,261 @@
+"""The broker's own topics: the totals, who is slow, and what single clients have lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from broker import Broker, Settings
+from broker.core.counters import AGE, FULL_MESSAGES, GLOBAL
+from broker.core.message import Message
+from broker.core.session import Session
+from broker.net.monitor import SlowClient
+from broker.observe.systopics import LONGEST_TOPIC, SysTopics
+from broker.settings import Limits, Log, Queue, Shutdown, Sys
+from tests.e2e import wire
+from tests.e2e.clients.frozen import Frozen
+from tests.e2e.wire import Peer
+
+PREFIX = "$SYS/broker/"
+
+SELDOM = 86_400.0
+"""An interval in seconds that never passes: tests update by hand."""
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    """A broker that logs nothing, so that nothing but `$SYS` tells of losses."""
+    settings = Settings(
+        listen=("mqtt://127.0.0.1:0",),
+        limits=Limits(max_client_id_length=0),
+        queue=Queue(report_interval=0.0),
+        sys=Sys(interval=SELDOM),
+        shutdown=Shutdown(flush_timeout=0.0),
+        log=Log(),
+    )
+    async with Broker(settings) as running:
+        yield running
+
+
+def topics(broker: Broker) -> SysTopics:
+    return broker._sys
+
+
+def told(broker: Broker, topic: str) -> str | None:
+    """The retained value of a topic, or None."""
+    found = broker.router.retained.get(PREFIX + topic)
+    return found.payload().decode() if isinstance(found, Message) else None
+
+
+async def join(broker: Broker, client_id: str, *, clean: bool = True, expiry: int = 0) -> Peer:
+    peer = await Peer.open("127.0.0.1", broker.ports[0])
+    props = ((wire.SESSION_EXPIRY, expiry),) if expiry else ()
+    await peer.send(wire.connect(client_id, clean=clean, props=props))
+    assert (await peer.expect(wire.CONNACK)).code == 0
+    return peer
+
+
+def session_of(broker: Broker, client_id: str) -> Session:
+    return broker.router.sessions[client_id]
+
+
+async def test_totals(broker: Broker) -> None:
+    """What waits in all queues, and how late the event loop is."""
+    assert (told(broker, "messages/queued"), told(broker, "bytes/queued")) == ("0", "0")
+    assert told(broker, "slow/count") == "0"
+    assert told(broker, "slow/1") is None
+    load = broker.router.counters.load
+    broker.pulse.close()
+    load.messages, load.bytes, load.lag = 12, 3_456, 1.23456
+    topics(broker).update()
+    assert (told(broker, "messages/queued"), told(broker, "bytes/queued")) == ("12", "3456")
+    assert told(broker, "load/lag") == "1.235"
+    load.messages, load.bytes, load.lag = 0, 0, 0.0
+    topics(broker).update()
+    assert (told(broker, "messages/queued"), told(broker, "load/lag")) == ("0", "0.000")
+
+
+async def test_what_a_client_has_lost(broker: Broker) -> None:
+    """Its total and the causes there are, as they change; nothing of clients that have lost nothing."""
+    peers = [await join(broker, name) for name in ("one", "other")]
+    topics(broker).update()
+    assert told(broker, "clients/one/dropped") is None
+    ledger = session_of(broker, "one").ledger
+    ledger.lost(FULL_MESSAGES, 3)
+    ledger.lost(AGE, 4)
+    topics(broker).update()
+    assert told(broker, "clients/one/dropped") == "7"
+    assert told(broker, "clients/one/dropped/full-messages") == "3"
+    assert told(broker, "clients/one/dropped/age") == "4"
+    assert told(broker, "clients/one/dropped/global") is None
+    assert told(broker, "clients/other/dropped") is None
+    # Also what the monitor has taken down in between, which logs nothing here.
+    ledger.lost(GLOBAL, 10)
+    broker.monitor.look(broker.loop.time())
+    assert broker.router.counters.load.losers == []
+    topics(broker).update()
+    assert told(broker, "clients/one/dropped") == "17"
+    assert told(broker, "clients/one/dropped/global") == "10"
+    for peer in peers:
+        peer.abort()
+
+
+async def test_only_what_changed_is_published(broker: Broker) -> None:
+    """A subscriber hears of a client when that has lost more, and of a topic when its value has changed."""
+    watcher, peer = await join(broker, "watcher"), await join(broker, "c")
+    await watcher.subscribe(PREFIX + "clients/+/dropped/#")
+    ledger = session_of(broker, "c").ledger
+    ledger.lost(AGE, 1)
+    topics(broker).update()
+    topics(broker).update()
+    ledger.lost(FULL_MESSAGES, 1)
+    topics(broker).update()
+    found = {(packet.topic.removeprefix(PREFIX), packet.payload) for packet in await watcher.fence()}
+    assert found == {
+        ("clients/c/dropped", b"1"),
+        ("clients/c/dropped/age", b"1"),
+        ("clients/c/dropped", b"2"),
+        ("clients/c/dropped/full-messages", b"1"),
+    }
+    watcher.abort()
+    peer.abort()
+
+
+async def test_the_end_of_a_session(broker: Broker) -> None:
+    """Its topics are cleared, which those who watch are told with an empty payload; nothing is remembered."""
+    watcher, peer = await join(broker, "watcher"), await join(broker, "c", expiry=100)
+    before = len(topics(broker)._last)
+    ledger = session_of(broker, "c").ledger
+    ledger.lost(AGE, 1)
+    topics(broker).update()
+    await peer.disconnect()
+    topics(broker).update()
+    # It is away, and has lost what it has lost.
+    assert told(broker, "clients/c/dropped") == "1"
+    await watcher.subscribe(PREFIX + "clients/c/#")
+    await watcher.fence()
+    peer = await join(broker, "c")
+    # A loss that its last session had, and one that the new session has.
+    ledger.lost(AGE, 5)
+    session_of(broker, "c").ledger.lost(GLOBAL, 1)
+    topics(broker).update()
+    assert told(broker, "clients/c/dropped") == "1"
+    assert told(broker, "clients/c/dropped/age") is None
+    assert told(broker, "clients/c/dropped/global") == "1"
+    assert ("clients/c/dropped/age", b"") in {
+        (packet.topic.removeprefix(PREFIX), packet.payload) for packet in await watcher.fence()
+    }
+    await peer.disconnect()
+    topics(broker).update()
+    assert told(broker, "clients/c/dropped") is None
+    assert len(topics(broker)._last) == before
+    assert topics(broker)._clients == {}
+    watcher.abort()
+
+
+async def test_names_that_a_topic_cannot_have(broker: Broker) -> None:
+    """A level separator, wildcards and the escape character are percent-encoded; all else stands as it is."""
+    peer = await join(broker, "a/b+c#d%e f\N{GREEK SMALL LETTER PI}")
+    ledger = session_of(broker, "a/b+c#d%e f\N{GREEK SMALL LETTER PI}").ledger
+    ledger.lost(AGE, 2)
+    topics(broker).update()
+    assert told(broker, "clients/a%2Fb%2Bc%23d%25e f\N{GREEK SMALL LETTER PI}/dropped") == "2"
+    peer.abort()
+
+
+async def test_a_name_that_is_too_long(broker: Broker) -> None:
+    """What would not fit a topic name is left out, and the rest is told."""
+    long = "#" * (LONGEST_TOPIC // 3)
+    peers = [await join(broker, name) for name in (long, "short")]
+    for name in (long, "short"):
+        session_of(broker, name).ledger.lost(AGE, 2)
+    topics(broker).update()
+    assert told(broker, "clients/short/dropped") == "2"
+    assert told(broker, "clients/" + "%23" * len(long) + "/dropped") is None
+    for peer in peers:
+        peer.abort()
+
+
+async def test_the_slowest(broker: Broker) -> None:
+    """One topic for each place, as JSON; places that nobody has any more are empty."""
+    peer = await join(broker, "c\u00e9")
+    session = session_of(broker, "c\u00e9")
+    assert session.outbox is not None
+    session.ledger.lost(AGE, 4)
+    clients = [SlowClient(session.client_id, session.ledger, 0.0) for _ in range(2)]
+    clients[0].update(session, session.outbox, 2.5, 1.0)
+    clients[0].waiting, clients[0].bytes, clients[0].high_water = 10, 1_000, 20
+    broker.monitor.slowest = clients
+    topics(broker).update()
+    assert json.loads(told(broker, "slow/1") or "") == {
+        "client_id": "c\u00e9",
+        "delay": 2.5,
+        "waiting": 10,
+        "bytes": 1_000,
+        "high_water": 20,
+        "dropped": 4,
+    }
+    assert json.loads(told(broker, "slow/2") or "")["delay"] == 0.0
+    assert told(broker, "slow/3") is None
+    broker.monitor.slowest = clients[:1]
+    topics(broker).update()
+    assert told(broker, "slow/1") is not None
+    assert told(broker, "slow/2") is None
+    broker.monitor.slowest = []
+    topics(broker).update()
+    assert told(broker, "slow/1") is None
+    peer.abort()
+
+
+async def test_no_topics_nothing_kept() -> None:
+    """With an interval of 0 nobody asks for changes, and none are kept."""
+    settings = Settings(listen=("mqtt://127.0.0.1:0",), sys=Sys(interval=0.0), shutdown=Shutdown(flush_timeout=0.0))
+    async with Broker(settings) as broker:
+        assert broker.monitor.changed is None
+        assert len(broker.router.retained) == 0
+    settings = Settings(listen=("mqtt://127.0.0.1:0",), shutdown=Shutdown(flush_timeout=0.0))
+    async with Broker(settings) as broker:
+        assert broker.monitor.changed == set()
+    assert broker.monitor.changed is None
+
+
+async def test_a_real_one() -> None:
+    """A client that stops reading is listed as slow and loses messages; when it has caught up it is listed no more."""
+    settings = Settings(
+        listen=("mqtt://127.0.0.1:0",),
+        queue=Queue(slow_after=0.1, live_messages=50, stall_timeout=0.0),
+        sys=Sys(interval=0.1),
+        shutdown=Shutdown(flush_timeout=0.0),
+    )
+    async with Broker(settings) as broker:
+        watcher, publisher = await join(broker, "watcher"), await join(broker, "publisher")
+        await watcher.subscribe(PREFIX + "slow/1", PREFIX + "clients/frozen/dropped")
+        try:
+            frozen = await Frozen.join(broker.ports[0], wire.connect("frozen", keep_alive=0), ("load", 0))
+            session = session_of(broker, "frozen")
+            while not sum(session.dropped_by_cause()):
+                await publisher.publish("load", bytes(100_000))
+            found: dict[str, Any] = {}
+            while not found.get("dropped"):
+                packet = await watcher.message()
+                if packet.topic == PREFIX + "slow/1":
+                    found = json.loads(packet.payload)
+                else:
+                    assert int(packet.payload) > 0
+            assert (found["client_id"], found["waiting"] > 0, found["bytes"] > 0) == ("frozen", True, True)
+            assert found["delay"] >= 0.1
+            assert found["dropped"] <= broker.monitor.slowest[0].dropped() == sum(session.dropped_by_cause())
+            peer = await frozen.thaw()
+            await peer.send(wire.PING)
+            while (await peer.recv()).kind != wire.PINGRESP:
+                pass
+            while (packet := await watcher.message()).topic != PREFIX + "slow/1" or packet.payload:
+                pass
+            assert broker.monitor.slow_count == 0
+        finally:
+            Frozen.close_all()
+            watcher.abort()
+            publisher.abort()
