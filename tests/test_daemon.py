@@ -150,7 +150,7 @@ class TestDescriptors:
 
     def test_a_limit_that_cannot_be_raised_counts_as_it_is(self) -> None:
         self.refuses = True
-        assert daemon.raise_descriptor_limit(900) == 1024
+        assert daemon.raise_descriptor_limit(800) == 1024
         with pytest.raises(daemon.DaemonError):
             daemon.raise_descriptor_limit(1000)
 

@@ -295,7 +295,7 @@ class Connection(Link):
         return self.channel.refill(now) or self._drained is not None
 
     def _keep_fresh(self) -> None:
-        """What waits here loses its worth, and what was written can be neither replaced nor shed: write little ahead."""
+        """What waits here loses its worth, and what was written can be neither replaced nor shed: write little."""
         self._fresh = True
         self.transport.set_write_buffer_limits(high=sockets.FRESH_BYTES)
         sockets.keep_fresh(self.transport.get_extra_info("socket"))
