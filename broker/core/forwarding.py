@@ -201,10 +201,10 @@ class Forwarder(PeerListener):
             or subscription.identifier != 0
             or subscription.lane is not None
             or (subscription.no_local and session is origin)
-            or not outbox.offer_run(frames, count, largest)
         ):
             return False
         session.offered += count
+        outbox.offer_run(frames, count, largest)
         self.work += count
         return True
 

@@ -32,11 +32,11 @@ from broker.core.counters import (
     TOO_LARGE,
     Counters,
 )
-from broker.core.frames import frame_count
+from broker.core.frames import frame_count, frame_end
 from broker.core.load import UNLIMITED
 from broker.core.lossnote import tell
 from broker.core.message import DROPPED, NEAR_LONGEST, SENT, Delivery, Message
-from broker.core.policy import DISCONNECT, DROP_OLDEST
+from broker.core.policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -121,20 +121,33 @@ class Outbox(Backlog):
             self.nudge()
         return ACCEPTED
 
-    def offer_run(self, frames: bytes, count: int, largest: int) -> bool:
-        """Offer several QoS 0 frames that stand side by side; `largest` is the size of the longest.
+    def offer_run(self, frames: bytes, count: i64, largest: i64) -> None:
+        """Offer `count` QoS 0 frames that stand side by side; `largest` is the size of the longest.
 
-        False when not all of them can be taken: they are to be offered one by one then.
+        The same happens as when they are offered one by one, only that those that fit stand in the queue as one piece.
         """
         size: i64 = len(frames)
-        if not self._fits(count, size, largest) and (
-            self.policy != DROP_OLDEST or self._make_room(count, size, largest) != ACCEPTED
+        if self._fits(count, size, largest) or (
+            self.policy == DROP_OLDEST and self._make_room(count, size, largest) == ACCEPTED
         ):
-            return False
-        self.offered += count
-        self._put(frames, count, size)
-        self.nudge()
-        return True
+            self.offered += count
+            self._put(frames, count, size)
+            self.nudge()
+        elif (
+            self.messages >= self.max_messages
+            and self.policy == DROP_NEWEST
+            and not self.closed
+            and (largest <= self.max_packet)
+        ):
+            # A queue that is full of messages has no room for any of them.
+            self.offered += count
+            self._count(FULL_MESSAGES, count)
+        else:
+            start: i64 = 0
+            while start < size:
+                end: i64 = frame_end(frames, start, size)
+                self.offer(frames[start:end])
+                start = end
 
     def offer_late(self, delivery: Delivery) -> int:
         """Offer a QoS 0 delivery whose frame is made when it is taken: ACCEPTED, or the cause of its drop."""
