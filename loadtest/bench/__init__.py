@@ -9,6 +9,6 @@ Refuses: to measure what it cannot load. Where the generator, and not the broker
 
 Modules, from the wire up: ``frames`` (bytes) · ``streams`` (what a subscriber got, against what was sent) · ``links``
 (sockets and the epoll loop) · ``loads`` (closed loops) · ``paced`` (open loops with latency) · ``process`` (start, pin,
-meter, end) · ``peers`` (the brokers) · ``relay`` (a peer that only copies) · ``rows`` (the table's rows) · ``stats`` ·
-``report`` · ``cli``.
+meter, end) · ``frozen`` (clients that do not read) · ``peers`` (the brokers) · ``relay`` (a peer that only copies) ·
+``rows`` (the table's rows) · ``stats`` · ``report`` · ``cli``.
 """

@@ -100,7 +100,7 @@ def run_once(row: Row, peer: Peer, cores: Cores, seconds: float, divide: int = 1
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         directory = Path(name)
         port = free_port()
-        with BrokerProcess(peer.command(port, directory), port, cores.broker) as process:
+        with BrokerProcess(peer.command(port, directory, row.waiting, row.settings), port, cores.broker) as process:
             return row.run(Bench(Meter(process, max(0.1, seconds / 4), seconds), divide))
 
 

@@ -24,6 +24,9 @@ OPEN_BATCH: Final = 64  # clients connecting at the same time
 ANSWER_TIMEOUT: Final = 20.0  # seconds for a CONNACK, SUBACK or UNSUBACK
 READ_SIZE: Final = 1 << 18  # bytes of the shared read buffer
 RECEIVE_BUFFER: Final = 1 << 20  # bytes asked of the kernel for subscribers, so that they are never the limit
+NARROW_BUFFER: Final = 4096  # bytes asked of the kernel, which doubles them, for those who are not to receive much
+# Bytes of a segment as on Ethernet: with those of the loopback device, the sender's kernel takes 2.6 MB for a socket.
+NARROW_SEGMENT: Final = 1460
 SELECT_LIMIT: Final = 1024  # file descriptors select(2) can name
 IP_BIND_ADDRESS_NO_PORT: Final = 24  # ip(7); not in the socket module of every Python
 SLICE: Final = 0.05  # longest wait in seconds before the time is looked at again
@@ -172,14 +175,18 @@ def expect(sock: socket.socket, first: int) -> bytes:
     return packet
 
 
-def _connected(host: str, port: int, timeout: float, source: str) -> socket.socket:
-    if not source:
+def _connected(host: str, port: int, timeout: float, source: str, narrow: bool) -> socket.socket:
+    if not source and not narrow:
         return socket.create_connection((host, port), timeout)
     sock = socket.socket()
     try:
-        # The port is chosen when the other end is known: as many from each address as there are ports.
-        sock.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
-        sock.bind((source, 0))
+        if narrow:  # now, before window and segment size are told to the other end
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, NARROW_BUFFER)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, NARROW_SEGMENT)
+        if source:
+            # The port is chosen when the other end is known: as many from each address as there are ports.
+            sock.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
+            sock.bind((source, 0))
         sock.settimeout(timeout)
         sock.connect((host, port))
     except BaseException:
@@ -196,16 +203,19 @@ def open_clients(
     timeout: float = ANSWER_TIMEOUT,
     keep_alive: int = 0,
     source: Callable[[int], str] | None = None,
+    narrow: bool = False,
 ) -> list[socket.socket]:
     """Connected blocking sockets, each with its CONNACK read; on an error none stays open.
 
-    ``keep_alive`` is asked for in seconds (0: none); ``source(n)`` is the local address client ``n`` connects from."""
+    ``keep_alive`` is asked for in seconds (0: none); ``source(n)`` is the local address client ``n`` connects from;
+    ``narrow`` makes the kernel hold little of what a client does not read."""
     opened: list[socket.socket] = []
     try:
         for begin in range(0, len(client_ids), OPEN_BATCH):
             batch = client_ids[begin : begin + OPEN_BATCH]
             for client_id in batch:
-                sock = _connected(host, port, timeout, "" if source is None else source(len(opened)))
+                address = "" if source is None else source(len(opened))
+                sock = _connected(host, port, timeout, address, narrow)
                 opened.append(sock)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.sendall(frames.connect(client_id, level, keep_alive))

@@ -21,7 +21,7 @@ from typing import Final
 
 from loadtest.bench import frames
 from loadtest.bench.links import Link, Loop, receive
-from loadtest.bench.streams import AckedCheck, Ledger, MergedCheck, PublisherAcks, StreamCheck, Templates
+from loadtest.bench.streams import AckedCheck, Ledger, MergedCheck, PublisherAcks, Rounds, StreamCheck, Templates
 
 PROBE_AFTER: Final = 0.25  # seconds
 
@@ -50,11 +50,16 @@ def topic(number: int) -> str:
     return f"bench/{number:04d}"
 
 
-def publishes(publisher: int, shape: Shape, qos: int = 0) -> list[bytes]:
-    """One publisher's cycle of PUBLISH frames, all on its own topic."""
-    name = topic(publisher)
+def publishes(publisher: int, shape: Shape, qos: int = 0, topics: int = 1) -> list[bytes]:
+    """One publisher's cycle of PUBLISH frames, on its own topic, or on as many from there on, in turn."""
     return [
-        frames.publish(name, frames.payload(publisher, number, shape.payload), qos, number + 1, shape.level)
+        frames.publish(
+            topic(publisher + number % topics),
+            frames.payload(publisher, number, shape.payload),
+            qos,
+            number + 1,
+            shape.level,
+        )
         for number in range(shape.cycle)
     ]
 
@@ -124,6 +129,11 @@ class ClosedLoop:
         for source in self.sources:
             source.stopped = True
 
+    @property
+    def sent(self) -> int:
+        """Messages published so far."""
+        return sum(source.sent for source in self.sources)
+
     def missing(self) -> int:
         """Deliveries under way: sent, not delivered, and not known to be lost."""
         return sum(source.in_flight for source in self.sources)
@@ -163,12 +173,24 @@ class QuietPair:
 
 
 class FanOut(ClosedLoop):
-    """One publisher to many subscribers at QoS 0; a burst leaves the window when the last subscriber has it."""
+    """One publisher to many subscribers at QoS 0; a burst leaves the window when the last subscriber has it.
 
-    def __init__(self, loop: Loop, publisher: socket.socket, subscribers: list[socket.socket], shape: Shape) -> None:
+    With more than one topic, neighbouring messages have different ones; a cycle must hold each as often."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        publisher: socket.socket,
+        subscribers: list[socket.socket],
+        shape: Shape,
+        topics: int = 1,
+    ) -> None:
         super().__init__()
-        templates = Templates(shape.cycle, shape.level)
-        self._source = Source(Link(loop, publisher), publishes(0, shape), shape)
+        if shape.cycle % topics:
+            raise ValueError(f"a cycle of {shape.cycle} messages does not hold {topics} topics as often each")
+        built = publishes(0, shape, topics=topics)
+        templates = Templates(shape.cycle, shape.level) if topics == 1 else Rounds([built], shape.level)
+        self._source = Source(Link(loop, publisher), built, shape)
         self.sources.append(self._source)
         self._burst = shape.burst
         self._subscribers = len(subscribers)

@@ -67,6 +67,19 @@ class Spent:
     generator_waited: float = 0.0
 
 
+@dataclass(frozen=True)
+class Missed:
+    """What ``clients`` that did not read have missed of a load: so many messages, all together.
+
+    ``cut``: how many of them the broker disconnected. ``full``: whether the queues of the others were full for the
+    whole of the measured interval."""
+
+    clients: int
+    messages: int
+    cut: int
+    full: bool
+
+
 @dataclass
 class Sample:
     """One run. ``units`` are delivered messages, or clients, or filters; memory in bytes."""
@@ -81,6 +94,7 @@ class Sample:
     p99_us: float | None = None
     lateness_p99_us: float | None = None
     skipped: int = 0
+    missed: Missed | None = None
     without: Sample | None = None
 
     @property

@@ -77,8 +77,8 @@ class Paced(Clocked):
         self.ledger = Ledger()
         self.latencies = array("q")
         self.lateness = array("q")
+        self.sent = 0
         self._turn = 0
-        self._sent = 0
         self._each = len(subscribers) // len(publishers)
         self._links = [Link(loop, sock) for sock in publishers]
         self._sequences = [0] * len(publishers)
@@ -93,7 +93,7 @@ class Paced(Clocked):
 
     def missing(self) -> int:
         """Deliveries under way: sent, not delivered, and not known to be lost."""
-        return self._sent * self._each - self.ledger.delivered - self.ledger.lost
+        return self.sent * self._each - self.ledger.delivered - self.ledger.lost
 
     def forget(self) -> None:
         """Drop the times measured so far: the measured interval begins."""
@@ -110,7 +110,7 @@ class Paced(Clocked):
         PAYLOAD_HEAD.pack_into(frame, self._at, number, sequence, 0, stamp)
         self.lateness.append(stamp - int(self._next * 1e9))
         self._links[number].send(bytes(frame))
-        self._sent += 1
+        self.sent += 1
 
 
 class _Ear:

@@ -4,7 +4,8 @@ Owns: the registry ``PEERS`` (name to ``Peer``); a new broker is one entry.
 
 Promises: a peer listens on one port of 127.0.0.1 for MQTT, keeps nothing on disk (one that cannot do without: in the
 temporary directory), logs nothing while it is measured, and has its queues set wide enough that the bench's bounded
-backlog overflows none. A peer that is not installed says in a line what to install.
+backlog overflows none; or, for a row in which clients do not read, as narrow as the row says, the same for all that can
+be told in messages. A peer that is not installed says in a line what to install.
 
 Refuses: to install anything, or to touch a broker that runs already.
 """
@@ -17,7 +18,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,19 +28,29 @@ QOS: Final = "QoS 1"
 QOS2: Final = "QoS 2"
 V5: Final = "MQTT 5.0"
 FILTERS: Final = "wildcards, UNSUBSCRIBE"
+POLICIES: Final = "queue policies"
 
 NODE_FOLDERS: Final = ("/usr/local/lib/node_modules", "/usr/lib/node_modules")  # of npm install --global
 
 
 @dataclass(frozen=True)
 class Peer:
-    """One broker. ``command(port, directory)`` may write configuration into the (temporary, empty) directory."""
+    """One broker; ``begin`` makes its ``command`` from a port, a directory and a number of messages."""
 
     name: str
-    command: Callable[[int, Path], list[str]]
+    begin: Callable[[int, Path, int], list[str]]
     missing: Callable[[], str | None]  # why it cannot run here, or None
     version: Callable[[], str]
     lacks: frozenset[str] = frozenset()
+
+    def command(self, port: int, directory: Path, waiting: int = 0, settings: Sequence[str] = ()) -> list[str]:
+        """What starts it. Configuration may be written into the (temporary, empty) directory.
+
+        ``waiting``: messages that may wait for one client, who is left connected however long it does not read;
+        0: wide queues. A peer whose queues have no such bound keeps its own. ``settings`` (NAME=VALUE) are for Canopy
+        alone."""
+        extra = [part for setting in settings for part in ("--set", setting)] if self.name == "canopy" else []
+        return [*self.begin(port, directory, waiting), *extra]
 
 
 def _python(module: str) -> list[str]:
@@ -62,17 +73,18 @@ def _module_missing(name: str) -> str | None:
     return None if importlib.util.find_spec(name) else f"the Python package {name!r} is not installed"
 
 
-def _canopy(port: int, _: Path) -> list[str]:
+def _canopy(port: int, _: Path, waiting: int) -> list[str]:
     listen = ["--listen", f"mqtt://127.0.0.1:{port}"]
     quiet = ["--set", "log.level=error", "--set", "sys.interval=0"]
-    return [*_python("broker"), "serve", *listen, *quiet]
+    narrow = ["--set", f"queue.live_messages={waiting}", "--set", "queue.stall_timeout=86400"] if waiting else []
+    return [*_python("broker"), "serve", *listen, *quiet, *narrow]
 
 
 def _mosquitto_path() -> str | None:
     return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 
 
-def _mosquitto(port: int, directory: Path) -> list[str]:
+def _mosquitto(port: int, directory: Path, waiting: int) -> list[str]:
     config = directory / "mosquitto.conf"
     config.write_text(
         f"listener {port} 127.0.0.1\n"
@@ -85,12 +97,12 @@ def _mosquitto(port: int, directory: Path) -> list[str]:
         "set_tcp_nodelay true\n"
         # Numbers, not 0: in some versions 0 drops rather than meaning no limit.
         "max_inflight_messages 1000\n"
-        "max_queued_messages 1000000\n"
+        f"max_queued_messages {waiting or 1_000_000}\n"
     )
     return [_mosquitto_path() or "mosquitto", "-c", str(config)]
 
 
-def _amqtt(port: int, directory: Path) -> list[str]:
+def _amqtt(port: int, directory: Path, _: int) -> list[str]:
     config = directory / "amqtt.yaml"
     config.write_text(
         f"listeners:\n  default:\n    type: tcp\n    bind: 127.0.0.1:{port}\n    max_connections: 10000\n"
@@ -119,7 +131,7 @@ def _aedes_version() -> str:
     return f"aedes {found['version']}, node {_first_line(['node', '--version'])}"
 
 
-def _aedes(port: int, directory: Path) -> list[str]:
+def _aedes(port: int, directory: Path, _: int) -> list[str]:
     script = directory / "broker.mjs"
     script.write_text(
         "import { createRequire } from 'node:module'\n"
@@ -137,7 +149,7 @@ def _nats_path() -> str | None:
     return shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin:/usr/local/sbin")
 
 
-def _nats(port: int, directory: Path) -> list[str]:
+def _nats(port: int, directory: Path, _: int) -> list[str]:
     config = directory / "nats.conf"
     # MQTT needs JetStream, and JetStream a folder. The port for NATS's own protocol is any that is free.
     config.write_text(
@@ -148,7 +160,7 @@ def _nats(port: int, directory: Path) -> list[str]:
     return [_nats_path() or "nats-server", "-c", str(config)]
 
 
-def _flashmq(port: int, directory: Path) -> list[str]:
+def _flashmq(port: int, directory: Path, _: int) -> list[str]:
     config = directory / "flashmq.conf"
     config.write_text(
         "allow_anonymous true\n"
@@ -163,7 +175,7 @@ def _flashmq(port: int, directory: Path) -> list[str]:
     return ["flashmq", "--config-file", str(config)]
 
 
-def _relay(port: int, _: Path) -> list[str]:
+def _relay(port: int, _: Path, __: int) -> list[str]:
     return [*_python("loadtest.bench.relay"), str(port)]
 
 
@@ -181,40 +193,42 @@ PEERS: Final[dict[str, Peer]] = {
             _mosquitto,
             lambda: None if _mosquitto_path() else "mosquitto is not installed (Debian: apt-get install mosquitto)",
             lambda: _first_line([_mosquitto_path() or "mosquitto", "-h"]),
+            frozenset({POLICIES}),
         ),
         Peer(
             "amqtt",
             _amqtt,
             lambda: _module_missing("amqtt"),
             lambda: "amqtt " + _first_line([str(Path(sys.executable).parent / "amqtt"), "--version"]),
-            frozenset({V5}),
+            frozenset({V5, POLICIES}),
         ),
         Peer(
             "aedes",
             _aedes,
             _aedes_missing,
             _aedes_version,
-            frozenset({V5}),
+            frozenset({V5, POLICIES}),
         ),
         Peer(
             "nats",
             _nats,
             lambda: None if _nats_path() else "nats-server is not installed (Debian: apt-get install nats-server)",
             lambda: _first_line([_nats_path() or "nats-server", "--version"]),
-            frozenset({V5, QOS2}),
+            frozenset({V5, QOS2, POLICIES}),
         ),
         Peer(
             "flashmq",
             _flashmq,
             lambda: None if shutil.which("flashmq") else "no flashmq on PATH (packages: https://www.flashmq.org)",
             lambda: _first_line(["flashmq", "--version"]),
+            frozenset({POLICIES}),
         ),
         Peer(
             "relay",
             _relay,
             lambda: None,
             lambda: "copies bytes, parses nothing (Python)",
-            frozenset({QOS, QOS2, FILTERS}),
+            frozenset({QOS, QOS2, FILTERS, POLICIES}),
         ),
     )
 }

@@ -58,12 +58,28 @@ class Result:
         ratios = [ratio(getattr(sample, name), getattr(without, name)) for sample, without in pairs]
         return median(value for value in ratios if value is not None)
 
+    def _missed(self) -> list[str]:
+        """What is to be said of clients that did not read."""
+        found: list[str] = []
+        missed = [sample.missed for sample in self.samples if sample.missed is not None]
+        if missed:
+            clients = sum(each.clients for each in missed)
+            found.append(f"{clients // len(missed):,} frozen missed {sum(each.messages for each in missed):,}")
+            cut = sum(each.cut for each in missed)
+            if cut:
+                found.append(f"{cut:,} of {clients:,} frozen disconnected")
+            if not all(each.full for each in missed):
+                found.append("the queues of the frozen were not full")
+        return found
+
     def notes(self) -> list[str]:
         """What a reader must know about these figures."""
         found: list[str] = []
-        cpu, rate = self.beside("cpu_us"), self.beside("rate")
+        cpu, rate, late = self.beside("cpu_us"), self.beside("rate"), self.beside("p99_us")
         if cpu is not None and rate is not None:
-            found.append(f"CPU {cpu:.2f}×, rate {rate:.2f}× of without")
+            latency = "" if late is None else f", p99 {late:.2f}×"
+            found.append(f"CPU {cpu:.2f}×, rate {rate:.2f}×{latency} of without")
+        found += self._missed()
         if self.samples and 2 * sum(sample.generator_bound for sample in self.samples) > len(self.samples):
             found.append("generator-bound")
         waited = self.median("waited_share")
@@ -95,6 +111,7 @@ class Result:
             "doubled": sum(sample.doubled for sample in self.samples),
             "cpu_of_without": self.beside("cpu_us"),
             "rate_of_without": self.beside("rate"),
+            "p99_of_without": self.beside("p99_us"),
             "notes": self.notes(),
             "samples": [sample.as_dict() for sample in self.samples],
         }

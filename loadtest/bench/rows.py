@@ -5,29 +5,41 @@ Owns: the registry ``ROWS`` (name to ``Row``) and the numbers in it: how many cl
 Promises: a row closes every connection it opened, and asks of a broker only what ``needs`` names. Windows are the same
 for every broker. All messages of a row in flight together stay below 4,096 for any one subscriber.
 
-Refuses: to tune a row for a broker.
+Refuses: to tune a row for a broker. The one setting that rows with clients who do not read ask for, how many messages
+may wait for one client, is the same for every broker; the rows of Canopy's queue policies are Canopy's alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from socket import socket
-from typing import Final
+from typing import Final, TypeAlias
 
 from loadtest.bench import frames, links
+from loadtest.bench.frozen import PLUGS, Frozen, frozen_clients
 from loadtest.bench.links import Loop
 from loadtest.bench.loads import AckedPairs, ClosedLoop, FanIn, FanOut, QuietPairs, Shape, topic
 from loadtest.bench.measure import Clocks, Meter, Sample, Spent, add_latency, measure
 from loadtest.bench.paced import Churn, Paced
-from loadtest.bench.peers import FILTERS, QOS, QOS2, V5
+from loadtest.bench.peers import FILTERS, POLICIES, QOS, QOS2, V5
 from loadtest.bench.process import HOST, BrokerProcess
 
 CHURN_RATE: Final = 1000.0  # cycles a second, each one SUBSCRIBE and one UNSUBSCRIBE
 ZEEK_RATE: Final = 20_000.0  # messages a second of all pairs together
 ZEEK_PAIRS: Final = 10
+READERS: Final = 190  # with 10 more who do not read, 5 % of 200; with 190 more, half
+FROZEN_RATE: Final = 100.0  # messages a second to every reader
+WAITING: Final = 1000  # messages that may wait for one client, where some do not read
+DROPPING: Final = 200  # clients with full queues, or as many that read
+LATEST_TOPICS: Final = 64
+SPARE: Final = 100
+EVERY: Final = "bench/+"  # all topics of a load
 WARM_CLIENTS: Final = 10  # connected before memory is first looked at, so that lazy set-up is not counted
+LATEST_PEBBLES: Final = WAITING - PLUGS - LATEST_TOPICS - SPARE  # so that the load's own topics find a place
+
+_ToReaders: TypeAlias = Callable[[Loop, socket, list[socket]], Paced | FanOut]
 
 
 @dataclass(frozen=True)
@@ -58,7 +70,10 @@ class Bench:
 
 @dataclass(frozen=True)
 class Row:
-    """One row: ``run`` measures it once on a fresh broker; ``files`` is how many clients it holds open at most."""
+    """One row: ``run`` measures it once on a fresh broker; ``files`` is how many clients it holds open at most.
+
+    The broker is to let ``waiting`` messages wait for one client (0: as many as it likes), and is started with
+    ``settings`` if it is Canopy: where they are what is measured."""
 
     name: str
     title: str
@@ -66,6 +81,8 @@ class Row:
     needs: frozenset[str] = frozenset()
     unit: str = "message"
     files: int = 300
+    waiting: int = 0
+    settings: tuple[str, ...] = ()
 
 
 def _pairs(bench: Bench, count: int, shape: Shape, qos: int = 0) -> Sample:
@@ -93,12 +110,12 @@ def _fan_out(bench: Bench) -> Sample:
     ):
         links.subscribe_all(subscribers, lambda _: [(topic(0), 0)])
         links.prepare(subscribers + publishers)
-        return measure(bench.meter, loop, FanOut(loop, publishers[0], subscribers, Shape(window=64, burst=32)))
+        return measure(bench.meter, loop, FanOut(loop, publishers[0], subscribers, _BURSTS))
 
 
 def _fan_in(bench: Bench) -> Sample:
     with Loop() as loop, bench.clients("sub", 1) as subscribers, bench.clients("pub", 100) as publishers:
-        links.subscribe_all(subscribers, lambda _: [("bench/+", 0)])
+        links.subscribe_all(subscribers, lambda _: [(EVERY, 0)])
         links.prepare(subscribers + publishers)
         return measure(bench.meter, loop, FanIn(loop, publishers, subscribers[0], Shape(window=32, burst=32)))
 
@@ -194,10 +211,97 @@ def _beside_churn(bench: Bench) -> Sample:
         return replace(measure(bench.meter, loop, load, churn.tick), without=without, skipped=churn.skipped)
 
 
+def _frozen(bench: Bench, frozen: int, load: _ToReaders) -> Sample:
+    """A load on ``READERS`` clients, alone and then beside ``frozen`` others of the same topic who do not read."""
+    with Loop() as alone, Loop() as beside:
+        without = _to_readers(bench, alone, READERS, load)
+        if not frozen:
+            return without
+        with frozen_clients(bench.port, frozen, EVERY, WAITING + SPARE) as crowd:
+            bench.meter.process.settle()
+            return replace(_to_readers(bench, beside, READERS, load, crowd), without=without)
+
+
+def _dropping(bench: Bench, pebbles: int, topics: int = 1) -> Sample:
+    """Bursts to ``DROPPING`` clients who read, and then to as many whose queues are full, and to one who reads."""
+
+    def load(loop: Loop, publisher: socket, subscribers: list[socket]) -> FanOut:
+        return FanOut(loop, publisher, subscribers, _BURSTS, topics)
+
+    with Loop() as alone, Loop() as beside:
+        without = _to_readers(bench, alone, DROPPING, load)
+        with frozen_clients(bench.port, DROPPING, EVERY, pebbles) as crowd:
+            bench.meter.process.settle()
+            sample = _to_readers(bench, beside, 1, load, crowd)
+            return replace(sample, units=sample.units * DROPPING, without=without)
+
+
+def _to_readers(
+    bench: Bench,
+    loop: Loop,
+    readers: int,
+    make: _ToReaders,
+    frozen: Frozen | None = None,
+) -> Sample:
+    """One publisher to so many subscribers who read, and what the frozen ones missed of it."""
+    with bench.clients("sub", readers) as hearing, bench.clients("pub", 1) as sending:
+        links.subscribe_all(hearing, lambda _: [(EVERY, 0)])
+        links.prepare(hearing + sending)
+        load = make(loop, sending[0], hearing)
+        warm: list[int] = []
+
+        def begin() -> None:
+            warm.append(load.sent)
+            if isinstance(load, Paced):
+                load.forget()
+
+        sample = measure(bench.meter, loop, load, at_begin=begin)
+        if isinstance(load, Paced):
+            add_latency(sample, load.latencies.tolist(), load.lateness.tolist())
+        if frozen is not None:
+            bench.meter.process.settle()
+            sample.missed = frozen.thaw(load.sent, load.sent - warm[0])
+        return sample
+
+
+def _paced_to(loop: Loop, publisher: socket, subscribers: list[socket]) -> Paced:
+    return Paced(loop, [publisher], subscribers, FROZEN_RATE)
+
+
+def _bursts_to(loop: Loop, publisher: socket, subscribers: list[socket]) -> FanOut:
+    return FanOut(loop, publisher, subscribers, _BURSTS)
+
+
 _QOS2: Final = frozenset({QOS, QOS2})
 _V5: Final = Shape(level=frames.MQTT_5)
 _ACKED: Final = Shape(window=64, burst=32)
+_BURSTS: Final = Shape(window=64, burst=32)
 _LARGE: Final = Shape(payload=16_384, window=8, burst=4)
+
+
+def _frozen_row(name: str, title: str, frozen: int, load: _ToReaders) -> Row:
+    return Row(
+        name,
+        title,
+        lambda bench: _frozen(bench, frozen, load),
+        frozenset({FILTERS}),
+        files=READERS + frozen,
+        waiting=WAITING,
+    )
+
+
+def _drop_row(name: str, settings: Sequence[str] = (), pebbles: int = WAITING + SPARE, topics: int = 1) -> Row:
+    return Row(
+        name,
+        f"to 200 full queues, {name}",
+        lambda bench: _dropping(bench, pebbles, topics),
+        frozenset({FILTERS, POLICIES} if settings else {FILTERS}),
+        "dropped message",
+        2 * DROPPING,
+        WAITING,
+        tuple(settings),
+    )
+
 
 ROWS: Final[dict[str, Row]] = {
     row.name: row
@@ -231,5 +335,14 @@ ROWS: Final[dict[str, Row]] = {
         Row("zeek-20", "10 pairs at 20,000 msg/s + 20 others", lambda bench: _zeek(bench, 20)),
         Row("zeek-1000", "10 pairs at 20,000 msg/s + 1,000 others", lambda bench: _zeek(bench, 1000), files=1100),
         Row("zeek-4000", "10 pairs at 20,000 msg/s + 4,000 others", lambda bench: _zeek(bench, 4000), files=4100),
+        _frozen_row("frozen-0", "1 → 190 paced at 100 msg/s", 0, _paced_to),
+        _frozen_row("frozen-5", "1 → 190 paced at 100 msg/s + 10 frozen", 10, _paced_to),
+        _frozen_row("frozen-50", "1 → 190 paced at 100 msg/s + 190 frozen", 190, _paced_to),
+        _frozen_row("frozen-5-bursts", "1 → 190 in bursts + 10 frozen", 10, _bursts_to),
+        _frozen_row("frozen-50-bursts", "1 → 190 in bursts + 190 frozen", 190, _bursts_to),
+        _drop_row("drop-newest"),
+        _drop_row("drop-oldest", ["queue.policy=drop-oldest"]),
+        _drop_row("latest", ["queue.policy=latest"], LATEST_PEBBLES, LATEST_TOPICS),
+        _drop_row("max-age", ["queue.max_age=0.1", "queue.live_messages=0", "queue.live_bytes=0"]),
     )
 }

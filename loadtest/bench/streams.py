@@ -84,6 +84,23 @@ class Templates:
         return template
 
 
+class Rounds(Templates):
+    """The templates of publishers whose frames are known beforehand, on as many topics as they like, all of one length.
+
+    ``rounds[n]`` are the frames of the publisher that payloads call ``n``; all rounds have one number of frames."""
+
+    def __init__(self, rounds: Sequence[Sequence[bytes]], level: int) -> None:
+        super().__init__(len(rounds[0]), level)
+        self._rounds = [Template(built, PublishShape.read(built[0], 0, level)) for built in rounds]
+
+    def learn(self, frame: bytes) -> Template:
+        shape = PublishShape.read(frame, 0, self.level)
+        publisher: int = frames.PAYLOAD_HEAD.unpack_from(frame, shape.payload)[0]
+        if publisher >= len(self._rounds) or self._rounds[publisher].frame_size != shape.size:
+            raise FrameError(f"the broker delivered a message on {shape.topic!r} that nobody sent")
+        return self._rounds[publisher]
+
+
 def sequence_of(data: bytes | bytearray | memoryview, offset: int, shape: PublishShape) -> int:
     """The sequence number of the PUBLISH at ``offset``."""
     at = offset + shape.payload + frames.SEQUENCE_OFFSET

@@ -101,13 +101,12 @@ def _plan(flags: argparse.Namespace, size: int) -> FilterPlan | ClientPlan:
 
 def starter(peer: Peer, settings: Sequence[str], cores: Cores) -> Callable[[], AbstractContextManager[BrokerProcess]]:
     """Starts this broker; ``settings`` (NAME=VALUE) are given to Canopy alone."""
-    extra = [part for setting in settings for part in ("--set", setting)] if peer.name == "canopy" else []
 
     @contextmanager
     def start() -> Iterator[BrokerProcess]:
         with tempfile.TemporaryDirectory(prefix="bench-") as name:
             port = free_port()
-            command = [*peer.command(port, Path(name)), *extra]
+            command = peer.command(port, Path(name), settings=settings)
             with BrokerProcess(command, port, cores.broker) as process:
                 yield process
 

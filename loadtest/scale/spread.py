@@ -18,10 +18,9 @@ from random import Random
 from typing import Final
 
 from loadtest.bench import frames
-from loadtest.bench.frames import FrameError, PublishShape
 from loadtest.bench.links import Link, Loop
 from loadtest.bench.loads import ClosedLoop, QuietPair, Shape, Source
-from loadtest.bench.streams import StreamCheck, Template, Templates
+from loadtest.bench.streams import Rounds, StreamCheck
 
 SHAPE: Final = Shape()
 
@@ -56,21 +55,6 @@ def frames_of(client: int, filters: int, topics: int, shape: Shape = SHAPE) -> l
     return built
 
 
-class _Rounds(Templates):
-    """The templates of pairs whose frames are known beforehand; a frame's publisher tells which."""
-
-    def __init__(self, rounds: Sequence[Sequence[bytes]], level: int) -> None:
-        super().__init__(len(rounds[0]), level)
-        self._rounds = [Template(built, PublishShape.read(built[0], 0, level)) for built in rounds]
-
-    def learn(self, frame: bytes) -> Template:
-        shape = PublishShape.read(frame, 0, self.level)
-        publisher: int = frames.PAYLOAD_HEAD.unpack_from(frame, shape.payload)[0]
-        if publisher >= len(self._rounds) or self._rounds[publisher].frame_size != shape.size:
-            raise FrameError(f"the broker delivered a message on {shape.topic!r} that nobody sent")
-        return self._rounds[publisher]
-
-
 class SpreadPairs(ClosedLoop):
     """Publisher ``n`` sends round ``n`` to subscriber ``n`` at QoS 0; all rounds have one number of frames."""
 
@@ -83,7 +67,7 @@ class SpreadPairs(ClosedLoop):
         shape: Shape = SHAPE,
     ) -> None:
         super().__init__()
-        templates = _Rounds(rounds, shape.level)
+        templates = Rounds(rounds, shape.level)
         for publisher, subscriber, built in zip(publishers, subscribers, rounds, strict=True):
             source = Source(Link(loop, publisher), built, shape)
             self.sources.append(source)

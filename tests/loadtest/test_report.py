@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from loadtest.bench.measure import Sample, Spent
+from loadtest.bench.measure import Missed, Sample, Spent
 from loadtest.bench.report import HEADINGS, Result, RowResult, cells, table
 from loadtest.bench.rows import ROWS
 
@@ -59,6 +59,22 @@ def test_notes_tell_the_limit_and_the_effect_of_the_extra_load() -> None:
     with_idle.without = sample(1000, cpu=0.5)
     notes = Result("canopy", [with_idle]).notes()
     assert notes == ["CPU 2.00×, rate 0.90× of without", "generator-bound"]
+
+
+def test_notes_tell_of_those_who_did_not_read() -> None:
+    runs = [sample(), sample()]
+    runs[0].without = sample()
+    runs[0].p99_us, runs[0].without.p99_us = 3.0, 2.0
+    runs[0].missed = Missed(clients=10, messages=4000, cut=0, full=True)
+    runs[1].missed = Missed(clients=10, messages=5000, cut=0, full=True)
+    ratios = "CPU 1.00×, rate 1.00×, p99 1.50× of without"
+    assert Result("canopy", runs).notes() == [ratios, "10 frozen missed 9,000"]
+    runs[1].missed = Missed(clients=10, messages=5000, cut=3, full=False)
+    assert Result("canopy", runs).notes()[1:] == [
+        "10 frozen missed 9,000",
+        "3 of 20 frozen disconnected",
+        "the queues of the frozen were not full",
+    ]
 
 
 def test_notes_tell_when_others_had_the_cores() -> None:
