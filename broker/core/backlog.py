@@ -69,6 +69,8 @@ class Backlog:
         self.delay: float = 0.0
         self._since: float = 0.0
         self._ahead: i64 = 0
+        # Whether something has waited ever since the last one went.
+        self._lags = False
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
@@ -106,8 +108,10 @@ class Backlog:
         self.bytes = 0
         self.control_bytes = 0
         self._head = 0
-        self.delay = now - self._since if self._since > 0.0 else 0.0
-        self._since = 0.0
+        if self._since > 0.0:
+            self.delay = now - self._since
+            self._since = 0.0
+        self._lags = False
 
     def _went(self, used: i64, gaps: i64, now: float) -> None:
         """`used` things from the front of the line have gone, `gaps` of them gaps."""
@@ -119,7 +123,8 @@ class Backlog:
             if self._ahead <= 0 or not self._queue:
                 self.delay = now - self._since
                 # The last of what is left is watched next; how long it has waited before is not known any more.
-                self._since = now if self._queue else 0.0
+                self._lags = bool(self._queue)
+                self._since = now if self._lags else 0.0
                 self._ahead = len(self._queue)
 
     def waited(self, now: float) -> float:
@@ -127,7 +132,7 @@ class Backlog:
         if self.messages == 0:
             return 0.0
         present = now - self._since if self._since > 0.0 else 0.0
-        return present if present > self.delay else self.delay
+        return self.delay if self._lags and self.delay > present else present
 
     # -- shedding ------------------------------------------------------------------------------------------------------
 

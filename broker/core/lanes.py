@@ -61,12 +61,17 @@ class Lane:
         """A delivery of this lane begins to wait."""
         delivery.waits = True
         self.waiting += 1
-        self.renew(delivery, now)
+        self._place(delivery, now)
         if self._topics is not None:
             self._topics[delivery.message.topic] = delivery
 
     def renew(self, delivery: Delivery, now: float) -> None:
-        """It has a new message, or is new: it waits since now."""
+        """It has a new message, which waits since now."""
+        # Where it has its place in the order already, as with many of a topic in one read.
+        if delivery.since != now:
+            self._place(delivery, now)
+
+    def _place(self, delivery: Delivery, now: float) -> None:
         delivery.since = now
         by_age = self._by_age
         if by_age is not None:

@@ -141,14 +141,13 @@ class TestTelling:
         assert sum(client.session.dropped_by_cause()) == 5
 
     def test_not_to_3_1_1_and_not_where_it_is_turned_off(self) -> None:
-        network = Network(limits(live_messages=3, tell_loss=False))
-        quiet, old, publisher = network.client("c"), network.client("d", V311), network.client("p")
-        for client in (quiet, old):
+        for version, tells in ((V311, True), (V5, False)):
+            network = Network(limits(live_messages=3, tell_loss=tells))
+            client, publisher = network.client("c", version), network.client("p")
             client.subscribe("#")
             client.wire.frozen = True
-        for _ in range(5):
-            publisher.publish("t")
-        for client in (quiet, old):
+            for _ in range(5):
+                publisher.publish("t")
             thaw(network, client)
             assert told(client) == []
             assert len(client.inbox) == 3

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.core.causes import QUEUE_FULL
 from broker.core.counters import AGE, DISCONNECTED, FULL_BYTES, FULL_MESSAGES, NO_QUOTA, REPLACED
+from broker.core.lanes import Lane
 from broker.core.packets import V5, V311, Disconnect, Subscribe, Will
 from broker.core.packets import SubscriptionRequest as Request
 from broker.core.policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
@@ -70,6 +71,8 @@ loads = st.lists(st.sampled_from(["a", "b", "c/d", "e"]), min_size=1, max_size=9
 
 @pytest.mark.parametrize(("policy", "model"), MODELS)
 @given(sent=loads, room=st.integers(1, 40), burst=st.booleans())
+@example(sent=[("a", bytes((number,))) for number in range(90)], room=33, burst=True)
+@example(sent=[("a", bytes((number,))) for number in range(90)], room=39, burst=True)
 def test_live(policy: int, model: Callable[[Sent, int], Sent], sent: Sent, room: int, burst: bool) -> None:
     """QoS 0 to one who does not read, in one read of the publisher (so that runs form) or one by one."""
     network, client, publisher = scene(policy, live_messages=room)
@@ -310,7 +313,65 @@ class TestLanes:
         assert lane is not None
         assert lane.waiting == 3
         assert client.session.dropped_by_cause()[FULL_MESSAGES] == 2_997
+        assert len(client.wire.outbox._queue) < 100
+        assert remembered(lane) < 100
         assert len(thaw(client)) == 4
+
+    def test_nor_one_that_keeps_the_latest(self) -> None:
+        network, client, publisher = scene(LATEST, max_age=1_000.0)
+        publisher.publish("t/2")
+        for number in range(3_000):
+            network.now += 0.01
+            publisher.publish(f"t/{number % 2}")
+        lane = client.session.lane
+        assert lane is not None
+        assert (lane.waiting, client.wire.outbox.messages) == (3, 3)
+        assert remembered(lane) < 100
+
+    @pytest.mark.parametrize("policy", [DROP_OLDEST, LATEST])
+    def test_nor_a_session_whose_client_is_away(self, policy: int) -> None:
+        _, client, publisher = scene(policy, max_age=1_000.0, session_messages=3)
+        client.cut()
+        for number in range(1_000):
+            publisher.publish(f"t/{number % 3}", qos=1)
+        lane = client.session.lane
+        assert lane is not None
+        assert lane.waiting == 3
+        assert client.session.pending is not None
+        assert len(client.session.pending) < 100
+        assert remembered(lane) < 100
+
+
+def remembered(lane: Lane) -> int:
+    """Places in a lane's order of age."""
+    assert lane._by_age is not None
+    return len(lane._by_age)
+
+
+class TestSlow:
+    def test_time_in_the_queue(self) -> None:
+        network, client, publisher = scene(DROP_NEWEST)
+        publisher.publish("t")
+        network.now += 3.0
+        publisher.publish("t")
+        assert client.session.waited(network.now) == pytest.approx(3.0)
+        network.now += 1.0
+        assert client.session.waited(network.now) == pytest.approx(4.0)
+        thaw(client)
+        assert client.session.waited(network.now) == 0.0
+        assert client.wire.outbox.delay == pytest.approx(4.0)
+
+    def test_who_reads_and_does_not_acknowledge_is_slow_too(self) -> None:
+        network, client, publisher = scene(DROP_NEWEST, max_inflight=1)
+        client.wire.frozen = False
+        client.answering = False
+        for _ in range(3):
+            publisher.publish("t", qos=1)
+        assert client.wire.outbox.messages == 0
+        network.now += 3.0
+        assert client.session.waited(network.now) == pytest.approx(3.0)
+        client.cut()
+        assert client.session.waited(network.now) == 0.0
 
 
 class TestTellPublisher:
