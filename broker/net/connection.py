@@ -261,7 +261,8 @@ class Connection(Link):
     async def _write(self) -> None:
         """The writer task: take what waits, join it, write it, wait for room; and at the end say goodbye."""
         while True:
-            more = self._write_batch()
+            # Nothing for a transport that has enough already: what waits in the outbox can still be shed.
+            more = self._drained is None and self._write_batch()
             if self._drained is not None:
                 await self._drained
                 more = True
