@@ -181,9 +181,12 @@ class Session(Waiting):
                 return cause
         size: i64 = message.size()
         # Past the queue only when nothing waits there: every topic is an ordered one [MQTT-4.6.0-6] [MQTT3-4.6.0-6].
-        if outbox is not None and size + HEADROOM > outbox.max_bytes:
+        if outbox is not None:
             # It will never fit, however long it waits.
-            return self._drop(FULL_BYTES)
+            if outbox.too_large(delivery):
+                return self._drop(TOO_LARGE)
+            if size + HEADROOM > outbox.max_bytes:
+                return self._drop(FULL_BYTES)
         if (
             outbox is not None
             and qos > 0
@@ -192,8 +195,6 @@ class Session(Waiting):
             and self._resend is None
             and (lane is None or outbox.messages < COMMIT)
         ):
-            if outbox.too_large(delivery):
-                return self._drop(TOO_LARGE)
             if outbox.has_room(size + HEADROOM):
                 if not self._load.has_room(1, size) and not self._load.relieve(1, size):
                     return self._drop(GLOBAL)

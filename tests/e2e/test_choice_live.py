@@ -1,0 +1,333 @@
+"""What a 5.0 subscriber asks of its queue by user properties of SUBSCRIBE, what it is granted, and what comes of it.
+
+Owns: `canopy-queue`, `canopy-max-age` and `canopy-depth` over real sockets. The broker is embedded, so that the ledger
+can be looked at.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+from broker import Broker
+from broker.core.counters import AGE, FULL_MESSAGES, REPLACED
+from tests.e2e import wire
+from tests.e2e.clients import test_overload as overload
+from tests.e2e.clients.frozen import Frozen, until
+from tests.e2e.clients.test_overload import KEPT, NEVER_STALLED, PAYLOAD, Embed, join
+from tests.e2e.test_policies_live import stuck
+from tests.e2e.wire import Packet, Peer
+
+embed = overload.embed
+
+QUEUE: Final = "canopy-queue"
+MAX_AGE: Final = "canopy-max-age"
+DEPTH: Final = "canopy-depth"
+
+KEEP: Final = [(wire.SESSION_EXPIRY, KEPT)]
+"""CONNECT of a client whose session stays."""
+
+
+def wishes(**wish: str) -> wire.Properties:
+    """User properties: `wishes(queue="latest", max_age="5")`."""
+    return [(wire.USER_PROPERTY, (f"canopy-{name.replace('_', '-')}", value)) for name, value in wish.items()]
+
+
+async def ask(peer: Peer, props: wire.Properties, *filters: tuple[str, int]) -> Packet:
+    """Subscribe, and return the SUBACK."""
+    packet_id = peer.next_id()
+    await peer.send(wire.subscribe(packet_id, filters or [("load", 0)], props))
+    found = await peer.wait_for(wire.SUBACK)
+    assert found.packet_id == packet_id
+    assert len(found.codes) == len(filters or [0])
+    return found
+
+
+def granted(suback: Packet) -> dict[str, str]:
+    """What a SUBACK tells, each name once."""
+    pairs = suback.all(wire.USER_PROPERTY)
+    found = dict(pair for pair in pairs if isinstance(pair, tuple))
+    assert len(found) == len(pairs)
+    return found
+
+
+# --------------------------------------------------------------------------------------------------------- what is told
+
+
+@pytest.mark.parametrize("policy", ["drop-newest", "drop-oldest", "disconnect", "latest"])
+async def test_each_policy_may_be_chosen(embed: Embed, policy: str) -> None:
+    """The SUBACK repeats what was asked for, for all filters of the packet, and grants each its QoS."""
+    broker = await embed(queue={"live_messages": 50})
+    peer = await join(broker, "chooser")
+    suback = await ask(peer, wishes(queue=policy, max_age="2.5", depth="7"), ("a", 0), ("b/+", 1), ("c/#", 2))
+    assert suback.codes == (0, 1, 2)
+    told = granted(suback)
+    assert told[QUEUE] == policy
+    assert float(told[MAX_AGE]) == 2.5
+    assert told[DEPTH] == "7"
+    assert suback.get(wire.REASON_STRING) is None
+
+
+@pytest.mark.parametrize(
+    ("queue", "wish", "expected"),
+    [
+        pytest.param({}, {"max_age": "60"}, (5, 20), id="an age beyond the limit"),
+        pytest.param({}, {"max_age": "1"}, (1, 20), id="an age within the limit"),
+        pytest.param({}, {"max_age": "0"}, (5, 20), id="no age"),
+        pytest.param({}, {"depth": "1000"}, (5, 20), id="a depth beyond the limit"),
+        pytest.param({}, {"depth": "3"}, (5, 3), id="a depth within the limit"),
+        pytest.param({}, {"depth": "0"}, (5, 20), id="no depth"),
+        pytest.param(
+            {"rules": [{"topic_filter": "load/#", "depth": 10, "max_age": 2.0}]},
+            {"max_age": "4", "depth": "15"},
+            (2, 10),
+            id="a rule for the subscription",
+        ),
+        pytest.param(
+            {"rules": [{"client_id": "choos*", "live_messages": 8}]},
+            {"depth": "15"},
+            (5, 8),
+            id="a rule for the client",
+        ),
+        pytest.param({"max_age": 0.0}, {"max_age": "3600"}, (3600, 20), id="an age where there is no limit"),
+        pytest.param({"live_messages": 0}, {"depth": "123456"}, (5, 123456), id="a depth where there is no limit"),
+    ],
+)
+async def test_what_is_granted_is_within_the_limits(
+    embed: Embed, queue: dict[str, Any], wish: dict[str, str], expected: tuple[float, int]
+) -> None:
+    """The administrator's bounds may be tightened and not loosened; the SUBACK says how far."""
+    broker = await embed(queue={"live_messages": 20, "max_age": 5.0, **queue})
+    peer = await join(broker, "chooser")
+    suback = await ask(peer, wishes(**wish), ("load/+", 0))
+    assert suback.codes == (0,)
+    told = granted(suback)
+    for name, value in ((MAX_AGE, expected[0]), (DEPTH, expected[1])):
+        if name[7:].replace("-", "_") in wish:
+            assert float(told[name]) == value
+
+
+@pytest.mark.parametrize("allowed", [["drop-newest", "drop-oldest"], []], ids=["not this one", "nothing"])
+async def test_a_policy_that_may_not_be_chosen(embed: Embed, allowed: list[str]) -> None:
+    """The SUBACK tells the administrator's policy; with an empty list, age and depth are the administrator's, too."""
+    broker = await embed(queue={"live_messages": 20, "policy": "drop-oldest", "subscriber_policies": allowed})
+    peer = await join(broker, "chooser")
+    suback = await ask(peer, wishes(queue="latest", max_age="1", depth="2"))
+    assert suback.codes == (0,)
+    told = granted(suback)
+    assert told[QUEUE] == "drop-oldest"
+    if allowed:
+        assert (float(told[MAX_AGE]), told[DEPTH]) == (1, "2")
+    else:
+        assert float(told[MAX_AGE]) == 0
+        assert told[DEPTH] != "2"
+
+
+async def test_who_asks_for_nothing_is_told_nothing(embed: Embed) -> None:
+    """Other user properties are not the broker's business."""
+    broker = await embed()
+    peer = await join(broker, "silent")
+    for props in ([], [(wire.USER_PROPERTY, ("colour", "blue")), (wire.USER_PROPERTY, ("canopy", "tree"))]):
+        suback = await ask(peer, props)
+        assert (suback.codes, suback.properties) == ((0,), [])
+
+
+BAD: Final = [
+    (QUEUE, "newest"),
+    (QUEUE, ""),
+    (QUEUE, "Latest"),
+    (QUEUE, " latest"),
+    (MAX_AGE, "soon"),
+    (MAX_AGE, ""),
+    (MAX_AGE, "-1"),
+    (MAX_AGE, "nan"),
+    (MAX_AGE, "inf"),
+    (MAX_AGE, "5 s"),
+    (MAX_AGE, "99999999999999999999"),
+    (DEPTH, "many"),
+    (DEPTH, ""),
+    (DEPTH, "-1"),
+    (DEPTH, "1.5"),
+    (DEPTH, "\u0664"),
+    ("canopy-", "1"),
+    ("canopy-policy", "latest"),
+    ("canopy-Queue", "latest"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), BAD, ids=[f"{name}={value!r:.12}" for name, value in BAD])
+async def test_a_wish_that_means_nothing(embed: Embed, name: str, value: str) -> None:
+    """0x83 for each filter with a reason string that names the property; no subscription is made or changed."""
+    broker = await embed()
+    peer = await join(broker, "chooser", "old")
+    good = wishes(**({"depth": "5"} if name != DEPTH else {"max_age": "5"}))
+    suback = await ask(peer, [*good, (wire.USER_PROPERTY, (name, value))], ("load", 0), ("old", 1), ("more/#", 2))
+    assert suback.codes == (0x83, 0x83, 0x83)
+    reason = suback.get(wire.REASON_STRING)
+    assert isinstance(reason, str)
+    assert name in reason
+    assert granted(suback) == {}
+    publisher = await join(broker, "publisher")
+    for topic in ("load", "more/of/it", "old"):
+        await publisher.publish(topic, b"x", qos=1)
+    assert [(packet.topic, packet.qos) for packet in await peer.fence()] == [("old", 0)]
+
+
+@pytest.mark.parametrize("bad", [False, True], ids=["granted", "refused"])
+async def test_who_wants_no_problem_information(embed: Embed, bad: bool) -> None:
+    """No reason string and no user property in SUBACK [MQTT-3.1.2-29]; the wish is granted or refused all the same."""
+    broker = await embed()
+    peer = await join(broker, "chooser", props=[(wire.REQUEST_PROBLEM, 0), *KEEP])
+    suback = await ask(peer, wishes(queue="worst" if bad else "drop-oldest", depth="2"), ("load", 1))
+    assert (suback.codes, suback.properties) == ((0x83,) if bad else (1,), [])
+    assert await returning(broker, peer) == ([] if bad else [8, 9])
+
+
+@pytest.mark.parametrize("bad", [False, True], ids=["granted", "refused"])
+async def test_who_takes_only_small_packets(embed: Embed, bad: bool) -> None:
+    """Neither is there where the SUBACK would be larger than the client takes [MQTT-3.9.2-1] [MQTT-3.9.2-2]."""
+    broker = await embed()
+    peer = await join(broker, "chooser", props=[(wire.MAXIMUM_PACKET_SIZE, 24), *KEEP])
+    suback = await ask(peer, wishes(queue="worst" if bad else "drop-oldest", depth="2"), ("load", 1))
+    assert suback.codes == ((0x83,) if bad else (1,))
+    assert suback.size <= 24
+    assert await returning(broker, peer) == ([] if bad else [8, 9])
+
+
+async def test_a_client_of_3_1_1_has_nothing_to_choose(embed: Embed) -> None:
+    """Its SUBACK has no properties, and its queue is as the administrator says."""
+    broker = await embed(queue={"session_messages": 4})
+    peer = await join(broker, "old", ("load", 1), version=4, clean=False)
+    await peer.disconnect()
+    publisher = await join(broker, "publisher")
+    for number in range(10):
+        await publisher.publish("load", b"%d" % number, qos=1)
+    back = await join(broker, "old", version=4, clean=False)
+    assert [packet.payload for packet in await back.fence()] == [b"0", b"1", b"2", b"3"]
+
+
+# --------------------------------------------------------------------------------------------------------- what is done
+
+
+async def returning(broker: Broker, peer: Peer | None = None, count: int = 10) -> list[int]:
+    """The chooser is away, misses some messages of QoS 1, comes back, and goes again: what had waited for it."""
+    if peer is not None:
+        await peer.disconnect()
+    publisher = await join(broker, "publisher")
+    for number in range(count):
+        await publisher.publish("load", b"%d" % number, qos=1)
+    back = await join(broker, "chooser", clean=False, props=KEEP)
+    found = await back.fence()
+    for packet in found:
+        assert (packet.kind, packet.dup) == (wire.PUBLISH, False)
+        assert packet.packet_id is not None
+        await back.send(wire.ack(wire.PUBACK, packet.packet_id))
+    assert await back.fence() == []
+    await back.disconnect()
+    return [int(packet.payload) for packet in found]
+
+
+@pytest.mark.parametrize(
+    ("wish", "expected"),
+    [
+        ({"depth": "3"}, [0, 1, 2]),
+        ({"queue": "drop-newest", "depth": "3"}, [0, 1, 2]),
+        ({"queue": "drop-oldest", "depth": "3"}, [7, 8, 9]),
+        ({"queue": "disconnect", "depth": "3"}, [0, 1, 2]),
+        ({"queue": "latest"}, [9]),
+        ({"queue": "latest", "depth": "3"}, [9]),
+        ({"depth": "0"}, list(range(10))),
+    ],
+    ids=str,
+)
+async def test_what_waits_follows_the_choice(embed: Embed, wish: dict[str, str], expected: list[int]) -> None:
+    """The queue of a client that is away holds what it chose; another client's is as the administrator says."""
+    broker = await embed()
+    peer = await join(broker, "chooser", props=KEEP)
+    other = await join(broker, "other", ("load", 1), props=KEEP)
+    await ask(peer, wishes(**wish), ("load", 1))
+    session = broker.router.sessions["chooser"]
+    assert await returning(broker, peer) == expected
+    lost = session.dropped_by_cause()
+    assert sum(lost) == lost[REPLACED if wish.get("queue") == "latest" else FULL_MESSAGES] == 10 - len(expected)
+    assert [int(packet.payload) for packet in await other.fence()] == list(range(10))
+
+
+async def test_the_age_that_was_chosen(embed: Embed) -> None:
+    """What has waited longer is gone, cause `age`, and nothing of the other subscription is."""
+    broker = await embed(queue={"stall_timeout": NEVER_STALLED})
+    peer = await join(broker, "chooser", ("keep", 1), props=KEEP)
+    await ask(peer, wishes(max_age="0.2"), ("load", 1))
+    session = broker.router.sessions["chooser"]
+    await peer.disconnect()
+    publisher = await join(broker, "publisher")
+    for number in range(5):
+        for topic in ("keep", "load"):
+            await publisher.publish(topic, b"%d" % number, qos=1)
+    await until("what waited is too old", lambda: session.queued() == 5, publisher)
+    back = await join(broker, "chooser", clean=False, props=KEEP)
+    assert [(packet.topic, int(packet.payload)) for packet in await back.fence()] == [("keep", n) for n in range(5)]
+    assert session.dropped_by_cause()[AGE] == sum(session.dropped_by_cause()) == 5
+
+
+async def test_a_choice_lasts_as_long_as_the_subscription(embed: Embed) -> None:
+    """It outlives the connection with the session; the next SUBSCRIBE of the filter takes its place [MQTT-3.8.4-3]."""
+    broker = await embed()
+    peer = await join(broker, "chooser", props=KEEP)
+    await ask(peer, wishes(queue="drop-oldest", depth="2"), ("load", 1))
+    assert await returning(broker, peer) == [8, 9]
+    assert await returning(broker) == [8, 9]
+    again = await join(broker, "chooser", clean=False, props=KEEP)
+    await ask(again, wishes(depth="4"), ("load", 1))
+    assert await returning(broker, again) == [0, 1, 2, 3]
+
+
+async def test_subscribing_again_without_a_wish_takes_it_back(embed: Embed) -> None:
+    """The administrator's terms hold again."""
+    broker = await embed()
+    peer = await join(broker, "chooser", props=KEEP)
+    await ask(peer, wishes(queue="latest"), ("load", 1))
+    assert granted(await ask(peer, [], ("load", 1))) == {}
+    assert await returning(broker, peer) == list(range(10))
+
+
+async def test_who_chose_to_be_disconnected(embed: Embed) -> None:
+    """The depth that it chose is reached: DISCONNECT 0x97, behind all that came before."""
+    broker = await embed(queue={"stall_timeout": NEVER_STALLED})
+    connect = wire.connect("frozen", keep_alive=0)
+    wish = wishes(queue="disconnect", depth="5")
+    frozen = await Frozen.join(broker.ports[0], connect, ("load", 0), props=wish)
+    session = broker.router.sessions["frozen"]
+    publisher = await join(broker, "publisher")
+    count = 0
+    while not sum(session.dropped_by_cause()):
+        assert session.queued() <= 5
+        assert count < 1000
+        count += 1
+        await publisher.publish("load", b"%d " % count + PAYLOAD)
+    *found, last = await (await frozen.thaw()).closed()
+    assert (last.kind, last.code) == (wire.DISCONNECT, 0x97)
+    assert [int(packet.payload.split(b" ", 1)[0]) for packet in found] == list(range(1, len(found) + 1))
+    assert count - 6 <= len(found) < count
+
+
+async def test_a_choice_holds_for_its_own_subscription_only(embed: Embed) -> None:
+    """While its client does not read, of each topic of one filter only the newest waits; of the others all do."""
+    broker = await embed(queue={"stall_timeout": NEVER_STALLED})
+    frozen = await Frozen.join(broker.ports[0], wire.connect("frozen", keep_alive=0), ("load", 0))
+    await frozen.send(wire.subscribe(2, [("state/+", 0)], wishes(queue="latest")))
+    kind, _, _ = await frozen.read_packet()
+    assert kind == wire.SUBACK
+    session = broker.router.sessions["frozen"]
+    publisher = await join(broker, "publisher")
+    count = await stuck(session, publisher, "load")
+    for number in range(10):
+        for topic in ("load", "state/b", "state/a"):
+            await publisher.publish(topic, b"%d " % number)
+    thawed = await frozen.thaw()
+    found = [(packet.topic, int(packet.payload.split(b" ", 1)[0])) for packet in await thawed.fence()]
+    assert found[:count] == [("load", number) for number in range(1, count + 1)]
+    assert [number for topic, number in found[count:] if topic == "load"] == list(range(10))
+    assert [pair for pair in found if pair[0] != "load"] == [("state/b", 9), ("state/a", 9)]
+    assert session.dropped_by_cause()[REPLACED] == sum(session.dropped_by_cause()) == 18

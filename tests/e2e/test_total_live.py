@@ -1,0 +1,181 @@
+"""One bound over all queues: the fullest give first, the sum stays below it, and nobody else pays.
+
+The broker is embedded, so that its queues can be looked at after each publish; all else goes over sockets.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from broker import Broker
+from broker.core.counters import GLOBAL
+from broker.core.session import Session
+from tests.e2e import wire
+from tests.e2e.clients import test_overload as overload
+from tests.e2e.clients.frozen import Frozen
+from tests.e2e.clients.test_overload import KEPT, NEVER_STALLED, PAYLOAD, Embed, balance, join
+from tests.e2e.test_policies_live import numbers
+from tests.e2e.wire import Peer
+
+embed = overload.embed
+
+NAMES: Final = ("much", "some", "little")
+
+ENOUGH: Final = 1000
+"""Messages to one subscriber that no run needs."""
+
+TOTAL: Final = 100
+"""Messages that all queues hold together."""
+
+BOUNDS: Final = {
+    "messages": {"total_messages": TOTAL, "total_bytes": 0},
+    "bytes": {"total_messages": 0, "total_bytes": TOTAL * (len(PAYLOAD) + 64)},
+}
+
+
+def held(session: Session) -> int:
+    """Messages that wait in a session's queues: all have the same size."""
+    return session.queued()
+
+
+def lost(session: Session) -> int:
+    """Messages lost, all of them to the bound over all queues."""
+    by_cause = session.dropped_by_cause()
+    assert sum(by_cause) == by_cause[GLOBAL]
+    return sum(by_cause)
+
+
+def within(broker: Broker) -> None:
+    """The sum, as the broker keeps it, is that of its sessions and within the bound."""
+    load = broker.router.counters.load
+    queue = broker.settings.queue
+    assert load.messages == sum(session.queued() for session in broker.router.sessions.values())
+    if queue.total_messages:
+        assert load.messages <= queue.total_messages
+    if queue.total_bytes:
+        assert load.bytes <= queue.total_bytes
+
+
+async def publish(broker: Broker, publisher: Peer, name: str, number: int) -> None:
+    """One message to one subscriber; whoever has to give for it has no less than the others."""
+    sessions = broker.router.sessions
+    before = {name: (held(sessions[name]), lost(sessions[name])) for name in NAMES}
+    await publisher.publish(name, b"%06d " % number + PAYLOAD)
+    within(broker)
+    losers = [name for name in NAMES if lost(sessions[name]) > before[name][1]]
+    for loser in losers:
+        for other in NAMES:
+            # One that was no fuller has given nothing, unless what is left with the fuller ones is level with it.
+            assert before[loser][0] >= before[other][0] or held(sessions[other]) <= before[loser][0]
+            # What is left with it is as much as the fullest have, but for the message that came and for rounding.
+            assert held(sessions[loser]) >= held(sessions[other]) - 2
+    # Some more than the one that came, so that it need not be done each time; but no wholesale loss.
+    assert sum(lost(sessions[name]) - before[name][1] for name in NAMES) <= TOTAL // 8
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+async def test_the_fullest_of_three_frozen_subscribers_give_first(embed: Embed, bound: str) -> None:
+    """Unequal queues: `little` and `some` lose nothing while `much` has more; then these two stand level."""
+    queue = {"stall_timeout": NEVER_STALLED, "live_messages": 0, "live_bytes": 0, **BOUNDS[bound]}
+    broker = await embed(queue=queue, sys={"interval": 0.0})
+    frozen = {name: await Frozen.join(broker.ports[0], wire.connect(name, keep_alive=0), (name, 0)) for name in NAMES}
+    publisher = await join(broker, "publisher")
+    reader = await join(broker, "reader", "news")
+    much, some, little = (broker.router.sessions[name] for name in NAMES)
+    count = dict.fromkeys(NAMES, 0)
+
+    async def more(name: str) -> None:
+        count[name] += 1
+        assert count[name] < ENOUGH, "the bound does nothing"
+        await publish(broker, publisher, name, count[name])
+
+    # Until the system has taken what it takes for each of them, and their queues are unequal.
+    for name, wanted in zip(NAMES, (60, 25, 5), strict=True):
+        session = broker.router.sessions[name]
+        while held(session) < wanted:
+            await more(name)
+    assert (lost(much), lost(some), lost(little)) == (0, 0, 0)
+
+    # The bound is reached by one that has little: who has most pays.
+    while not lost(much):
+        await more("little")
+        assert (lost(some), lost(little)) == (0, 0)
+    while held(some) < held(much):
+        await more("some")
+        assert (lost(some), lost(little)) == (0, 0)
+    # From here on the two fullest are level, and the third has still lost nothing.
+    while not lost(some):
+        await more("some")
+        assert lost(little) == 0
+    for _ in range(40):
+        await more("some")
+        assert lost(little) == 0 or held(little) >= max(held(some), held(much)) - 1
+    # Others are served as ever.
+    await publisher.publish("news", b"still here")
+    assert (await reader.message()).payload == b"still here"
+
+    # What each of them finds in the end is what its ledger says, and what it lost had waited longest.
+    for name in NAMES:
+        session = broker.router.sessions[name]
+        waiting = held(session)
+        gone = lost(session)
+        thawed = await frozen[name].thaw()
+        found = numbers(await thawed.fence())
+        assert len(found) == count[name] - gone
+        assert found == sorted(set(found))
+        assert found[-waiting:] == list(range(count[name] - waiting + 1, count[name] + 1))
+        assert balance(broker, name) == (count[name], count[name])
+        within(broker)
+    load = broker.router.counters.load
+    assert (load.messages, load.bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_clients_that_are_away_count_too(embed: Embed, qos: int) -> None:
+    """One that has been away for long gives before one that is just away, oldest first; what is in flight stays."""
+    window = 5
+    broker = await embed(queue={"total_messages": 40, "total_bytes": 0}, sys={"interval": 0.0})
+    mute = await join(broker, "mute", ("mute", qos), props=[(wire.RECEIVE_MAXIMUM, window)])
+    publisher = await join(broker, "publisher")
+    for number in range(window):
+        await publisher.publish("mute", b"%d" % number, qos=qos)
+    assert numbers(await mute.fence()) == list(range(window))
+    keep = [(wire.SESSION_EXPIRY, KEPT)]
+    for name in ("long", "short"):
+        await (await join(broker, name, (name, qos), props=keep)).disconnect()
+    load = broker.router.counters.load
+    for number in range(100):
+        await publisher.publish("long", b"%d" % number, qos=qos)
+        assert load.messages <= 40
+    for number in range(10):
+        await publisher.publish("short", b"%d" % number, qos=qos)
+        assert load.messages <= 40
+    sessions = broker.router.sessions
+    assert [lost(sessions[name]) for name in ("mute", "short")] == [0, 0]
+    waiting = held(sessions["long"])
+    assert lost(sessions["long"]) == 100 - waiting
+    back = await join(broker, "long", clean=False, props=keep)
+    assert numbers([await back.message() for _ in range(waiting)]) == list(range(100 - waiting, 100))
+    back = await join(broker, "short", clean=False, props=keep)
+    assert numbers([await back.message() for _ in range(10)]) == list(range(10))
+
+
+async def test_where_nothing_can_give_what_arrives_is_dropped(embed: Embed) -> None:
+    """All that is held is in flight: the next message is lost, cause `global`, and room comes with acknowledgements."""
+    broker = await embed(queue={"total_messages": 10, "total_bytes": 0}, sys={"interval": 0.0})
+    mute = await join(broker, "mute", ("load", 1))
+    publisher = await join(broker, "publisher")
+    for number in range(15):
+        assert await publisher.publish("load", b"%d" % number, qos=1) == 0
+    session = broker.router.sessions["mute"]
+    assert lost(session) == 5
+    assert broker.router.counters.load.messages == 10
+    mute.put_back(await mute.fence())
+    found = [await mute.message() for _ in range(10)]
+    assert numbers(found) == list(range(10))
+    assert await mute.fence() == []
+    await publisher.publish("load", b"15", qos=1)
+    assert numbers([await mute.message()]) == [15]
+    assert balance(broker, "mute") == (16, 16)
