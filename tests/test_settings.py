@@ -17,7 +17,7 @@ from broker.configuration import NOT_SETTINGS, SettingsError, allowed, changed, 
 from broker.core.errors import Refused
 from broker.core.load import UNLIMITED
 from broker.core.policy import POLICIES, UNSET
-from broker.core.rules import lane_terms, queue_terms
+from broker.core.rules import lane_terms, queue_terms, subscription_rules
 from broker.core.session import NEVER
 from broker.core.topics import validate_filter
 from broker.net.server import Server, limits
@@ -701,10 +701,10 @@ class TestWhatTheCoreGets:
         for client_id in ("my-display-1", "Display-1"):
             terms = queue_terms(made, client_id, None)
             assert (terms.policy, terms.max_age, terms.live_messages) == (POLICIES.index("drop-oldest"), 9.0, 10_000)
-        lane = lane_terms(made, "c", None, "sensors/+/temperature", terms)
-        assert lane is not None
+        rules = subscription_rules(made, "c", None)
+        lane = lane_terms(rules, "sensors/+/temperature", terms)
         assert (lane.policy, lane.max_age, lane.depth) == (POLICIES.index("drop-oldest"), 9.0, 3)
-        assert lane_terms(made, "c", None, "#", terms) is None
+        assert lane_terms(rules, "#", terms).depth == 0
 
 
 class TestFiles:

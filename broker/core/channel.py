@@ -522,8 +522,11 @@ class Channel(Inbound):
         session, present = router.connect(
             client_id, connect.clean_start, outbox, self.version, terms.window, terms.max_aliases == 0, now
         )
+        another = session.user_name != connect.user_name
         session.user_name = connect.user_name
         router.govern(session)
+        if another and session.subscriptions and router.limits.rules:
+            router.renew_lanes(session)
         session.expiry_interval = terms.expiry
         session.will = connect.will  # [MQTT-3.1.2-7]
         if router.journal is not None:

@@ -28,12 +28,11 @@ SLACK: Final = 64
 """Entries of the order of age that may be stale before it is made anew."""
 
 
-class Aged:
-    """A place in the order of age: a delivery, and since when its message waited when it got the place (s)."""
+class Place:
+    """A place in a lane's order of age; empty once the delivery has left, or got a newer message and another place."""
 
-    def __init__(self, delivery: Delivery, since: float) -> None:
-        self.delivery = delivery
-        self.since = since
+    def __init__(self, delivery: Delivery) -> None:
+        self.delivery: Delivery | None = delivery
 
 
 class Lane:
@@ -50,7 +49,7 @@ class Lane:
         self.depth: i64 = depth if depth > 0 else UNLIMITED
         # Messages that wait: QoS 0 in the outbox, any in the session's queue. What is in flight waits no more.
         self.waiting: i64 = 0
-        self._by_age: deque[Aged] | None = deque() if max_age > 0.0 or policy == DROP_OLDEST else None
+        self._by_age: deque[Place] | None = deque() if max_age > 0.0 or policy == DROP_OLDEST else None
         self._topics: dict[bytes, Delivery] | None = {} if policy == LATEST else None
 
     def same(self, policy: int, max_age: float, depth: int) -> bool:
@@ -74,14 +73,18 @@ class Lane:
     def _place(self, delivery: Delivery, now: float) -> None:
         delivery.since = now
         by_age = self._by_age
-        if by_age is not None:
-            by_age.append(Aged(delivery, now))
-            if len(by_age) > 2 * self.waiting + SLACK:
-                live: deque[Aged] = deque()
-                for aged in by_age:
-                    if aged.delivery.waits and aged.since == aged.delivery.since:
-                        live.append(aged)
-                self._by_age = live
+        if by_age is None:
+            return
+        _vacate(delivery)
+        place = Place(delivery)
+        delivery.place = place
+        by_age.append(place)
+        if len(by_age) > 2 * self.waiting + SLACK:
+            live: deque[Place] = deque()
+            for each in by_age:
+                if each.delivery is not None:
+                    live.append(each)
+            self._by_age = live
 
     def leave(self, delivery: Delivery) -> None:
         """It waits no more: it is written, in flight, or dropped."""
@@ -92,8 +95,8 @@ class Lane:
         topics = self._topics
         if topics is not None and topics.get(delivery.message.topic) is delivery:
             del topics[delivery.message.topic]
-        # Mostly it is the first: what went is not held by its place in the order.
         if self._by_age is not None:
+            _vacate(delivery)
             self.oldest()
 
     def of_topic(self, topic: bytes) -> Delivery | None:
@@ -107,9 +110,9 @@ class Lane:
         if by_age is None:
             return None
         while by_age:
-            aged = by_age[0]
-            if aged.delivery.waits and aged.since == aged.delivery.since:
-                return aged.delivery
+            delivery = by_age[0].delivery
+            if delivery is not None:
+                return delivery
             by_age.popleft()
         return None
 
@@ -123,3 +126,11 @@ class Lane:
             return None
         delivery = self.oldest()
         return delivery if delivery is not None and self.too_old(delivery, now) else None
+
+
+def _vacate(delivery: Delivery) -> None:
+    """Its place in the order is empty from now on, and holds nothing."""
+    place = delivery.place
+    if place is not None:
+        place.delivery = None
+        delivery.place = None

@@ -39,6 +39,9 @@ class Load:
         # What waits in all queues: live ones, sessions', in flight and unsent.
         self.messages: i64 = 0
         self.bytes: i64 = 0
+        # Of those, QoS 1 and 2 in flight: nobody can shed them.
+        self.inflight: i64 = 0
+        self.inflight_bytes: i64 = 0
         self.max_messages: i64 = UNLIMITED
         self.max_bytes: i64 = UNLIMITED
         self.reliever: Reliever | None = None
@@ -55,6 +58,10 @@ class Load:
     def has_room(self, messages: i64, size: i64) -> bool:
         """Whether all queues together may hold so much more."""
         return self.messages + messages <= self.max_messages and self.bytes + size <= self.max_bytes
+
+    def in_flight_room(self, size: i64) -> bool:
+        """Whether one more may be in flight: no more than half of the bounds, so that the rest can be shed."""
+        return self.inflight < self.max_messages // 2 and self.inflight_bytes + size <= self.max_bytes // 2
 
     def relieve(self, messages: i64, size: i64) -> bool:
         """Have others shed until there is room for so much more. False when it cannot be had."""

@@ -25,6 +25,9 @@ NAME: Final = b"canopy-lost"
 
 PREFIX: Final = bytes((USER_PROPERTY,)) + string(NAME)
 
+TRIES: Final = 8
+"""Messages of a batch that are tried, where the client takes only small ones."""
+
 LONGEST_REMAINING: Final = 268_435_455
 """Section 2.1.4."""
 
@@ -35,10 +38,15 @@ def tell(batch: list[bytes], ledger: Ledger, max_packet: i64) -> None:
     if untold is None:
         return
     section = b""
+    tries = TRIES
     at: i64 = 0
     while at < len(batch):
         piece = batch[at]
-        if piece[0] & 0xF0 == 0x30:
+        # Not in one that is sent again: the client may know it, and look at nothing of it.
+        if piece[0] & 0xF8 == 0x30:
+            if tries == 0:
+                return
+            tries -= 1
             if not section:
                 section = properties(untold)
             end: i64 = frame_end(piece, 0, len(piece))

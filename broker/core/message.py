@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.core.lanes import Lane
+from broker.core.lanes import Lane, Place
 from broker.core.properties import MESSAGE_EXPIRY_INTERVAL, SUBSCRIPTION_IDENTIFIER
 from broker.core.retained import Retainable
 from broker.core.subscription import SharedGroup
@@ -266,6 +266,7 @@ class Delivery:
         self.lane: Lane | None = None
         self.since = 0.0
         self.waits = False
+        self.place: Place | None = None
         # Whether it stands in the queue of a connection (QoS 0), and not in the session's.
         self.live = False
 

@@ -193,11 +193,12 @@ class Outbox(Backlog):
                     # The rest is in flight.
                     return cause
             else:
-                if self.policy == DISCONNECT:
+                if self.policy == DISCONNECT and size <= self.max_bytes:
                     self.overflow()
                 return cause
         load = self._load
-        if not load.has_room(count, size) and not load.relieve(count, size):
+        # Who has nothing waiting is not the one to pay for those who have: the next message, or burst, is let through.
+        if self.messages > 0 and not load.has_room(count, size) and not load.relieve(count, size):
             return GLOBAL
         return ACCEPTED
 

@@ -75,12 +75,16 @@ def _session(router: Router, record: SessionRecord, messages: dict[MessageRecord
     if record.received:
         session.inbound = set(record.received)
     journal = router.journal
+    if router.limits.rules:
+        # Who its user was is not known before it comes back, nor whether a rule gave it more room.
+        session.limit(session.policy, session.lane, 0, 0)
     for kept in record.deliveries:
         delivery = _delivery(session, kept, messages, now)
         if journal is not None:
             journal.restored(session.client_id, delivery, kept.number)
         if not session.restore(delivery) and journal is not None:
             journal.finished(session.client_id, delivery)
+    router.govern(session)
     # Only now: what stands above was told of long ago.
     session.journal = journal
     gone_for = record.disconnected_for
@@ -88,7 +92,9 @@ def _session(router: Router, record: SessionRecord, messages: dict[MessageRecord
         gone_for = 0.0
         if journal is not None:
             journal.session_kept(session.client_id, session.expiry_interval, now)
-    if session.expiry_interval != NEVER:
+    if not router.limits.persistent:
+        session.expires_at = now
+    elif session.expiry_interval != NEVER:
         session.expires_at = _time(session.expiry_interval - gone_for, now)
     if record.will is not None:
         _will(session, record.will, now)

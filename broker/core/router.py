@@ -16,7 +16,7 @@ Refuses: packets and bytes (channel), packet identifiers and windows (session), 
 from __future__ import annotations
 
 import secrets
-from typing import cast
+from typing import TYPE_CHECKING, Final, cast
 
 from broker.core.causes import publishes_will
 from broker.core.counters import Counters
@@ -33,13 +33,19 @@ from broker.core.outbox import Outbox
 from broker.core.packets import SubscriptionRequest, Will
 from broker.core.policy import DROP_NEWEST, LATEST, LaneTerms, Wish
 from broker.core.retained import NODE_BYTES, RetainedTree
-from broker.core.rules import lane_terms, queue_terms
+from broker.core.rules import lane_terms, queue_terms, subscription_rules
 from broker.core.runs import RunFinder
 from broker.core.session import NEVER, Session
 from broker.core.shedding import Shedder
 from broker.core.subscription import SharedGroup, Subscription, identifiers
-from broker.core.topics import is_system
+from broker.core.topics import is_system, parse_shared
 from broker.core.wishes import grant
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+SWEEP: Final = 20_000
+"""Messages that are too old and are dropped in one sweep: some milliseconds. The others follow in the next ones."""
 
 
 class Router(Forwarder):
@@ -153,12 +159,12 @@ class Router(Forwarder):
 
     def lane_terms(self, session: Session, topic_filter: str, wish: Wish | None) -> LaneTerms:
         """What the messages of a subscription will keep to, by the rules and by what its client wishes."""
-        limits = self.limits
-        terms = queue_terms(limits, session.client_id, session.user_name)
-        found = lane_terms(limits, session.client_id, session.user_name, topic_filter, terms)
-        if found is None:
-            found = LaneTerms(terms.policy, terms.max_age, 0)
-        return found if wish is None else grant(wish, limits, terms, found)
+        terms = session.terms
+        if terms is None:
+            terms = queue_terms(self.limits, session.client_id, session.user_name)
+        self.work += len(session.rules)
+        found = lane_terms(session.rules, topic_filter, terms)
+        return found if wish is None else grant(wish, self.limits, terms, found)
 
     def subscribe(
         self,
@@ -231,8 +237,8 @@ class Router(Forwarder):
             session.fresh_lanes -= 1
         if lane is not None and lane.fresh:
             session.fresh_lanes += 1
-            if session.outbox is not None:
-                session.outbox.fresh = True
+        if session.outbox is not None:
+            session.outbox.fresh = session.lane is not None or session.fresh_lanes > 0
 
     def unsubscribe(self, session: Session, name: str) -> bool:
         """Take a subscription back; False when there is none [MQTT-3.10.4-1].
@@ -310,7 +316,10 @@ class Router(Forwarder):
 
         What waits already stays where it is.
         """
-        terms = queue_terms(self.limits, session.client_id, session.user_name)
+        limits = self.limits
+        terms = queue_terms(limits, session.client_id, session.user_name)
+        session.terms = terms
+        session.rules = subscription_rules(limits, session.client_id, session.user_name) if limits.rules else ()
         policy = terms.policy
         lane = None
         if policy == LATEST or terms.max_age > 0.0:
@@ -327,6 +336,14 @@ class Router(Forwarder):
             outbox.tells = session.v5 and self.limits.tell_loss
             outbox.fresh = lane is not None or session.fresh_lanes > 0
 
+    def renew_lanes(self, session: Session) -> None:
+        """The rules are about another user than before: give the subscriptions the lanes that they have now."""
+        for subscription in session.subscriptions.values():
+            wish = None if subscription.lane is None else subscription.lane.wish
+            if session.rules or subscription.lane is not None:
+                topic_filter = parse_shared(subscription.topic_filter)[1]
+                self.give_lane(session, subscription, self.lane_terms(session, topic_filter, wish), wish)
+
     def overfull(self, now: float) -> None:
         """End the connections whose queues ran over where that is their policy: the events for it follow."""
         overflowed = self.counters.load.overflowed
@@ -339,11 +356,14 @@ class Router(Forwarder):
         """Drop what has grown too old in queues where nothing comes or goes: to be called every second or so."""
         self.fanout.drain(self, now)
         aging = self.counters.load.aging
+        left: i64 = SWEEP
         for lane in list(aging):
             session = cast(Session, lane.session)
-            session.shed_stale(lane, now)
+            left -= session.shed_stale(lane, now, left)
             if lane.waiting == 0:
                 del aging[lane]
+            if left <= 0:
+                return
 
     def settle(self, session: Session) -> None:
         """A connection's session has got its expiry interval and its will: have the journal keep it, if it lasts.

@@ -75,18 +75,19 @@ def queue_terms(limits: Limits, client_id: str, user_name: str | None) -> QueueT
     return terms
 
 
-def lane_terms(
-    limits: Limits, client_id: str, user_name: str | None, topic_filter: str, terms: QueueTerms
-) -> LaneTerms | None:
-    """What the messages of one subscription keep to, beyond the client's `terms`; None when no rule is about it.
+def subscription_rules(limits: Limits, client_id: str, user_name: str | None) -> tuple[QueueRule, ...]:
+    """The rules about subscriptions that can apply to those of a client."""
+    return tuple([rule for rule in limits.rules if rule.topic_filter and rule.applies_to(client_id, user_name)])
+
+
+def lane_terms(rules: tuple[QueueRule, ...], topic_filter: str, terms: QueueTerms) -> LaneTerms:
+    """What the messages of one subscription keep to: the client's `terms`, and what its `rules` change of them.
 
     `topic_filter` without `$share/name/`.
     """
-    found: LaneTerms | None = None
-    for rule in limits.rules:
-        if rule.topic_filter and covers(rule.topic_filter, topic_filter) and rule.applies_to(client_id, user_name):
-            if found is None:
-                found = LaneTerms(terms.policy, terms.max_age, 0)
+    found = LaneTerms(terms.policy, terms.max_age, 0)
+    for rule in rules:
+        if covers(rule.topic_filter, topic_filter):
             found.policy = _either(rule.policy, found.policy)
             found.max_age = rule.max_age if rule.max_age >= 0.0 else found.max_age
             found.depth = _either(rule.depth, found.depth)

@@ -25,6 +25,7 @@ from broker.core.counters import (
     DROP_CAUSES,
     EXPIRED,
     FULL_BYTES,
+    FULL_MESSAGES,
     GLOBAL,
     SESSION_ENDED,
     TOO_LARGE,
@@ -36,6 +37,7 @@ from broker.core.lanes import Lane
 from broker.core.message import DONE, DROPPED, QUEUED, RELEASED, SENT, Delivery, Message
 from broker.core.outbox import ACCEPTED, Outbox
 from broker.core.packets import PUBREL, V5, V311, Will
+from broker.core.policy import DISCONNECT, QueueTerms
 from broker.core.reasons import PACKET_IDENTIFIER_NOT_FOUND, SUCCESS
 from broker.core.retained import RetainedCursor
 from broker.core.streams import RetainedStreams
@@ -44,6 +46,8 @@ from broker.core.waiting import GO_ON, Waiting
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
+
+    from broker.core.rules import QueueRule
 
 NEVER: Final = 0xFFFFFFFF
 """Session Expiry Interval that means: does not expire (section 3.1.2.11.2)."""
@@ -63,6 +67,9 @@ class Session(Waiting):
     def __init__(self, client_id: str, max_messages: int, max_bytes: int, counters: Counters) -> None:
         super().__init__(client_id, max_messages, max_bytes, counters)
         self.user_name: str | None = None
+        # What the settings and rules say of its client (`Router.govern`).
+        self.terms: QueueTerms | None = None
+        self.rules: tuple[QueueRule, ...] = ()
         self.subscriptions: dict[str, Subscription] = {}
         # Those of them whose messages are worth less the longer they wait.
         self.fresh_lanes: i64 = 0
@@ -98,6 +105,7 @@ class Session(Waiting):
         self.v5 = version == V5
         self.window = window
         self.quota = window
+        self.attached_at = self._load.now
 
     def resume(self, now: float) -> None:
         """Send again what was in flight when the last connection ended, then what waited (section 4.4)."""
@@ -129,6 +137,7 @@ class Session(Waiting):
         """Take back a delivery that a store kept, in the order in which they were queued. False: no room, dropped."""
         if delivery.state == QUEUED:
             self.offered += 1
+            delivery.lane = self.lane
             return self._wait(delivery) == ACCEPTED
         self._in_flight(delivery)
         self._hold(delivery.message.size())
@@ -167,7 +176,7 @@ class Session(Waiting):
                     return outbox.offer(message.qos0_frame(self.v5))
                 return outbox.offer_late(Delivery(message, 0, retain, identifiers, group))
         if lane is not None:
-            answer = self._lane_room(lane, message, qos, retain, identifiers)
+            answer = self._lane_room(lane, message, qos, retain, identifiers, group)
             if answer != GO_ON:
                 return answer
         delivery = Delivery(message, qos, retain, identifiers, group)
@@ -175,11 +184,15 @@ class Session(Waiting):
             delivery.lane = lane
             delivery.since = self._load.now
             if qos == 0 and outbox is not None and self._pending_qos0 == 0:
+                size: i64 = message.size()
+                self._make_live_room(lane, size, outbox)
                 cause = outbox.offer_late(delivery)
                 if cause == ACCEPTED:
                     self._enter(lane, delivery)
+                elif lane.policy == DISCONNECT and cause in (FULL_MESSAGES, FULL_BYTES) and size <= outbox.max_bytes:
+                    outbox.overflow()
                 return cause
-        size: i64 = message.size()
+        size = message.size()
         # Past the queue only when nothing waits there: every topic is an ordered one [MQTT-4.6.0-6] [MQTT3-4.6.0-6].
         if outbox is not None:
             # It will never fit, however long it waits.
@@ -194,13 +207,15 @@ class Session(Waiting):
             and self.pending is None
             and self._resend is None
             and (lane is None or outbox.messages < COMMIT)
+            and outbox.has_room(size + HEADROOM)
         ):
-            if outbox.has_room(size + HEADROOM):
-                if not self._load.has_room(1, size) and not self._load.relieve(1, size):
-                    return self._drop(GLOBAL)
-                if self._send(delivery, outbox):
-                    self._hold(size)
-                    return ACCEPTED
+            # One may always be on its way to a client with nothing else before it.
+            idle = outbox.messages == 0 and not self.inflight
+            if not idle and not self._load.has_room(1, size) and not self._load.relieve(1, size):
+                return self._drop(GLOBAL)
+            if self._send(delivery, outbox):
+                self._hold(size)
+                return ACCEPTED
         return self._wait(delivery)
 
     def _wait(self, delivery: Delivery) -> int:
@@ -217,7 +232,8 @@ class Session(Waiting):
         A new message gets an identifier of its own [MQTT-4.3.2-1] [MQTT-4.3.3-1], and takes one from the send quota;
         callers come here only while there is some [MQTT-4.9.0-2].
         """
-        if self.inflight and self.inflight_bytes + delivery.message.size() > self.max_bytes:
+        size: i64 = delivery.message.size()
+        if self.inflight and (self.inflight_bytes + size > self.max_bytes or not self._load.in_flight_room(size)):
             return False
         packet_id = self._allocate()
         if packet_id == 0:
@@ -234,13 +250,18 @@ class Session(Waiting):
 
     def _in_flight(self, delivery: Delivery) -> None:
         self.inflight[delivery.packet_id] = delivery
-        self.inflight_bytes += delivery.message.size()
+        size: i64 = delivery.message.size()
+        self.inflight_bytes += size
+        self._load.inflight += 1
+        self._load.inflight_bytes += size
 
     def _landed(self, delivery: Delivery) -> None:
         """It is in flight no more, and takes no room."""
         del self.inflight[delivery.packet_id]
         size: i64 = delivery.message.size()
         self.inflight_bytes -= size
+        self._load.inflight -= 1
+        self._load.inflight_bytes -= size
         self._let_go(size)
 
     def _allocate(self) -> int:
@@ -533,6 +554,8 @@ class Session(Waiting):
         load = self._load
         load.messages -= self.pending_messages + len(self.inflight)
         load.bytes -= self.pending_bytes + self.inflight_bytes
+        load.inflight -= len(self.inflight)
+        load.inflight_bytes -= self.inflight_bytes
         if self.pending is not None:
             # Their lanes may be remembered elsewhere.
             for delivery in self.pending:

@@ -6,8 +6,8 @@ is in flight is not touched.
 
 Promises:
 - No queue gives anything while a fuller one has more: what is left of those that gave is level.
-- A look costs in proportion to the sessions, and comes at most once for each `PART` of the bound that arrives. Where
-  nothing more can be shed, looks are as rare, and what arrives is dropped.
+- A look costs in proportion to the sessions, and comes at most once for each `PART` of the bound that arrives, or once
+  in `RETRY` seconds where less can be shed. Where not even what arrives would have room, nothing is shed for it.
 """
 
 from __future__ import annotations
@@ -50,24 +50,31 @@ class Shedder(Reliever):
         self._again_at: float = 0.0
 
     def relieve(self, messages: i64, size: i64) -> bool:
-        """Make room for so many messages and bytes more. False when it cannot be had."""
+        """Make room for so many messages and bytes more. False when it cannot be had; nothing is shed then."""
         load = self._load
         if load.now < self._again_at:
             return False
         over: i64 = load.messages + messages - load.max_messages
-        if over > 0:
-            self._level(over + _extra(load.max_messages), True)
+        if over > 0 and not self._level(over, _extra(load.max_messages), True):
+            return False
         over = load.bytes + size - load.max_bytes
-        if over > 0:
-            self._level(over + _extra(load.max_bytes), False)
-        if load.has_room(messages, size):
-            return True
-        self._again_at = load.now + RETRY
-        return False
+        return over <= 0 or self._level(over, _extra(load.max_bytes), False)
 
-    def _level(self, wanted: i64, by_messages: bool) -> None:
-        """Shed `wanted` messages or bytes from the fullest queues, so that these end up level."""
+    def _level(self, over: i64, extra: i64, by_messages: bool) -> bool:
+        """Shed `over` messages or bytes, and `extra` more, from the fullest queues, so that these end up level.
+
+        False, and nothing is shed, where there is less than `over`.
+        """
         shares = self._shares(by_messages)
+        there: i64 = 0
+        for share in shares:
+            there += share.size
+        wanted: i64 = over + extra
+        if there < wanted:
+            # Not worth another look for a while.
+            self._again_at = self._load.now + RETRY
+        if there < over:
+            return False
         shares.sort(key=_size, reverse=True)
         # How many of the fullest have to give, and down to what.
         above: i64 = 0
@@ -78,15 +85,13 @@ class Shedder(Reliever):
                 break
             above += share.size
             count += 1
-        if count == 0:
-            return
         if above > wanted:
             level = (above - wanted) // count
         at: i64 = 0
         while at < count:
             share = shares[at]
-            give: i64 = share.size - level
             at += 1
+            give: i64 = share.size - level
             if give <= 0:
                 continue
             outbox = share.session.outbox
@@ -94,12 +99,14 @@ class Shedder(Reliever):
                 share.session.shed(give if by_messages else 0, 0 if by_messages else give, GLOBAL)
             elif outbox is not None:
                 outbox.shed(give if by_messages else 0, 0 if by_messages else give, GLOBAL)
+        return True
 
     def _shares(self, by_messages: bool) -> list[Share]:
         found: list[Share] = []
         for session in self._sessions.values():
             outbox = session.outbox
-            if outbox is not None and outbox.messages > outbox.quality:
+            # The one thing in a queue that was empty is on its way, as a rule, and not waiting.
+            if outbox is not None and outbox.messages > outbox.quality and not outbox.single:
                 if by_messages:
                     found.append(Share(outbox.messages - outbox.quality, session, True))
                 else:
@@ -110,4 +117,6 @@ class Shedder(Reliever):
 
 
 def _extra(bound: i64) -> i64:
-    return bound // PART if bound < UNLIMITED else 0
+    if bound >= UNLIMITED:
+        return 0
+    return bound // PART if bound > PART else 1

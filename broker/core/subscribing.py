@@ -68,7 +68,7 @@ def subscribe(packet: Subscribe, session: Session, router: Router) -> Suback:
         code = _judge(session, router, request, group, topic_filter)
         if code == 0:
             lane: LaneTerms | None = None
-            if wish is not None or limits.rules:
+            if wish is not None or session.rules:
                 lane = router.lane_terms(session, topic_filter, wish)
                 if wish is not None:
                     told.append(wishes.tell(lane))

@@ -26,13 +26,16 @@ from broker.core.load import UNLIMITED
 from broker.core.message import DROPPED, Delivery, Message
 from broker.core.outbox import ACCEPTED, Outbox
 from broker.core.policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LaneTerms
-from broker.core.subscription import Subscriber
+from broker.core.subscription import SharedGroup, Subscriber
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
 GO_ON: Final = -2
 """Answer of a lane that has room."""
+
+STALE: Final = 64
+"""Messages that are too old and are dropped at most when another one comes: more than come, and never long."""
 
 GAPS: Final = 64
 """Gaps that are not worth closing."""
@@ -73,6 +76,8 @@ class Waiting(Subscriber):
         # The ledger of what did not go through the present outbox; what was dropped anywhere is in `ledger`.
         self.offered: i64 = 0
         self.delivered: i64 = 0
+        # When the present connection came (s).
+        self.attached_at = 0.0
 
     def limit(self, policy: int, lane: Lane | None, max_messages: int, max_bytes: int) -> None:
         """Give the queue other terms; what waits already stays. Bounds of 0: unlimited."""
@@ -101,12 +106,11 @@ class Waiting(Subscriber):
         beyond: i64 = self.pending_bytes + size - self.max_bytes
         if messages > 0 or beyond > 0:
             cause = FULL_MESSAGES if messages > 0 else FULL_BYTES
-            outbox = self.outbox
-            if self.policy == DROP_OLDEST and size <= self.max_bytes:
-                self.shed(messages, beyond, cause)
-            else:
-                if outbox is not None:
-                    if self.policy == DISCONNECT:
+            if not self._make_session_room(delivery.lane, messages, beyond, size, cause):
+                outbox = self.outbox
+                lane = delivery.lane
+                if outbox is not None and size <= self.max_bytes:
+                    if self.policy == DISCONNECT or (lane is not None and lane.policy == DISCONNECT):
                         outbox.overflow()
                     elif self.quota <= 0:
                         # It reads, perhaps, but it does not acknowledge.
@@ -134,6 +138,33 @@ class Waiting(Subscriber):
         if self.journal is not None:
             self.journal.queued(self.client_id, delivery)
         return ACCEPTED
+
+    def _make_session_room(self, lane: Lane | None, messages: i64, size: i64, coming: i64, cause: int) -> bool:
+        """Make room here for a message of `coming` bytes, as far as a policy has something to shed for it."""
+        if coming > self.max_bytes:
+            return False
+        if lane is not None and lane.policy == DROP_OLDEST:
+            while messages > 0 or size > 0:
+                oldest = lane.oldest()
+                if oldest is None or oldest.live:
+                    break
+                messages -= 1
+                size -= oldest.message.size()
+                self.shed_one(oldest, cause)
+        if (messages > 0 or size > 0) and self.policy == DROP_OLDEST:
+            self.shed(messages, size, cause)
+            return True
+        return messages <= 0 and size <= 0
+
+    def _make_live_room(self, lane: Lane, size: i64, outbox: Outbox) -> None:
+        """Have a lane that drops its oldest do so where it is the whole queue that has no room."""
+        if lane.policy != DROP_OLDEST or size > outbox.max_bytes:
+            return
+        while outbox.messages >= outbox.max_messages or outbox.bytes + size > outbox.max_bytes:
+            oldest = lane.oldest()
+            if oldest is None or not oldest.live:
+                return
+            self.shed_one(oldest, FULL_MESSAGES if outbox.messages >= outbox.max_messages else FULL_BYTES)
 
     def _hold(self, size: i64) -> None:
         """One message more in the broker's queues, of `size` bytes."""
@@ -226,13 +257,16 @@ class Waiting(Subscriber):
             self.pending = live
             self._gaps = 0
 
-    def shed_stale(self, lane: Lane, now: float) -> None:
-        """Drop what has waited in a lane for longer than it may."""
-        while True:
+    def shed_stale(self, lane: Lane, now: float, most: i64) -> i64:
+        """Drop what has waited in a lane for longer than it may, at most so many; how many there were."""
+        count: i64 = 0
+        while count < most:
             delivery = lane.stale(now)
             if delivery is None:
-                return
+                break
             self.shed_one(delivery, AGE)
+            count += 1
+        return count
 
     # -- lanes ---------------------------------------------------------------------------------------------------------
 
@@ -243,13 +277,23 @@ class Waiting(Subscriber):
         if lane.max_age > 0.0:
             load.aging[lane] = None
 
-    def _lane_room(self, lane: Lane, message: Message, qos: int, retain: bool, identifiers: tuple[int, ...]) -> int:
+    def _lane_room(
+        self,
+        lane: Lane,
+        message: Message,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        group: SharedGroup | None,
+    ) -> int:
         """What a lane makes of a message that comes: GO_ON, or ACCEPTED in place of an older one, or why not."""
-        self.shed_stale(lane, self._load.now)
+        self.shed_stale(lane, self._load.now, STALE)
         same = lane.of_topic(message.topic)
         if same is not None:
             if (same.qos == 0) == (qos == 0):
                 answer = self._renew(lane, same, message, qos, retain, identifiers)
+                if answer == ACCEPTED:
+                    same.group = group
                 if answer != GO_ON:
                     return answer
             else:
@@ -320,8 +364,11 @@ class Waiting(Subscriber):
             return 0.0
         longest = outbox.waited(now)
         first = self._first()
-        if first is not None and now - first.since > longest:
-            longest = now - first.since
+        if first is not None:
+            # Not since before it came: what waited for its return is not its fault.
+            since = first.since if first.since > self.attached_at else self.attached_at
+            if now - since > longest:
+                longest = now - since
         return longest
 
     # -- the ledger ----------------------------------------------------------------------------------------------------

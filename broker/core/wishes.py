@@ -99,4 +99,6 @@ def grant(wish: Wish, limits: Limits, terms: QueueTerms, base: LaneTerms) -> Lan
 
 def tell(granted: LaneTerms) -> list[tuple[str, str]]:
     """The user properties that tell what was granted."""
-    return [(QUEUE, POLICIES[granted.policy]), (MAX_AGE, f"{granted.max_age:g}"), (DEPTH, str(granted.depth))]
+    # In no form that `read` would refuse.
+    max_age = f"{granted.max_age:.6f}".rstrip("0").rstrip(".")
+    return [(QUEUE, POLICIES[granted.policy]), (MAX_AGE, max_age), (DEPTH, str(granted.depth))]

@@ -401,6 +401,12 @@ class Connection(Link):
                     self.close(CONNECT_TIMEOUT, reasons.MAXIMUM_CONNECT_TIME, "no CONNECT in time")
                     return self._closing_at + LINGER
                 again = due
+        elif channel.keep_alive > 0 and channel.held_until > 0.0:
+            # It is not read from, and so cannot be silent; but it can be gone.
+            if sockets.is_gone(self.transport.get_extra_info("socket")):
+                self.abort(CONNECTION_LOST)
+                return 0.0
+            again = now + GRACE * channel.keep_alive
         elif channel.keep_alive > 0 and not self._paused_reading:
             due = channel.last_received + GRACE * channel.keep_alive
             if now >= due:

@@ -38,6 +38,9 @@ LOOK: Final = 1.0
 LINES: Final = 500
 """Log lines of one kind in one look, at most: some milliseconds."""
 
+MOST_LOSERS: Final = 10_000
+"""Clients with losses to report, above which those that are gone are summed up at once."""
+
 FIELDS: Final = tuple(cause.replace("-", "_") for cause in DROP_CAUSES)
 """The names of the causes as fields of a log line."""
 
@@ -102,6 +105,9 @@ class Monitor:
         """Once a second: shed what has waited too long, see who is slow, and report losses when their time has come."""
         self._router.sweep(now)
         self._watch(now)
+        if len(self._load.losers) > MOST_LOSERS:
+            # Whatever the interval: they are remembered for nothing else.
+            self._fold(round(now - self._reported_at, 1))
         if now >= self._report_at:
             self._report(now, LINES if self._interval > 0.0 else len(self._load.losers))
 
@@ -118,13 +124,14 @@ class Monitor:
         seconds = round(now - self._reported_at, 1)
         for ledger in told:
             lost = ledger.take_report()
-            if self.changed is not None:
+            if self.changed is not None and self._lives(ledger):
                 self.changed.add(ledger)
             if self._interval > 0.0:
                 causes = {FIELDS[cause]: count for cause, count in enumerate(lost) if count}
                 self._log.warning(
                     "messages dropped", client_id=ledger.client_id, total=sum(lost), interval=seconds, **causes
                 )
+        self._fold(seconds)
         if losers:
             # At the next look.
             return
@@ -135,13 +142,38 @@ class Monitor:
             self._log.warning("connections turned away", total=admission.turned_away, interval=seconds)
             admission.turned_away = 0
 
+    def _fold(self, seconds: float) -> None:
+        """Tell in one line of all clients that have no session any more, where there are too many for a line each."""
+        losers = self._load.losers
+        if not losers:
+            return
+        left = [ledger for ledger in losers if self._lives(ledger)]
+        gone = len(losers) - len(left)
+        if gone == 0:
+            return
+        lost = [0] * len(DROP_CAUSES)
+        for ledger in losers:
+            if not self._lives(ledger):
+                lost = [one + other for one, other in zip(lost, ledger.take_report(), strict=True)]
+        losers[:] = left
+        if self._interval > 0.0:
+            causes = {FIELDS[cause]: count for cause, count in enumerate(lost) if count}
+            self._log.warning(
+                "messages dropped of clients that are gone", clients=gone, total=sum(lost), interval=seconds, **causes
+            )
+
+    def _lives(self, ledger: Ledger) -> bool:
+        """Whether this is the ledger of a session that there is."""
+        session = self._router.sessions.get(ledger.client_id)
+        return session is not None and session.ledger is ledger
+
     def take_changed(self) -> set[Ledger]:
         """Ledgers with losses since this was last called, whether a line has told of them or not."""
         changed = self.changed
         if changed is None:
             return set()
         self.changed = set()
-        changed.update(self._load.losers)
+        changed.update([ledger for ledger in self._load.losers if self._lives(ledger)])
         return changed
 
     # -- slow subscribers ----------------------------------------------------------------------------------------------

@@ -27,6 +27,9 @@ LONGEST_USER_TIMEOUT: Final = 2_000_000_000
 FRESH_BYTES: Final = 16_384
 """Bytes that the system is asked to hold unsent for a peer whose messages lose their worth while they wait."""
 
+ESTABLISHED: Final = 1
+"""The state of a whole connection in Linux's `tcp_info`."""
+
 INHERITED: Final = sys.platform.startswith("linux")
 """Whether an accepted socket has the options of the one that listens."""
 
@@ -61,3 +64,15 @@ def keep_fresh(sock: Any) -> None:
     option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
     if sock is not None and option is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
         sock.setsockopt(socket.IPPROTO_TCP, option, FRESH_BYTES)
+
+
+def is_gone(sock: Any) -> bool:
+    """Whether the peer has closed the connection, or reset it, though nobody has read from it since. Linux can tell."""
+    option = getattr(socket, "TCP_INFO", None)
+    if not INHERITED or sock is None or option is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return False
+    try:
+        state: int = sock.getsockopt(socket.IPPROTO_TCP, option, 1)[0]
+    except (OSError, ValueError):
+        return True
+    return state != ESTABLISHED

@@ -13,6 +13,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from broker import __version__
@@ -29,6 +30,12 @@ PREFIX: Final = "$SYS/broker/"
 LONGEST_TOPIC: Final = 65_535
 """Bytes of a topic name, section 1.5.4."""
 
+CLIENTS: Final = 200
+"""Clients whose losses are published in one turn: some milliseconds."""
+
+PAUSE: Final = 0.05
+"""Seconds between two such turns."""
+
 _ESCAPES: Final = str.maketrans({"%": "%25", "/": "%2F", "+": "%2B", "#": "%23"})
 
 
@@ -43,6 +50,9 @@ class SysTopics:
         self._last: dict[str, bytes] = {}
         # The clients that have topics, and the ledger that these show.
         self._clients: dict[str, Ledger] = {}
+        # Ledgers with something to tell, in order, and the timer for those that had to wait.
+        self._changed: dict[Ledger, None] = {}
+        self._more: asyncio.TimerHandle | None = None
         # How many of the places under `slow/` were taken.
         self._places = 0
         self._started = 0.0
@@ -57,13 +67,16 @@ class SysTopics:
     def stop(self) -> None:
         """Publish no more."""
         self._server.monitor.changed = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._more):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._more = None
+        self._changed.clear()
 
     def _turn(self) -> None:
-        self.update()
+        # First: whatever happens, there is another turn.
         self._timer = self._server.loop.call_later(self._interval, self._turn)
+        self.update()
 
     def update(self) -> None:
         """Publish what has changed."""
@@ -72,6 +85,10 @@ class SysTopics:
         server.router.counters.load.now = now
         for topic, value in self.values(now):
             self._tell(topic, str(value).encode())
+        self._changed.update(dict.fromkeys(server.monitor.take_changed()))
+        for ledger in self._clients.values():
+            if not self._lives(ledger):
+                self._changed[ledger] = None
         self._tell_clients()
         server.after_batch()
 
@@ -89,19 +106,28 @@ class SysTopics:
     # -- clients that have lost something ------------------------------------------------------------------------------
 
     def _tell_clients(self) -> None:
-        for client_id, ledger in list(self._clients.items()):
+        """Some of them now; the others in turns of their own, since there may be very many."""
+        for ledger in list(islice(self._changed, CLIENTS)):
+            del self._changed[ledger]
+            client_id = ledger.client_id
             if not self._lives(ledger):
-                del self._clients[client_id]
-                for topic in _topics(client_id):
-                    self._tell(topic, b"")
-        for ledger in self._server.monitor.take_changed():
-            dropped = ledger.dropped
-            if dropped is None or not self._lives(ledger):
+                if self._clients.get(client_id) is ledger:
+                    del self._clients[client_id]
+                    for topic in _topics(client_id):
+                        self._tell(topic, b"")
                 continue
-            self._clients[ledger.client_id] = ledger
-            for topic, count in zip(_topics(ledger.client_id), (sum(dropped), *dropped), strict=True):
-                if count:
-                    self._tell(topic, b"%d" % count)
+            self._clients[client_id] = ledger
+            dropped = ledger.dropped
+            if dropped is not None:
+                for topic, count in zip(_topics(client_id), (sum(dropped), *dropped), strict=True):
+                    self._tell(topic, b"%d" % count if count else b"")
+        if self._changed and self._more is None and self._interval > 0:
+            self._more = self._server.loop.call_later(PAUSE, self._go_on)
+
+    def _go_on(self) -> None:
+        self._more = None
+        self._tell_clients()
+        self._server.after_batch()
 
     def _lives(self, ledger: Ledger) -> bool:
         """Whether this is the ledger of a session that there is."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from broker.core.causes import QUEUE_FULL
 from broker.core.counters import AGE, DISCONNECTED, FULL_BYTES, FULL_MESSAGES, NO_QUOTA, REPLACED
 from broker.core.lanes import Lane
-from broker.core.packets import V5, V311, Disconnect, Subscribe, Will
+from broker.core.packets import V5, V311, Disconnect, Publish, Subscribe, Will
 from broker.core.packets import SubscriptionRequest as Request
 from broker.core.policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
 from broker.core.rules import QueueRule
@@ -416,3 +416,76 @@ class TestTellPublisher:
 def acknowledged(publisher: Client, qos: int) -> int:
     """The reason code of the last PUBACK or PUBREC that a publisher got."""
     return [packet.reason_code for packet in publisher.acks(4 if qos == 1 else 5)][-1]
+
+
+class TestFullQueueAndLanes:
+    """The policy of a subscription holds also where it is the client's queue that is full, and not its own depth."""
+
+    @pytest.mark.parametrize("qos", [0, 1])
+    def test_drop_oldest(self, qos: int) -> None:
+        given = limits(live_messages=5, session_messages=3, max_inflight=2)
+        given.rules = (QueueRule(topic_filter="a/#", policy=DROP_OLDEST),)
+        network = Network(given)
+        client, publisher = network.client("c"), network.client("p")
+        client.subscribe("a/#", qos=1)
+        client.wire.frozen = True
+        for number in range(9):
+            publisher.publish("a/1", bytes((number,)), qos=qos)
+        assert [payload[0] for _, payload in thaw(client)] == ([4, 5, 6, 7, 8] if qos == 0 else [0, 1, 6, 7, 8])
+
+    @pytest.mark.parametrize("qos", [0, 1])
+    def test_disconnect(self, qos: int) -> None:
+        given = limits(live_messages=5, session_messages=3, max_inflight=2)
+        given.rules = (QueueRule(topic_filter="a/#", policy=DISCONNECT),)
+        network = Network(given)
+        client, publisher = network.client("c"), network.client("p")
+        client.subscribe("a/#", "b", qos=1)
+        client.wire.frozen = True
+        for _ in range(9):
+            publisher.publish("b", qos=qos)
+        assert client.session.outbox is not None
+        publisher.publish("a/1", qos=qos)
+        assert client.wire.channel.close_cause == QUEUE_FULL
+
+    @pytest.mark.parametrize("qos", [0, 1])
+    def test_nobody_goes_for_a_message_that_would_never_fit(self, qos: int) -> None:
+        _, client, publisher = scene(DISCONNECT, live_bytes=500, session_bytes=500)
+        publisher.publish("t", bytes(1_000), qos=qos)
+        assert not client.wire.channel.close_cause
+        assert client.session.dropped_by_cause()[FULL_BYTES] == 1
+
+    def test_a_message_of_its_own_is_not_handed_on_with_a_shared_one(self) -> None:
+        """What takes the place of a shared message is the session's own [MQTT-4.8.2-4]."""
+        given = limits(max_inflight=1)
+        given.rules = (QueueRule(client_id="m1", policy=LATEST),)
+        network = Network(given)
+        one, two, publisher = network.client("m1", expiry=1_000), network.client("m2"), network.client("p")
+        one.answering = False
+        one.subscribe("$share/g/t", qos=1)
+        publisher.publish("t", b"first", qos=1)
+        publisher.publish("t", b"shared, waits", qos=1)
+        one.subscribe("t", qos=1)
+        two.subscribe("$share/g/t", qos=1)
+        publisher.publish("t", b"mine", qos=1)
+        before = len(two.inbox)
+        one.cut()
+        assert b"mine" not in [packet.payload for packet in two.inbox[before:]]
+
+
+def test_a_message_that_is_sent_again_tells_nothing() -> None:
+    """The client may know it already, and look at nothing of it."""
+    network = Network(limits(live_messages=2, max_inflight=1))
+    client, publisher = network.client("c", expiry=1_000), network.client("p")
+    client.answering = False
+    client.subscribe("t", qos=2)
+    publisher.publish("t", b"1", qos=2)
+    client.wire.frozen = True
+    for _ in range(4):
+        publisher.publish("t")
+    client.cut()
+    client.answering = True
+    client.inbox.clear()
+    client.connect(clean=False, expiry=1_000)
+    assert [(packet.dup, bool(packet.properties)) for packet in client.got(Publish)] == [(True, False)]
+    publisher.publish("t", b"2")
+    assert client.inbox[-1].properties

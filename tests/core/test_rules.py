@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST, QueueTerms
-from broker.core.rules import QueueRule, lane_terms, queue_terms
+from broker.core.rules import QueueRule, lane_terms, queue_terms, subscription_rules
 from broker.core.topics import covers, matches
 from tests.core.harness import limits
 
@@ -66,9 +66,10 @@ def test_rules_about_subscriptions_do_not_touch_the_client_and_the_other_way_rou
     given.rules = (about_filter, about_client)
     client = queue_terms(given, "c1", None)
     assert client.policy == DISCONNECT
-    assert lane_terms(given, "c1", None, "b", client) is None
-    found = lane_terms(given, "c1", None, "a/+", client)
-    assert found is not None
+    rules = subscription_rules(given, "c1", None)
+    assert rules == (about_filter,)
+    assert lane_terms(rules, "b", client).policy == DISCONNECT
+    found = lane_terms(rules, "a/+", client)
     assert (found.policy, found.max_age, found.depth) == (LATEST, 0.0, 3)
 
 
@@ -77,8 +78,8 @@ def test_what_a_rule_leaves_open_a_subscription_has_from_its_client() -> None:
     given.rules = (QueueRule(topic_filter="a/#", depth=3), QueueRule(topic_filter="#", client_id="c1", max_age=2.0))
     client = queue_terms(given, "c1", None)
     client.policy = DROP_OLDEST
-    found = lane_terms(given, "c1", None, "a/b", client)
-    assert found is not None
+    assert len(subscription_rules(given, "c2", None)) == 1
+    found = lane_terms(subscription_rules(given, "c1", None), "a/b", client)
     assert (found.policy, found.max_age, found.depth) == (DROP_OLDEST, 2.0, 3)
 
 

@@ -68,24 +68,57 @@ def test_in_bytes_and_those_that_are_away_as_well() -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_is_in_flight_stays_and_what_comes_is_dropped(qos: int) -> None:
-    network = Network(limits(total_messages=5))
+def test_what_is_in_flight_stays_and_is_half_of_all_at_most(qos: int) -> None:
+    """Who reads and does not acknowledge holds no more than half; the other half can be shed for others."""
+    network = Network(limits(total_messages=8))
     publisher = network.client("p")
     client = network.client("c")
     client.answering = False
     client.subscribe("t", qos=2)
-    for _ in range(9):
-        publisher.publish("t", qos=qos)
-    assert len(client.inbox) == 5
-    assert client.session.dropped_by_cause()[GLOBAL] == 4
-    assert len(client.session.inflight) == 5
-    network.now += RETRY
-    for packet in client.unanswered[:]:
-        client.send(packet)
-    client.answering = True
-    network.settle()
-    publisher.publish("t", qos=qos)
-    assert len(client.inbox) == 6
+    for number in range(20):
+        publisher.publish("t", bytes((number,)), qos=qos)
+        assert network.router.counters.load.messages <= 8
+    assert len(client.inbox) == len(client.session.inflight) == 4
+    other = network.client("o")
+    other.subscribe("o", qos=1)
+    other.wire.frozen = True
+    for _ in range(4):
+        publisher.publish("o", qos=qos)
+    # One is in flight in any case; of those that wait the fuller queue gave most.
+    assert other.session.pending_messages + len(other.session.inflight) >= 2
+    assert client.session.dropped_by_cause()[GLOBAL] >= 12
+    assert len(client.session.inflight) == 4
+
+
+def test_who_has_nothing_waiting_gets_the_next_message_in_any_case() -> None:
+    """One large message to many who keep up is in memory once, though it is counted for each of them."""
+    network = Network(limits(total_bytes=20_000))
+    publisher = network.client("p")
+    clients = [network.client(f"c{number}") for number in range(30)]
+    for client in clients:
+        client.subscribe("t", qos=1)
+    for qos in (0, 1):
+        publisher.publish("t", bytes(5_000), qos=qos)
+    assert [len(client.inbox) for client in clients] == [2] * 30
+    assert network.router.counters.dropped_in_all() == 0
+
+
+def test_what_cannot_be_had_costs_nobody_what_waits() -> None:
+    network = Network(limits(total_bytes=10_000, session_bytes=100_000))
+    publisher = network.client("p")
+    hog = network.client("hog")
+    hog.answering = False
+    hog.subscribe("h", qos=1)
+    publisher.publish("h", bytes(9_000), qos=1)
+    away = network.client("away", clean=False, expiry=1_000)
+    away.subscribe("a", qos=1)
+    away.cut()
+    for _ in range(3):
+        publisher.publish("a", bytes(100), qos=1)
+    assert away.session.pending_messages == 3
+    publisher.publish("a", bytes(5_000), qos=1)
+    assert away.session.pending_messages == 3
+    assert away.session.dropped_by_cause()[GLOBAL] == 1
 
 
 def test_looks_that_find_nothing_are_rare() -> None:
