@@ -176,6 +176,9 @@ class Session(Waiting):
                     return outbox.offer(message.qos0_frame(self.v5))
                 return outbox.offer_late(Delivery(message, 0, retain, identifiers, group))
         if lane is not None:
+            if outbox is not None and outbox.too_long(message, qos, identifiers):
+                # Before anything makes room for it.
+                return self._drop(TOO_LARGE)
             answer = self._lane_room(lane, message, qos, retain, identifiers, group)
             if answer != GO_ON:
                 return answer

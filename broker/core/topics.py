@@ -241,6 +241,9 @@ def covers(wide: str, topic_filter: str) -> bool:
         return False  # [MQTT-4.7.2-1]
     if wide.startswith("$") and not topic_filter.startswith("$"):
         return False
+    if wide == "+/#":
+        # Every topic name has a first level.
+        return True
     levels = wide.split("/")
     asked = topic_filter.split("/")
     for at, level in enumerate(levels):

@@ -18,7 +18,17 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from broker.core.counters import AGE, FULL_BYTES, FULL_MESSAGES, GLOBAL, NO_QUOTA, REPLACED, TOO_LARGE, Counters
+from broker.core.counters import (
+    AGE,
+    EXPIRED,
+    FULL_BYTES,
+    FULL_MESSAGES,
+    GLOBAL,
+    NO_QUOTA,
+    REPLACED,
+    TOO_LARGE,
+    Counters,
+)
 from broker.core.journal import Journal
 from broker.core.lanes import Lane
 from broker.core.ledger import Ledger
@@ -102,6 +112,8 @@ class Waiting(Subscriber):
     def _enqueue(self, delivery: Delivery) -> int:
         """Have a delivery wait here: ACCEPTED, or the cause of its drop."""
         size: i64 = delivery.message.size()
+        if self.pending_messages >= self.max_messages or self.pending_bytes + size > self.max_bytes:
+            self._shed_expired()
         messages: i64 = self.pending_messages + 1 - self.max_messages
         beyond: i64 = self.pending_bytes + size - self.max_bytes
         if messages > 0 or beyond > 0:
@@ -235,6 +247,16 @@ class Waiting(Subscriber):
         if self.journal is not None:
             self.journal.finished(self.client_id, delivery)
         self._drop(cause)
+
+    def _shed_expired(self) -> None:
+        """Drop what has expired, from the front on: a queue that is full of it is not full [MQTT-3.3.2-5]."""
+        now = self._load.now
+        while True:
+            delivery = self._first()
+            if delivery is None or delivery.message.expires_at == 0.0 or delivery.message.expires_at > now:
+                return
+            self._pop_first(delivery)
+            self._give_up(delivery, EXPIRED)
 
     def shed_one(self, delivery: Delivery, cause: int) -> None:
         """Drop one that waits, here or in the outbox, wherever it stands."""

@@ -313,9 +313,13 @@ class Client:
 
     def dial(self) -> Link:
         """Open a connection and send nothing on it."""
-        if self.link is not None and not self.link.cut and not self.link.channel.close_cause:
+        old = self.link
+        if old is not None and old.channel.close_cause:
+            # What is still on the wire of a connection that is over nobody reads.
+            old.lose()
+        elif old is not None and not old.cut:
             # The old connection stays, for the broker to find out about; its bytes no longer reach this client.
-            self.link.client = _Ghost(self)
+            old.client = _Ghost(self)
         self.link = Link(self.network, self)
         self.closed = False
         self.packets = []
@@ -533,6 +537,8 @@ class _Ghost(Client):
         super().__init__(client.network, client.client_id, client.wire.version)
         self.judge.enabled = False
         self.link = client.link
+        # Set by what came already.
+        self._aliases = client._aliases
         client.ghosts.append(self)
 
     def _answer(self, packet: Packet) -> None:

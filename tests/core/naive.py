@@ -37,6 +37,20 @@ def matched(topic_filter: str, names: Iterable[str]) -> list[str]:
     return sorted(topic for topic in names if matches(topic_filter, topic))
 
 
+def covers(wide: str, topic_filter: str) -> bool:
+    """Whether every topic that `topic_filter` matches is matched by `wide`.
+
+    Tried with topics that have a level of nobody's where `topic_filter` has a wildcard: what matches those has a
+    wildcard there as well. `#` stands for none of them, and for more than `wide` has levels. Not for "/#", whose parent
+    would be the empty topic name, which is none [MQTT-4.7.3-1].
+    """
+    levels = ["zz" if level == "+" else level for level in topic_filter.split("/")]
+    names = [levels]
+    if levels[-1] == "#":
+        names = [levels[:-1] + ["zz"] * more for more in range(wide.count("/") + 3)]
+    return all(matches(wide, "/".join(name)) for name in names if name)
+
+
 def _filter(levels: list[str], ends_with_hash: bool) -> str:
     return "/".join([*levels, "#"] if ends_with_hash else levels)
 

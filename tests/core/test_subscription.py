@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.core.lanes import Lane
+from broker.core.policy import LATEST
 from broker.core.subscription import CHANGES, FilterEntry, SharedGroup, Subscriber, Subscription
 
 
@@ -308,3 +310,18 @@ def test_any_order_of_changes(changes: list[tuple[str, int, bool]]) -> None:
             assert [one.slot for one in here] == list(range(len(here)))
         assert entry.empty is (not model)
         assert entry.subscriber_count == len(model)
+
+
+def test_terms_of_its_own() -> None:
+    """None until somebody gives some; they are the subscription's, and change nothing for others at its filter."""
+    entry = FilterEntry("a/+")
+    one, other = subscription(), subscription()
+    assert one.lane is None
+    lane = Lane(one.session, LATEST, 0.0, 0)
+    one.lane = lane
+    entry.add(one)
+    entry.add(other)
+    assert [each.lane for each in entry.subscriptions] == [lane, None]
+    entry.discard(other)
+    assert one.lane is lane
+    assert lane.session is one.session

@@ -250,3 +250,52 @@ def test_what_the_scan_lets_through_is_valid(topic_filter: str) -> None:
     elif topic_filter and not topic_filter.startswith("$"):
         with pytest.raises(Refused):
             topics.validate_filter(topic_filter)
+
+
+# A wide filter, another, whether the first matches all that the second does.
+COVERING = [
+    ("a", "a", True),
+    ("a", "b", False),
+    ("#", "a/b/c", True),
+    ("#", "#", True),
+    ("#", "+", True),
+    ("+", "#", False),
+    ("a/#", "a", True),
+    ("a/#", "a/#", True),
+    ("a/#", "a/+/b", True),
+    ("a/+", "a/#", False),
+    ("a/+/#", "a/#", False),
+    ("a/+/#", "a/b/#", True),
+    ("+/+", "a/+", True),
+    ("a/+", "a/+/b", False),
+    ("a/b", "a/+", False),
+    ("+/#", "a", True),
+    # One level at least, and a topic has that.
+    ("+/#", "#", True),
+    ("/+", "/", True),
+    ("a//#", "a/+/b", False),
+    # Section 4.7.2: what begins with a wildcard does not match what begins with $.
+    ("#", "$SYS/#", False),
+    ("+/#", "$SYS/a", False),
+    ("$SYS/#", "$SYS/+/a", True),
+    ("$SYS/#", "#", False),
+    ("$SYS/#", "+/a", False),
+    ("a/#", "a/$x", True),
+]
+
+
+@pytest.mark.parametrize(("wide", "topic_filter", "expected"), COVERING)
+def test_covers(wide: str, topic_filter: str, expected: bool) -> None:
+    assert topics.covers(wide, topic_filter) == expected
+    assert naive.covers(wide, topic_filter) == expected
+
+
+@given(naive.topic_filters, naive.topic_filters.filter("/#".__ne__), naive.topic_names)
+def test_covers_what_it_matches(wide: str, topic_filter: str, topic: str) -> None:
+    """Against the oracle, and against any topic [MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT-4.7.2-1]."""
+    covered = topics.covers(wide, topic_filter)
+    assert covered == naive.covers(wide, topic_filter)
+    if covered and naive.matches(topic_filter, topic):
+        assert naive.matches(wide, topic)
+    assert topics.covers(topic_filter, topic_filter)
+    assert topics.covers(topic_filter, topic) == naive.matches(topic_filter, topic)

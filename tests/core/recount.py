@@ -1,0 +1,303 @@
+"""The slow truth about queues: everything that the core keeps count of, counted again by looking at each message.
+
+Owns `check`, which holds every account of a broker's core against a walk over its queues: what stands in each outbox
+and session, what each lane has waiting, what all queues hold together, and that offered = delivered + dropped + queued.
+Also `Tally`, which counts what really went over a client's wire and what the client was told of its losses, and small
+helpers that the tests of overload share. `Book` is a store's journal that can be held against the queues.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from broker.core import packets as p
+from broker.core.counters import DROP_CAUSES
+from broker.core.journal import Journal
+from broker.core.lanes import Lane
+from broker.core.message import DROPPED, QUEUED, RELEASED, SENT, Delivery
+from broker.core.packets import Packet, Publish, Suback, Subscribe
+from broker.core.packets import SubscriptionRequest as Request
+from broker.core.policy import LATEST
+from broker.core.properties import decode_forward
+from broker.core.session import Session
+from tests.core.harness import Client, Network, bag
+from tests.core.judge import Judge
+
+LOST: Final = "canopy-lost"
+
+User = tuple[str, str]
+
+
+def frames(piece: bytes) -> Iterator[bytes]:
+    """The MQTT packets that stand side by side in some bytes."""
+    at = 0
+    while at < len(piece):
+        size, shift, end = 0, 0, at + 1
+        while True:
+            byte = piece[end]
+            end += 1
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        end += size
+        yield piece[at:end]
+        at = end
+
+
+class Found:
+    """What a walk over the queues of one session finds."""
+
+    def __init__(self, session: Session) -> None:
+        # QoS 0 in the outbox, QoS 1 and 2 in the outbox, and what waits in the session: messages and bytes of each.
+        self.live = self.live_bytes = 0
+        self.quality = self.quality_bytes = 0
+        self.pending = self.pending_bytes = 0
+        # Unfinished deliveries with a packet identifier, and those of them that were never written.
+        self.inflight = self.inflight_bytes = self.unsent = 0
+        # What waits on the account of a lane.
+        self.waiting: list[tuple[Lane, Delivery]] = []
+        outbox = session.outbox
+        if outbox is not None:
+            for item in outbox._queue:
+                self._item(item)
+        for delivery in session.pending or ():
+            if delivery.state != DROPPED:
+                assert not delivery.live
+                self.pending += 1
+                self.pending_bytes += delivery.message.size()
+                self._wait(delivery)
+        for delivery in session.inflight.values():
+            assert delivery.state in (SENT, RELEASED)
+            self.inflight += 1
+            self.inflight_bytes += delivery.message.size()
+            self.unsent += delivery.state == SENT and delivery.attempts == 0
+
+    def _item(self, item: object) -> None:
+        if isinstance(item, bytes):
+            for frame in frames(item):
+                if frame[0] & 0xF0 == 0x30:
+                    self.live += 1
+                    self.live_bytes += len(frame)
+        elif isinstance(item, Delivery) and item.state != DROPPED:
+            if item.qos == 0:
+                assert item.live
+                self.live += 1
+                self.live_bytes += item.message.size()
+                self._wait(item)
+            else:
+                self.quality += 1
+                self.quality_bytes += item.message.size()
+
+    def _wait(self, delivery: Delivery) -> None:
+        if delivery.lane is not None:
+            self.waiting.append((delivery.lane, delivery))
+
+    @property
+    def messages(self) -> int:
+        """What the session holds of the room of all queues."""
+        return self.live + self.pending + self.inflight
+
+    @property
+    def bytes(self) -> int:
+        """The same in bytes."""
+        return self.live_bytes + self.pending_bytes + self.inflight_bytes
+
+
+def check(network: Network, known: Iterable[Session]) -> None:
+    """Hold all accounts against a recount. `known`: every session there ever was, those that ended included."""
+    router = network.router
+    known = list(known)
+    for session in known:
+        dropped = session.dropped_by_cause()
+        assert min(dropped) >= 0
+        found = (session.delivered_in_all(), dropped, session.queued())
+        assert session.offered == found[0] + sum(dropped) + found[2], f"{session.client_id}: {session.offered}, {found}"
+        if session.ended:
+            assert session.queued() == 0
+    total = [sum(column) for column in zip(*(each.dropped_by_cause() for each in known), strict=True)]
+    assert router.counters.dropped == (total or [0] * len(DROP_CAUSES))
+    messages = size = 0
+    for session in router.sessions.values():
+        here = Found(session)
+        _one(session, here)
+        messages += here.messages
+        size += here.bytes
+    load = router.counters.load
+    assert (load.messages, load.bytes) == (messages, size)
+
+
+def _one(session: Session, found: Found) -> None:
+    """One living session."""
+    assert (session.pending_messages, session.pending_bytes) == (found.pending, found.pending_bytes)
+    assert 0 <= session.pending_messages <= session.max_messages
+    assert 0 <= session.pending_bytes <= session.max_bytes
+    assert session.inflight_bytes == found.inflight_bytes
+    assert session.queued() == found.live + found.pending + found.unsent
+    outbox = session.outbox
+    if outbox is not None:
+        assert outbox.messages == found.live + found.quality
+        assert outbox.bytes == found.live_bytes + found.quality_bytes
+        assert (outbox.quality, outbox.quality_bytes) == (found.quality, found.quality_bytes)
+        assert 0 <= outbox.messages <= outbox.max_messages
+        assert 0 <= outbox.bytes <= outbox.max_bytes
+    waiting = Counter(lane for lane, _ in found.waiting)
+    for lane in {*waiting, *_lanes(session)}:
+        assert lane.waiting == waiting[lane], session.client_id
+        assert lane.waiting <= lane.depth
+    latest = Counter((lane, delivery.message.topic) for lane, delivery in found.waiting if lane.policy == LATEST)
+    for (_, topic), count in latest.items():
+        assert count == 1, f"{count} messages of {topic!r} wait under `latest`"
+
+
+def _lanes(session: Session) -> set[Lane]:
+    lanes = {one.lane for one in session.subscriptions.values() if one.lane is not None}
+    return lanes if session.lane is None else {*lanes, session.lane}
+
+
+def allowed(session: Session) -> tuple[int, int]:
+    """Messages and bytes that a session may hold whatever all queues together do.
+
+    The first thing in its outbox, one message in flight, and what was read from the retained tree, so that its stream
+    goes on.
+    """
+    messages = size = 0
+    outbox = session.outbox
+    for item in [] if outbox is None else outbox._queue:
+        if isinstance(item, bytes) and item[0] & 0xF0 == 0x30:
+            messages, size = len(list(frames(item))), len(item)
+            break
+        if isinstance(item, Delivery) and item.state != DROPPED:
+            messages, size = 1, item.message.size()
+            break
+    found = {*session.inflight.values()}
+    if outbox is not None:
+        found |= {each for each in outbox._queue if isinstance(each, Delivery) and each.retain}
+    sizes = [each.message.size() for each in found]
+    if sizes:
+        streamed = [each.message.size() for each in found if each.retain]
+        messages += 1 + len(streamed)
+        size += max(sizes) + sum(streamed)
+    return messages, size
+
+
+def losses(session: Session) -> dict[str, int]:
+    """What a session has lost, by the names of the causes."""
+    return {name: count for name, count in zip(DROP_CAUSES, session.dropped_by_cause(), strict=True) if count}
+
+
+def told(packet: Publish) -> list[str]:
+    """What a PUBLISH tells of losses: the values of `canopy-lost`."""
+    return [value for name, value in decode_forward(packet.properties).user if name == LOST]
+
+
+def told_in_all(packets: Iterable[Publish]) -> dict[str, int]:
+    """The sum of what packets tell, by cause."""
+    found: Counter[str] = Counter()
+    for packet in packets:
+        for value in told(packet):
+            count, _, cause = value.partition(";")
+            assert count == str(int(count))
+            assert int(count) > 0
+            assert cause in DROP_CAUSES
+            found[cause] += int(count)
+    return dict(found)
+
+
+class Tally(Judge):
+    """Counts the first deliveries on the wire, and what was told with them; the judge's other rules hold if enabled."""
+
+    def __init__(self, enabled: bool = True) -> None:
+        super().__init__()
+        self.enabled = enabled
+        self.delivered = 0
+        self.told: Counter[str] = Counter()
+        self.v5 = False
+
+    def from_server(self, packet: Packet, size: int) -> None:
+        """The server's writer wrote a packet."""
+        # Whatever else is not looked at [MQTT-3.1.2-24].
+        assert size <= self.max_packet
+        super().from_server(packet, size)
+        if isinstance(packet, Publish):
+            self.delivered += not packet.dup
+            if packet.properties:
+                self.told.update(told_in_all([packet]))
+
+
+class Book(Journal):
+    """What a store would keep of the deliveries, in the order in which it was told of them."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, dict[Delivery, None]] = {}
+
+    def session_kept(self, client_id: str, expiry_interval: int, disconnected_at: float) -> None:
+        """From now on the session is kept."""
+        del expiry_interval, disconnected_at
+        self.kept.setdefault(client_id, {})
+
+    def session_gone(self, client_id: str) -> None:
+        """All that was kept of it is gone."""
+        del self.kept[client_id]
+
+    def queued(self, client_id: str, delivery: Delivery) -> None:
+        """The last in its queue."""
+        assert delivery not in self.kept[client_id]
+        self.kept[client_id][delivery] = None
+
+    def in_flight(self, client_id: str, delivery: Delivery) -> None:
+        """It keeps its place, or is the last."""
+        self.kept[client_id].setdefault(delivery, None)
+
+    def finished(self, client_id: str, delivery: Delivery) -> None:
+        """It is over."""
+        del self.kept[client_id][delivery]
+
+    def check(self, network: Network) -> None:
+        """What is kept is what there is, in its order; but what was renewed under `latest` may have lost its place."""
+        for client_id, kept in self.kept.items():
+            session = network.session(client_id)
+            waiting = [one for one in session.pending or () if one.state != DROPPED]
+            queued = [one for one in kept if one.state == QUEUED]
+            assert set(queued) == set(waiting), client_id
+            assert list(filter(_keeps_its_place, queued)) == list(filter(_keeps_its_place, waiting)), client_id
+            assert {one for one in kept if one.state != QUEUED} == set(session.inflight.values()), client_id
+
+
+def _keeps_its_place(delivery: Delivery) -> bool:
+    return delivery.lane is None or delivery.lane.policy != LATEST
+
+
+def ask(
+    client: Client, *filters: str | Request, qos: int = 0, user: Iterable[User] = (), identifier: int = 0
+) -> Suback:
+    """Subscribe with user properties, and settle; the SUBACK."""
+    number = client.take_id()
+    requests = [one if isinstance(one, Request) else Request(one, qos) for one in filters]
+    client.send(Subscribe(number, requests, bag(*user, i={0x0B: identifier} if identifier else None)))
+    client.network.settle()
+    [answer] = [each for each in client.got(Suback) if each.packet_id == number]
+    return answer
+
+
+def burst(publisher: Client, topic: str, payloads: Iterable[bytes], qos: int = 0, retain: bool = False) -> None:
+    """Publish several messages in one read, and settle."""
+    for payload in payloads:
+        publisher.post(topic, payload, qos, retain)
+    publisher.network.settle()
+
+
+def numbers(count: int, size: int = 0) -> list[bytes]:
+    """Payloads that can be told from each other: at least four digits each."""
+    return [b"%04d" % number + b"x" * size for number in range(count)]
+
+
+def user_wish(policy: str = "", max_age: str = "", depth: str = "") -> list[User]:
+    """The user properties of a wish."""
+    given = (("canopy-queue", policy), ("canopy-max-age", max_age), ("canopy-depth", depth))
+    return [(name, value) for name, value in given if value]
+
+
+VERSIONS: Final = (p.V311, p.V5)

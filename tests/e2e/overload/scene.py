@@ -1,0 +1,544 @@
+"""What the overload tests share: brokers with clients near and far, fast readers, and the daemon seen from outside.
+
+Owns: `Scene` (an embedded broker, a `FaultProxy` in front of it, clients on both ways), `Tap` (a subscriber that reads
+as fast as anybody can, and remembers numbers and times), `Daemon` (a `canopy serve` with its `$SYS` values, its memory
+and its descriptors).
+
+Promises: waits are bounded; nothing that a test opened stays open. A message of these tests says who it is:
+`stamped(number)` begins with its number and the time at which it was made.
+
+Refuses: to know how the broker does it. Of an embedded one it reads the sessions' ledgers, the sums of the queues, and
+how many messages wait for a client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final, Self
+
+import pytest
+
+from broker import Broker, Settings
+from broker.core.counters import DROP_CAUSES
+from broker.core.outbox import Outbox
+from broker.core.session import Session
+from tests.e2e import wire
+from tests.e2e.clients.frozen import until
+from tests.e2e.faults import FaultProxy, Link, shrink
+from tests.e2e.wire import Packet, Peer, Properties
+
+SCALE: Final = float(os.environ.get("CANOPY_OVERLOAD_SCALE", "1"))
+"""What the big numbers of these tests are multiplied with."""
+
+NEVER: Final = 600.0
+"""A time-out in seconds that no test reaches."""
+
+KEPT: Final = 3600
+"""Seconds of a session's expiry that no test reaches."""
+
+LOST: Final = "canopy-lost"
+"""The user property that tells a subscriber of its losses, `count;cause`."""
+
+PATIENCE: Final = 60.0
+"""Seconds until something that goes on at full speed counts as stuck."""
+
+PLUG: Final = bytes(192 * 1024)
+"""A payload larger than all that a small link holds: socket buffers, proxy, and what the broker gives a transport."""
+
+
+def scaled(number: int, least: int = 1) -> int:
+    """A big number, to this run's scale."""
+    return max(least, round(number * SCALE))
+
+
+def stamped(number: int, size: int = 0) -> bytes:
+    """A payload with its number and time, filled up to `size` bytes."""
+    head = b"%d %.6f " % (number, time.monotonic())
+    return head + bytes(max(0, size - len(head)))
+
+
+def number_of(payload: bytes) -> int:
+    """The number in a payload made by `stamped`."""
+    return int(payload.split(b" ", 1)[0])
+
+
+def age_of(payload: bytes) -> float:
+    """Seconds since a payload was made by `stamped`; of another process of this machine, too."""
+    return time.monotonic() - float(payload.split(b" ", 2)[1])
+
+
+def told(packets: Sequence[Packet]) -> dict[str, int]:
+    """What these messages tell of losses, by cause, added up. Each message tells a cause once."""
+    found: dict[str, int] = {}
+    for packet in packets:
+        here = set()
+        for value in packet.all(wire.USER_PROPERTY):
+            assert isinstance(value, tuple)
+            name, text = value
+            if name == LOST:
+                count, _, cause = text.partition(";")
+                assert re.fullmatch("[1-9][0-9]*", count), text
+                assert cause in DROP_CAUSES, text
+                assert cause not in here, f"{cause} twice in one message"
+                here.add(cause)
+                found[cause] = found.get(cause, 0) + int(count)
+    return found
+
+
+def room_for_files(count: int) -> None:
+    """Have the system allow so many descriptors to this process and those that it starts; skip where it does not."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= count:
+        return
+    if hard != resource.RLIM_INFINITY and hard < count:
+        pytest.skip(f"this system allows {hard} open files, {count} are needed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+
+
+at_end: Final[list[Callable[[], None]]] = []
+"""What closes the connections of the test that runs; done after it, however it ended, and before the broker stops."""
+
+
+async def close_all() -> None:
+    """Nothing that the test opened stays open."""
+    while at_end:
+        at_end.pop()()
+    # Sockets of closed transports are closed in the next turn.
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def join(
+    port: int, client_id: str, *filters: str | tuple[str, int], wishes: Properties = (), **options: Any
+) -> Peer:
+    """A client that was accepted. Options are those of `wire.connect`; `filters` are subscribed to, with `wishes`."""
+    peer = await Peer.open("127.0.0.1", port, options.get("version", 5))
+    at_end.append(peer.abort)
+    await peer.send(wire.connect(client_id, **options))
+    peer.connack = await peer.expect(wire.CONNACK)
+    assert peer.connack.code == 0, peer.connack
+    if filters:
+        codes = await peer.subscribe(*filters, props=wishes)
+        assert all(code < 0x80 for code in codes), codes
+    return peer
+
+
+# ---------------------------------------------------------------------------------------------------- embedded brokers
+
+
+class Far:
+    """A client behind the fault proxy."""
+
+    def __init__(self, peer: Peer, link: Link) -> None:
+        self.peer = peer
+        self.link = link
+
+    def freeze(self) -> None:
+        """Read no more."""
+        self.link.down.stall()
+
+    def thaw(self) -> None:
+        """Read again."""
+        self.link.heal()
+
+    def vanish(self) -> None:
+        """As if the machine had lost its power."""
+        self.link.half_open()
+
+
+class Scene:
+    """An embedded broker, and the ways to it. Made by the fixture `scene`."""
+
+    def __init__(self, broker: Broker, proxy: FaultProxy) -> None:
+        self.broker = broker
+        self.proxy = proxy
+        self.port = broker.ports[0]
+        self._probe: Peer | None = None
+
+    @classmethod
+    async def start(
+        cls, stack: AsyncExitStack, *, tiny: bool = False, log: Notes | None = None, **sections: Any
+    ) -> Scene:
+        """A broker with these sections of settings. Nobody waits at its end for clients that do not read.
+
+        The system holds little for each of its connections; `tiny`: as little as it can.
+        """
+        sections.setdefault("shutdown", {"flush_timeout": 0.0})
+        sections["queue"] = {"stall_timeout": NEVER, **sections.get("queue", {})}
+        settings = Settings(listen=("mqtt://127.0.0.1:0",), **sections)
+        broker = Broker(settings)
+        if log is not None:
+            broker.log = log
+        await stack.enter_async_context(broker)
+        _small_buffers(broker, 1 if tiny else 16_384)
+        proxy = await stack.enter_async_context(FaultProxy(broker.ports[0]))
+        return cls(broker, proxy)
+
+    async def join(self, client_id: str, *filters: str | tuple[str, int], **options: Any) -> Peer:
+        """A client with a good connection; see `join`."""
+        return await join(self.port, client_id, *filters, **options)
+
+    async def join_far(self, client_id: str, *filters: str | tuple[str, int], **options: Any) -> Far:
+        """A client behind the proxy. One at a time."""
+        number = len(self.proxy.links)
+        peer = await join(self.proxy.port, client_id, *filters, **options)
+        return Far(peer, await self.proxy.link(number))
+
+    async def probe(self) -> Peer:
+        """A client that only asks whether the broker has done what came before."""
+        if self._probe is None:
+            self._probe = await self.join("probe")
+        return self._probe
+
+    async def until(self, what: str, condition: Callable[[], bool]) -> None:
+        """Give the broker turns until something holds."""
+        await until(what, condition, await self.probe())
+
+    def session(self, client_id: str) -> Session:
+        """The session of a client."""
+        return self.broker.router.sessions[client_id]
+
+    def outbox(self, client_id: str) -> Outbox:
+        """The queue of a connected client."""
+        outbox = self.session(client_id).outbox
+        assert outbox is not None
+        return outbox
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Messages and bytes in all queues together."""
+        load = self.broker.router.counters.load
+        return load.messages, load.bytes
+
+    async def plug(self, far: Far, client_id: str, topic: str, publisher: Peer) -> None:
+        """Freeze a client in the middle of a message: one larger than every buffer on the way, of QoS 0.
+
+        From here on what is published for the client waits in its queues, and nothing leaves them.
+        """
+        outbox = self.outbox(client_id)
+        far.freeze()
+        await publisher.publish(topic, PLUG)
+        await self.until("the plug is on its way", lambda: outbox.messages == 0)
+        (connection,) = [found for found in self.broker.connections if found.outbox is outbox]
+        assert connection.transport.get_write_buffer_size() > 0, "the plug went through"
+
+
+def _small_buffers(broker: Broker, size: int) -> None:
+    """Connections inherit what the listener has; left to itself the system holds megabytes for who reads fast."""
+    for server in broker._servers:
+        for listener in server.sockets:
+            with socket.socket(fileno=os.dup(listener.fileno())) as same:
+                same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+
+
+def lost(session: Session) -> dict[str, int]:
+    """What a session lost, by cause; only what it did."""
+    return {DROP_CAUSES[cause]: count for cause, count in enumerate(session.dropped_by_cause()) if count}
+
+
+def check_ledger(session: Session, *, offered: int, received: int, queued: int = 0) -> None:
+    """offered = delivered + dropped + queued, and delivered is what the client counted."""
+    dropped = sum(session.dropped_by_cause())
+    found = {
+        "offered": session.offered,
+        "delivered": session.delivered_in_all(),
+        "dropped": dropped,
+        "queued": session.queued(),
+    }
+    expected = {"offered": offered, "delivered": received, "dropped": offered - received - queued, "queued": queued}
+    assert found == expected, lost(session)
+
+
+class Notes:
+    """A log that remembers. Each entry: level, event, fields."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[str, str, dict[str, Any]]] = []
+
+    def __getattr__(self, level: str) -> Callable[..., None]:
+        def note(event: str, **fields: Any) -> None:
+            self.entries.append((level, event, fields))
+
+        return note
+
+    def about(self, client_id: str) -> list[dict[str, Any]]:
+        """Entries that name a client."""
+        return [
+            {"level": level, "event": event, **fields}
+            for level, event, fields in self.entries
+            if fields.get("client_id") == client_id
+        ]
+
+
+# -------------------------------------------------------------------------------------------------------- fast readers
+
+
+class Tap(asyncio.Protocol):
+    """A client that connects, subscribes, reads as fast as anybody can, and acknowledges QoS 1.
+
+    It reads payloads made by `stamped`: `numbers` and `ages` (seconds, at arrival) in the order of arrival.
+    """
+
+    def __init__(self, version: int, hello: bytes) -> None:
+        self.version = version
+        self.numbers: list[int] = []
+        self.ages: list[float] = []
+        self.bytes = 0
+        self.ended = False
+        self.transport: asyncio.Transport
+        self._hello = hello
+        self._rest = bytearray()
+        self._goal = 0
+        self._reached = asyncio.Event()
+        self._answered = {wire.CONNACK: asyncio.Event(), wire.SUBACK: asyncio.Event(), wire.PINGRESP: asyncio.Event()}
+
+    @classmethod
+    async def open(
+        cls,
+        port: int,
+        client_id: str,
+        *filters: tuple[str, int],
+        version: int = 5,
+        small: bool = False,
+        reading: bool = True,
+        **options: Any,
+    ) -> Self:
+        """Connected and subscribed. `small`: small socket buffers; not `reading`: frozen after the SUBACK."""
+        loop = asyncio.get_running_loop()
+        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            if small:
+                shrink(connection)
+            connection.setblocking(False)
+            async with asyncio.timeout(PATIENCE):
+                await loop.sock_connect(connection, ("127.0.0.1", port))
+        except BaseException:
+            connection.close()
+            raise
+        hello = wire.connect(client_id, version=version, **options)
+        if filters:
+            hello += wire.subscribe(1, filters, version=version)
+        _, tap = await loop.create_connection(lambda: cls(version, hello), sock=connection)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await tap._answered[wire.SUBACK if filters else wire.CONNACK].wait()
+        except BaseException:
+            tap.transport.abort()
+            raise
+        if not reading:
+            tap.freeze()
+        return tap
+
+    def freeze(self) -> None:
+        """Read no more."""
+        self.transport.pause_reading()
+
+    def thaw(self) -> None:
+        """Read again."""
+        self.transport.resume_reading()
+
+    async def count(self, goal: int) -> None:
+        """Until so many messages came."""
+        self._goal = goal
+        self._reached.clear()
+        if len(self.numbers) < goal:
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    await self._reached.wait()
+            except TimeoutError:
+                raise AssertionError(f"{len(self.numbers)} of {goal} messages came") from None
+
+    async def fence(self) -> None:
+        """Until everything that the broker had to say before now is here."""
+        self._answered[wire.PINGRESP].clear()
+        self.transport.write(wire.PING)
+        async with asyncio.timeout(PATIENCE):
+            await self._answered[wire.PINGRESP].wait()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        at_end.append(transport.abort)
+        transport.write(self._hello)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self.ended = True
+        self._reached.set()
+
+    def data_received(self, data: bytes) -> None:
+        now = time.monotonic()
+        rest = self._rest
+        rest += data
+        self.bytes += len(data)
+        at = 0
+        acks = bytearray()
+        while len(rest) - at >= 2:
+            length, start = rest[at + 1], at + 2
+            if length > 127:
+                length &= 127
+                shift = 7
+                while start < len(rest):
+                    digit = rest[start]
+                    start += 1
+                    length |= (digit & 127) << shift
+                    shift += 7
+                    if digit < 128:
+                        break
+                else:
+                    break
+            if len(rest) - start < length:
+                break
+            kind = rest[at] >> 4
+            if kind == wire.PUBLISH:
+                packet_id = self._message(rest[at], bytes(rest[start : start + length]), now)
+                if packet_id:
+                    acks += b"\x40\x02" + packet_id
+            elif kind in self._answered:
+                self._answered[kind].set()
+            at = start + length
+        del rest[:at]
+        if acks:
+            self.transport.write(bytes(acks))
+        if self._goal and len(self.numbers) >= self._goal:
+            self._reached.set()
+
+    def _message(self, first: int, body: bytes, now: float) -> bytes:
+        """Book one PUBLISH; its packet identifier where it is to be acknowledged."""
+        at = 2 + int.from_bytes(body[:2], "big")
+        packet_id = b""
+        if first & 6:
+            assert first & 6 == 2, "a Tap subscribes with QoS 0 or 1"
+            packet_id = body[at : at + 2]
+            at += 2
+        if self.version == 5:
+            length = shift = 0
+            while True:
+                digit = body[at]
+                at += 1
+                length |= (digit & 127) << shift
+                shift += 7
+                if digit < 128:
+                    break
+            at += length
+        number, made, _ = body[at : at + 64].split(b" ", 2)
+        self.numbers.append(int(number))
+        self.ages.append(now - float(made))
+        return packet_id
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which this share of all values lies."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+# ----------------------------------------------------------------------------------------------------------- the daemon
+
+
+class Daemon:
+    """A `canopy serve` in a process of its own. Made by the fixture `daemon`; its log goes to a file."""
+
+    def __init__(self, log: Path, settings: dict[str, object]) -> None:
+        values = {"sys.interval": 0.1, "shutdown.flush_timeout": 0.0, "queue.stall_timeout": NEVER, **settings}
+        command = [sys.executable, "-P", "-m", "broker", "serve", "--listen", "mqtt://127.0.0.1:0"]
+        for name, value in values.items():
+            command += ["--set", f"{name}={value}"]
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("CANOPY_")}
+        self.log = log
+        with log.open("wb") as file:
+            self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file, env=environ)
+        self.port = self._banner()
+        self._folder = Path(f"/proc/{self._process.pid}")
+
+    def _banner(self) -> int:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline and self._process.poll() is None:
+            text = self.log.read_text()
+            if "stop it" in text:
+                found = re.search(r"listening on mqtt://127\.0\.0\.1:(\d+)", text)
+                assert found is not None, text
+                return int(found[1])
+            time.sleep(0.02)
+        self.stop()
+        raise AssertionError(f"no banner: {self.log.read_text()}")
+
+    def stop(self) -> None:
+        """End it, and take its exit code."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    @property
+    def resident(self) -> int:
+        """Bytes of memory that the process has now."""
+        found = re.search(r"^VmRSS:\s+(\d+) kB", (self._folder / "status").read_text(), re.MULTILINE)
+        assert found is not None
+        return int(found[1]) * 1024
+
+    @property
+    def descriptors(self) -> int:
+        """Files and sockets that the process has open now."""
+        return len(os.listdir(self._folder / "fd"))
+
+
+class Watch:
+    """The `$SYS` values of a broker, as they come."""
+
+    def __init__(self, peer: Peer, topic_filter: str) -> None:
+        self.peer = peer
+        self.values: dict[str, str] = {}
+        self._filter = topic_filter
+
+    @classmethod
+    async def open(
+        cls, port: int, topic_filter: str = "$SYS/broker/#", *, version: int = 5, client_id: str = "watch"
+    ) -> Watch:
+        """A client of its own that hears them."""
+        peer = await join(port, client_id, version=version)
+        assert await peer.subscribe(topic_filter) == (0,)
+        return cls(peer, topic_filter)
+
+    async def until(self, what: str, condition: Callable[[dict[str, str]], bool]) -> None:
+        """Until the values, by topic below `$SYS/broker/`, are so."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._catch_up()
+                while not condition(self.values):
+                    self._note(await self.peer.wait_for(wire.PUBLISH))
+        except TimeoutError:
+            raise AssertionError(f"not within {PATIENCE:g} s: {what}; {self.values}") from None
+        # The rest of the same pass over all values: it is retained before the first of it was sent.
+        await self.peer.subscribe(self._filter)
+        await self._catch_up()
+
+    async def _catch_up(self) -> None:
+        for packet in await self.peer.fence():
+            self._note(packet)
+
+    def _note(self, packet: Packet) -> None:
+        assert packet.kind == wire.PUBLISH
+        self.values[packet.topic.removeprefix("$SYS/broker/")] = packet.payload.decode()
+
+    async def open_connections(self, count: int) -> None:
+        """Until the broker has so many connections open, this one included."""
+        await self.until(f"{count} connections", lambda values: values.get("connections/open") == str(count))
+
+    def number(self, topic: str) -> int:
+        """The latest of these values."""
+        return int(self.values[topic])
