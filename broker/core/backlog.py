@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.core.counters import DROP_CAUSES, Counters
+from broker.core.counters import DROP_CAUSES, EXPIRED, Counters
 from broker.core.frames import frame_end
 from broker.core.ledger import Ledger
 from broker.core.load import UNLIMITED
@@ -170,6 +170,27 @@ class Backlog:
                 self._count(cause, count)
                 messages -= count
                 size -= gone
+        self._head = at
+        self._close_gaps()
+
+    def shed_expired(self) -> None:
+        """Drop what has expired, from the front on: a queue that is full of it is not full [MQTT-3.3.2-5]."""
+        now = self._load.now
+        queue = self._queue
+        at: i64 = self._head
+        while at < len(queue):
+            item = queue[at]
+            if isinstance(item, Delivery) and item.qos == 0 and item.state != DROPPED:
+                message = item.message
+                if message.expires_at == 0.0 or message.expires_at > now:
+                    break
+                self._uncount(1, message.size())
+                self._take_down(item)
+                self._gap(at)
+                self._count(EXPIRED, 1)
+            elif item is not None and not isinstance(item, Delivery):
+                break
+            at += 1
         self._head = at
         self._close_gaps()
 

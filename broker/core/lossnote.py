@@ -33,11 +33,14 @@ LONGEST_REMAINING: Final = 268_435_455
 
 
 def tell(batch: list[bytes], ledger: Ledger, max_packet: i64) -> None:
-    """Put what the client has not been told into the first PUBLISH of a batch that takes it, if there is one."""
+    """Put what the client has not been told into the first PUBLISH of a batch that takes it, if there is one.
+
+    As many causes as it takes; the others are told later.
+    """
     untold = ledger.untold
     if untold is None:
         return
-    section = b""
+    sections = [each for each in [property_of(cause, count) for cause, count in enumerate(untold)] if each]
     tries = TRIES
     at: i64 = 0
     while at < len(batch):
@@ -47,24 +50,39 @@ def tell(batch: list[bytes], ledger: Ledger, max_packet: i64) -> None:
             if tries == 0:
                 return
             tries -= 1
-            if not section:
-                section = properties(untold)
             end: i64 = frame_end(piece, 0, len(piece))
-            noted = with_properties(piece if end == len(piece) else piece[:end], section)
-            if noted and len(noted) <= max_packet:
-                batch[at] = noted if end == len(piece) else noted + piece[end:]
-                ledger.untold = None
-                return
+            frame = piece if end == len(piece) else piece[:end]
+            count = len(sections)
+            while count > 0:
+                noted = with_properties(frame, b"".join(sections[:count]))
+                if noted and len(noted) <= max_packet:
+                    batch[at] = noted if end == len(piece) else noted + piece[end:]
+                    _told(ledger, count)
+                    return
+                count -= 1
         at += 1
+
+
+def _told(ledger: Ledger, count: int) -> None:
+    """The client was told of the first `count` causes for which it has not been."""
+    untold = ledger.untold
+    assert untold is not None
+    for cause, lost in enumerate(untold):
+        if lost > 0 and count > 0:
+            untold[cause] = 0
+            count -= 1
+    if not any(untold):
+        ledger.untold = None
+
+
+def property_of(cause: int, count: int) -> bytes:
+    """The user property that tells of losses for one cause; empty where there are none."""
+    return PREFIX + string(f"{count};{DROP_CAUSES[cause]}".encode()) if count > 0 else b""
 
 
 def properties(lost: list[int]) -> bytes:
     """The user properties that tell of losses by cause."""
-    section = b""
-    for cause, count in enumerate(lost):
-        if count > 0:
-            section += PREFIX + string(f"{count};{DROP_CAUSES[cause]}".encode())
-    return section
+    return b"".join([property_of(cause, count) for cause, count in enumerate(lost)])
 
 
 def with_properties(frame: bytes, section: bytes) -> bytes:

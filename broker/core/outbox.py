@@ -183,6 +183,8 @@ class Outbox(Backlog):
             return TOO_LARGE
         if self.closed:
             return DISCONNECTED
+        if self._late > 0:
+            self.shed_expired()
         messages: i64 = self.messages + count - self.max_messages
         beyond: i64 = self.bytes + size - self.max_bytes
         if messages > 0 or beyond > 0:

@@ -1,0 +1,493 @@
+"""Nobody loses anything in silence: the subscriber is told in band, the publisher by a reason code, the operator by
+log and $SYS.
+
+mosquitto#3687: PUBACK says success, then a drop, and only a global counter moves. vernemq#1624: a metric of drops
+climbs and no log names the subscriber. NanoNNG#1567: a warning for every drop cut delivery to a seventh.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, Final
+
+import pytest
+
+from tests.e2e import wire
+from tests.e2e.overload.conftest import SetScene
+from tests.e2e.overload.scene import (
+    KEPT,
+    LOST,
+    Far,
+    Notes,
+    Scene,
+    Watch,
+    check_ledger,
+    lost,
+    number_of,
+    stamped,
+    told,
+)
+from tests.e2e.wire import Packet, Peer
+
+ROOM: Final = 20
+"""Messages that a queue holds in these tests."""
+QUOTA_EXCEEDED: Final = 0x97
+NO_MATCHING: Final = 0x10
+EXPIRES: Final = [(wire.SESSION_EXPIRY, KEPT)]
+
+
+async def frozen(stage: Scene, publisher: Peer, client_id: str = "frozen", qos: int = 0, **options: Any) -> Far:
+    """A client that takes no more, with nothing in its queues."""
+    far = await stage.join_far(client_id, ("load", qos), (f"plug/{client_id}", 0), **options)
+    await stage.plug(far, client_id, f"plug/{client_id}", publisher)
+    return far
+
+
+async def publish(publisher: Peer, first: int, count: int, qos: int = 0) -> None:
+    """Numbered messages."""
+    for number in range(first, first + count):
+        assert await publisher.publish("load", stamped(number, 50), qos=qos) == 0
+
+
+class TestInBand:
+    """`canopy-lost` on the next message of a 5.0 subscriber, `count;cause`."""
+
+    async def test_the_sum_is_the_ledger_s(self, scene: SetScene) -> None:
+        """Over several losses; each is told once, and by the next message."""
+        stage = await scene(queue={"live_messages": ROOM})
+        publisher = await stage.join("publisher")
+        witness = await stage.join("witness", "load")
+        far = await frozen(stage, publisher)
+        session = stage.session("frozen")
+        found: list[Packet] = []
+        sent = 0
+        for turn in range(1, 4):
+            if turn > 1:
+                await stage.plug(far, "frozen", "plug/frozen", publisher)
+            await publish(publisher, sent, ROOM + turn)
+            sent += ROOM + turn
+            far.thaw()
+            here = await far.peer.fence()
+            await publish(publisher, sent, 1)
+            sent += 1
+            here += await far.peer.fence()
+            assert told(here) == {"full-messages": turn}
+            # One message tells, no later one again.
+            assert len([packet for packet in here if told([packet])]) == 1
+            found += here
+        assert told(found) == lost(session) == {"full-messages": 6}
+        check_ledger(session, offered=sent + 3, received=len(found))
+        # Who lost nothing is told nothing.
+        packets = await witness.fence()
+        assert len(packets) == sent
+        assert all(packet.properties == [] for packet in packets)
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    async def test_with_quality(self, scene: SetScene, qos: int) -> None:
+        stage = await scene(queue={"session_messages": ROOM}, mqtt={"max_inflight": 5})
+        publisher = await stage.join("publisher")
+        far = await frozen(stage, publisher, qos=qos)
+        await publish(publisher, 0, 50, qos)
+        far.thaw()
+        found = [await far.peer.message() for _ in range(1 + 5 + ROOM)]
+        assert told(found) == lost(stage.session("frozen")) == {"no-quota": 50 - 5 - ROOM}
+        assert [number_of(packet.payload) for packet in found[1:]] == list(range(5 + ROOM))
+        assert await far.peer.fence() == []
+
+    async def test_several_causes_at_once(self, scene: SetScene) -> None:
+        """One property for each."""
+        stage = await scene(queue={"live_messages": ROOM})
+        publisher = await stage.join("publisher")
+        far = await frozen(stage, publisher, props=[(wire.MAXIMUM_PACKET_SIZE, 600_000)])
+        await publisher.publish("load", b"fleeting", props=[(wire.MESSAGE_EXPIRY, 1)])
+        await publisher.publish("load", bytes(700_000))
+        await publish(publisher, 0, ROOM + 4)
+        await asyncio.sleep(1.2)  # the expiry itself
+        far.thaw()
+        found = await far.peer.fence()
+        await publish(publisher, 100, 1)
+        found += await far.peer.fence()
+        session = stage.session("frozen")
+        assert lost(session) == {"expired": 1, "too-large": 1, "full-messages": 5}
+        assert told(found) == lost(session)
+
+    async def test_over_a_reconnect(self, scene: SetScene) -> None:
+        """A session that comes back is told what it lost meanwhile."""
+        stage = await scene(queue={"session_messages": ROOM})
+        publisher = await stage.join("publisher")
+        away = await stage.join("away", ("load", 1), clean=False, props=EXPIRES)
+        await away.disconnect()
+        await publish(publisher, 0, ROOM + 7, 1)
+        back = await stage.join("away", clean=False, props=EXPIRES)
+        found = [await back.message() for _ in range(ROOM)]
+        assert told(found) == {"full-messages": 7}
+        assert told(found[:1]) == {"full-messages": 7}
+
+    async def test_the_publisher_s_own_properties_stay(self, scene: SetScene) -> None:
+        """All of them, in their order [MQTT-3.3.2-17] [MQTT-3.3.2-18], and the payload."""
+        stage = await scene(queue={"live_messages": 1})
+        publisher = await stage.join("publisher")
+        far = await frozen(stage, publisher)
+        await publish(publisher, 0, 3)
+        far.thaw()
+        before = await far.peer.fence()
+        own: list[wire.Property] = [
+            (wire.PAYLOAD_FORMAT, 1),
+            (wire.CONTENT_TYPE, "text/plain"),
+            (wire.RESPONSE_TOPIC, "answers"),
+            (wire.CORRELATION_DATA, b"\x00\x01"),
+            (wire.USER_PROPERTY, ("b", "2")),
+            (wire.USER_PROPERTY, ("a", "1")),
+            (wire.USER_PROPERTY, ("b", "2")),
+        ]
+        await publisher.publish("load", b"text", props=own)
+        found = before + await far.peer.fence()
+        assert told(found) == {"full-messages": 2}
+        last = found[-1]
+        assert last.payload == b"text"
+        assert [item for item in last.properties if item[1] != (LOST, "2;full-messages")] == own
+
+    async def test_a_message_that_just_fits_stays_within_the_maximum_packet_size(self, scene: SetScene) -> None:
+        """[MQTT-3.1.2-24] The news can wait for a message with room for it."""
+        largest = 200
+        stage = await scene(queue={"live_messages": 2})
+        publisher = await stage.join("publisher")
+        reader = await stage.join("reader", "load", props=[(wire.MAXIMUM_PACKET_SIZE, largest)])
+        exact = largest - len(wire.publish("load")) - 1
+        await publisher.publish("load", bytes(exact + 100))
+        assert lost(stage.session("reader")) == {"too-large": 1}
+        await publisher.publish("load", bytes(exact))
+        first = await reader.message()
+        assert first.size <= largest
+        assert len(first.payload) == exact
+        await publisher.publish("load", b"small")
+        second = await reader.message()
+        assert told([first, second]) == {"too-large": 1}
+        assert lost(stage.session("reader")) == {"too-large": 1}
+
+    async def test_more_causes_than_one_packet_has_room_for(self, scene: SetScene) -> None:
+        """A message tells what it has room for, and the next ones the rest: no loss stays untold for its company."""
+        stage = await scene(queue={"live_messages": 5})
+        publisher = await stage.join("publisher")
+        # Room for one cause in a message of a few bytes, not for three.
+        far = await stage.join_far("tight", "load", props=[(wire.MAXIMUM_PACKET_SIZE, 70)])
+        blocker = 3000
+        outbox = stage.outbox("tight")
+        far.freeze()
+        sent = 0
+        while outbox.messages == 0:
+            # Nothing large can plug this one; many small messages can.
+            assert sent < blocker
+            for _ in range(5):
+                await publisher.publish("load", b"0" * 60)
+                sent += 1
+        for number in range(5):
+            await publisher.publish("load", b"fleeting", props=[(wire.MESSAGE_EXPIRY, 1)])
+            await publisher.publish("load", bytes(200 + number))
+        await asyncio.sleep(1.2)  # the expiry itself
+        far.thaw()
+        found = await far.peer.fence()
+        for number in range(4):
+            await publisher.publish("load", stamped(number))
+            found.append(await far.peer.message())
+        session = stage.session("tight")
+        assert len(lost(session)) >= 2
+        assert told(found) == lost(session)
+        assert all(packet.size <= 70 for packet in found)
+
+    async def test_switched_off(self, scene: SetScene) -> None:
+        stage = await scene(queue={"live_messages": ROOM, "tell_loss": False})
+        publisher = await stage.join("publisher")
+        far = await frozen(stage, publisher)
+        await publish(publisher, 0, ROOM + 5)
+        far.thaw()
+        found = await far.peer.fence()
+        await publish(publisher, 100, 1)
+        found += await far.peer.fence()
+        assert sum(lost(stage.session("frozen")).values()) == 5
+        assert all(packet.properties == [] for packet in found)
+
+    async def test_3_1_1_gets_the_message_as_it_is(self, scene: SetScene) -> None:
+        """It has no properties [MQTT3-3.3.2-1]; `$SYS` tells it."""
+        stage = await scene(queue={"live_messages": ROOM}, sys={"interval": 0.1})
+        publisher = await stage.join("publisher")
+        far = await frozen(stage, publisher, version=4)
+        await publish(publisher, 0, ROOM + 5)
+        far.thaw()
+        found = await far.peer.fence()
+        await publish(publisher, ROOM, 1)
+        found += await far.peer.fence()
+        assert [number_of(packet.payload) for packet in found[1:]] == list(range(ROOM + 1))
+        watch = await Watch.open(stage.port, "$SYS/broker/clients/frozen/#", version=4)
+        await watch.until("it is told", lambda values: values.get("clients/frozen/dropped") == "5")
+        assert watch.values["clients/frozen/dropped/full-messages"] == "5"
+
+    async def test_retained_messages_and_wills_tell_too(self, scene: SetScene) -> None:
+        """Whatever the next message is."""
+        stage = await scene(queue={"live_messages": 1})
+        publisher = await stage.join("publisher")
+        await publisher.publish("shelf", b"kept", retain=True)
+        far = await frozen(stage, publisher)
+        # The one that waits was put there before the loss; it is the next that the client gets, and may tell of it.
+        await publish(publisher, 0, 3)
+        far.thaw()
+        found = await far.peer.fence()
+        assert await far.peer.subscribe("shelf") == (0,)
+        found += await far.peer.fence()
+        assert found[-1].topic == "shelf"
+        assert found[-1].retain
+        assert told(found) == {"full-messages": 2}
+
+
+class TestSys:
+    """`$SYS/broker/clients/<id>/dropped`, retained, for those who lost something."""
+
+    async def test_who_and_why_and_how_many(self, scene: SetScene) -> None:
+        """The names are percent-encoded where a topic level would not hold them."""
+        odd = "a/b+c#d%e ä"
+        stage = await scene(queue={"live_messages": ROOM}, sys={"interval": 0.1})
+        publisher = await stage.join("publisher")
+        await frozen(stage, publisher, "frozen")
+        number = len(stage.proxy.links)
+        far = await stage.join_far(odd, "load", "plug/odd")
+        assert far.link is stage.proxy.links[number]
+        await stage.plug(far, odd, "plug/odd", publisher)
+        await publish(publisher, 0, ROOM + 5)
+        watch = await Watch.open(stage.port, "$SYS/broker/clients/#")
+        names = ("frozen", "a%2Fb%2Bc%23d%25e ä")
+        await watch.until("both are told", lambda values: all(f"clients/{name}/dropped" in values for name in names))
+        for name in names:
+            assert watch.values[f"clients/{name}/dropped"] == "5"
+            assert watch.values[f"clients/{name}/dropped/full-messages"] == "5"
+        assert not [topic for topic in watch.values if topic.startswith(("clients/publisher", "clients/watch"))]
+        # Retained: who comes later reads it at once. And it grows.
+        await publish(publisher, 0, 3)
+        await watch.until("it grows", lambda values: values["clients/frozen/dropped"] == "8")
+        late = await Watch.open(stage.port, "$SYS/broker/clients/frozen/dropped", version=4)
+        packets = await late.peer.fence()
+        assert [(packet.payload, packet.retain) for packet in packets] == [(b"8", True)]
+
+    async def test_nothing_is_left_of_a_session_that_ended(self, scene: SetScene) -> None:
+        """A client that never comes again does not stay in `$SYS` for ever."""
+        stage = await scene(queue={"live_messages": ROOM}, sys={"interval": 0.1})
+        publisher = await stage.join("publisher")
+        far = await frozen(stage, publisher)
+        await publish(publisher, 0, ROOM + 5)
+        watch = await Watch.open(stage.port, "$SYS/broker/clients/frozen/#")
+        await watch.until("it is told", lambda values: values.get("clients/frozen/dropped") == "5")
+        await far.link.cut()
+        await stage.until("the session is gone", lambda: "frozen" not in stage.broker.router.sessions)
+        await watch.until("it is cleared", lambda values: set(values.values()) <= {""})
+
+    async def test_the_sums(self, scene: SetScene) -> None:
+        stage = await scene(queue={"live_messages": ROOM}, sys={"interval": 0.1})
+        publisher = await stage.join("publisher")
+        for client_id in ("one", "two"):
+            await frozen(stage, publisher, client_id)
+        await publish(publisher, 0, ROOM + 5)
+        # Not all of `$SYS`: what waits for this client itself counts.
+        watch = await Watch.open(stage.port, "$SYS/broker/messages/dropped/#")
+        await watch.until("the sum is told", lambda values: values.get("messages/dropped") == "10")
+        assert watch.number("messages/dropped/full-messages") == 10
+        watch = await Watch.open(stage.port, "$SYS/broker/+/queued", client_id="watch2")
+        await watch.until("both are told", lambda values: len(values) == 2)
+        assert watch.number("messages/queued") == 2 * ROOM
+        assert watch.number("bytes/queued") > 2 * ROOM * 50
+        watch = await Watch.open(stage.port, "$SYS/broker/load/lag", client_id="watch3")
+        await watch.until("it is told", bool)
+        assert float(watch.values["load/lag"]) < 10.0
+        assert len(watch.values["load/lag"].partition(".")[2]) == 3
+
+    async def test_the_slow_ones_slowest_first(self, scene: SetScene) -> None:
+        stage = await scene(queue={"slow_after": 0.2}, sys={"interval": 0.1, "slow_clients": 2})
+        publisher = await stage.join("publisher")
+        crowd = {}
+        for client_id in ("first", "second", "third"):
+            crowd[client_id] = await frozen(stage, publisher, client_id)
+            await publish(publisher, 0, 3)
+            await asyncio.sleep(0.2)  # so that their delays differ
+        await stage.join("reader", "load")
+        watch = await Watch.open(stage.port, "$SYS/broker/slow/#")
+        await watch.until("all three are slow", lambda values: values.get("slow/count") == "3")
+        listed = [json.loads(watch.values[f"slow/{place}"]) for place in (1, 2)]
+        assert "slow/3" not in watch.values
+        assert [entry["client_id"] for entry in listed] == ["first", "second"]
+        assert listed[0].keys() == {"client_id", "delay", "waiting", "bytes", "high_water", "dropped"}
+        assert listed[0]["delay"] >= listed[1]["delay"] >= 0.2
+        assert listed[0]["waiting"] == 9
+        assert listed[0]["high_water"] >= 9
+        assert listed[0]["bytes"] > 9 * 50
+        assert listed[0]["dropped"] == 0
+        for far in crowd.values():
+            far.thaw()
+            await far.peer.fence()
+        await watch.until("nobody is slow", lambda values: values["slow/count"] == "0")
+        assert {watch.values[f"slow/{place}"] for place in (1, 2)} == {""}
+
+
+class TestLog:
+    """One line for a client and interval, with its name and its causes."""
+
+    async def test_a_flood_of_losses_is_a_few_lines(self, scene: SetScene) -> None:
+        notes = Notes()
+        stage = await scene(log=notes, queue={"live_messages": ROOM, "report_interval": 0.3})
+        publisher = await stage.join("publisher")
+        await frozen(stage, publisher, "lossy")
+        loop = asyncio.get_running_loop()
+        end = loop.time() + 1.5
+        sent = 0
+        while loop.time() < end:
+            await publish(publisher, sent, 20)
+            sent += 20
+        dropped = sent - ROOM
+        assert dropped > 50
+
+        def counted() -> int:
+            return sum(entry["full_messages"] for entry in lines(notes))
+
+        await stage.until("all losses are in the log", lambda: counted() >= dropped)
+        assert counted() == dropped
+        spent = loop.time() - end + 1.5
+        assert len(lines(notes)) <= spent / 0.3 + 2
+        assert {entry["level"] for entry in lines(notes)} == {"warning"}
+
+    async def test_no_lines_are_wished_for(self, scene: SetScene) -> None:
+        notes = Notes()
+        stage = await scene(log=notes, queue={"live_messages": ROOM, "report_interval": 0.0, "slow_after": 0.0})
+        publisher = await stage.join("publisher")
+        await frozen(stage, publisher, "lossy")
+        await publish(publisher, 0, ROOM + 50)
+        await asyncio.sleep(0.5)  # in which a line would have come
+        assert lines(notes) == []
+
+
+def lines(notes: Notes) -> list[dict[str, Any]]:
+    """The lines about the losses of the client `lossy`."""
+    return [entry for entry in notes.about("lossy") if "full_messages" in entry]
+
+
+class TestThePublisher:
+    """`on_full = "tell-publisher"`: 0x97 in PUBACK or PUBREC when every matching queue refused."""
+
+    TELL: Final = {"session_messages": ROOM, "on_full": "tell-publisher"}
+
+    async def full(self, stage: Scene, client_id: str = "full", topic: str = "load") -> Peer:
+        """A subscriber that does not acknowledge, with its window shut and its queue full."""
+        subscriber = await stage.join(client_id, (topic, 2), props=[(wire.RECEIVE_MAXIMUM, 1)])
+        filler = await stage.join(f"filler of {client_id}")
+        for number in range(1 + ROOM):
+            assert await filler.publish(topic, stamped(number), qos=1) == 0
+        assert lost(stage.session(client_id)) == {}
+        return subscriber
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    async def test_nobody_took_it(self, scene: SetScene, qos: int) -> None:
+        """mosquitto#3687: PUBACK says success, then a drop."""
+        stage = await scene(queue=self.TELL)
+        await self.full(stage)
+        publisher = await stage.join("publisher")
+        for _ in range(3):
+            assert await publisher.publish("load", stamped(100), qos=qos) == QUOTA_EXCEEDED
+        assert lost(stage.session("full")) == {"no-quota": 3}
+
+    async def test_after_a_pubrec_with_an_error_the_identifier_is_free(self, scene: SetScene) -> None:
+        """No PUBREL comes, and the same identifier begins another message [MQTT-4.3.3-4]."""
+        stage = await scene(queue=self.TELL)
+        await self.full(stage)
+        reader = await stage.join("reader", ("other", 0))
+        publisher = await stage.join("publisher")
+        await publisher.send(wire.publish("load", b"", qos=2, packet_id=7))
+        refused = await publisher.expect(wire.PUBREC)
+        assert (refused.packet_id, refused.code) == (7, QUOTA_EXCEEDED)
+        await publisher.send(wire.publish("other", stamped(1), qos=2, packet_id=7))
+        taken = await publisher.expect(wire.PUBREC)
+        assert (taken.packet_id, taken.code) == (7, 0)
+        await publisher.send(wire.ack(wire.PUBREL, 7))
+        done = await publisher.expect(wire.PUBCOMP)
+        assert (done.packet_id, done.code) == (7, 0)
+        assert number_of((await reader.message()).payload) == 1
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    async def test_one_took_it(self, scene: SetScene, qos: int) -> None:
+        stage = await scene(queue=self.TELL)
+        await self.full(stage)
+        reader = await stage.join("reader", ("load", 1))
+        publisher = await stage.join("publisher")
+        assert await publisher.publish("load", stamped(100), qos=qos) == 0
+        assert number_of((await reader.message()).payload) == 100
+        assert lost(stage.session("full")) == {"no-quota": 1}
+
+    async def test_two_full_ones(self, scene: SetScene) -> None:
+        stage = await scene(queue=self.TELL)
+        await self.full(stage, "one")
+        away = await stage.join("away", ("load", 1), clean=False, props=EXPIRES)
+        await away.disconnect()
+        publisher = await stage.join("publisher")
+        # The one that is away has room at first.
+        codes = [await publisher.publish("load", stamped(number), qos=1) for number in range(ROOM + 5)]
+        assert codes == [0] * ROOM + [QUOTA_EXCEEDED] * 5
+        assert lost(stage.session("away")) == {"full-messages": 5}
+        assert lost(stage.session("one")) == {"no-quota": ROOM + 5}
+
+    async def test_nobody_is_there(self, scene: SetScene) -> None:
+        """No queue, so none that refused."""
+        stage = await scene(queue=self.TELL)
+        publisher = await stage.join("publisher")
+        assert await publisher.publish("nobody", b"", qos=1) in (0, NO_MATCHING)
+
+    async def test_room_again(self, scene: SetScene) -> None:
+        stage = await scene(queue=self.TELL)
+        subscriber = await self.full(stage)
+        publisher = await stage.join("publisher")
+        assert await publisher.publish("load", stamped(100), qos=1) == QUOTA_EXCEEDED
+        for number in range(1 + ROOM):
+            assert number_of((await subscriber.message()).payload) == number
+        assert await publisher.publish("load", stamped(101), qos=1) == 0
+        last = await subscriber.message()
+        assert number_of(last.payload) == 101
+
+    @pytest.mark.parametrize("policy", ["drop-oldest", "latest"])
+    async def test_a_queue_that_makes_room_refuses_nothing(self, scene: SetScene, policy: str) -> None:
+        stage = await scene(queue={**self.TELL, "policy": policy})
+        await stage.join("full", ("load", 1), props=[(wire.RECEIVE_MAXIMUM, 1)])
+        publisher = await stage.join("publisher")
+        await publish(publisher, 0, 3 * ROOM, 1)
+        assert sum(lost(stage.session("full")).values()) > ROOM
+
+    async def test_a_message_for_qos_0_subscribers_counts_too(self, scene: SetScene) -> None:
+        """The publisher's QoS is what is acknowledged; the queue that refuses is the subscriber's live one."""
+        stage = await scene(queue={**self.TELL, "live_messages": ROOM})
+        publisher = await stage.join("publisher")
+        await frozen(stage, publisher)
+        await publish(publisher, 0, ROOM, 1)
+        assert await publisher.publish("load", stamped(0), qos=1) == QUOTA_EXCEEDED
+
+    async def test_a_retained_message_is_retained_though_it_is_refused(self, scene: SetScene) -> None:
+        """[MQTT-3.3.1-5] asks for no receiver."""
+        stage = await scene(queue=self.TELL)
+        await self.full(stage)
+        publisher = await stage.join("publisher")
+        assert await publisher.publish("load", stamped(100), qos=1, retain=True) == QUOTA_EXCEEDED
+        late = await stage.join("late", "load")
+        found = await late.message()
+        assert found.retain
+        assert number_of(found.payload) == 100
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    async def test_3_1_1_is_acknowledged_as_usual(self, scene: SetScene, qos: int) -> None:
+        """There is no reason code in its PUBACK."""
+        stage = await scene(queue=self.TELL)
+        await self.full(stage)
+        publisher = await stage.join("publisher", version=4)
+        assert await publisher.publish("load", stamped(100), qos=qos) == 0
+        assert await publisher.fence() == []
+
+    async def test_switched_off(self, scene: SetScene) -> None:
+        """What is full is the subscriber's; the publisher has done its part."""
+        stage = await scene(queue={"session_messages": ROOM})
+        await self.full(stage)
+        publisher = await stage.join("publisher")
+        assert await publisher.publish("load", stamped(100), qos=1) == 0
+        assert await publisher.publish("load", stamped(100), qos=2) == 0
+        assert lost(stage.session("full")) == {"no-quota": 2}
