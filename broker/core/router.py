@@ -31,7 +31,7 @@ from broker.core.load import UNLIMITED
 from broker.core.message import Delivery, Message
 from broker.core.outbox import Outbox
 from broker.core.packets import SubscriptionRequest, Will
-from broker.core.policy import DROP_NEWEST, LATEST, LaneTerms, Wish
+from broker.core.policy import DROP_NEWEST, LATEST, LaneTerms, QueueTerms, Wish
 from broker.core.retained import NODE_BYTES, RetainedTree
 from broker.core.rules import lane_terms, queue_terms, subscription_rules
 from broker.core.runs import RunFinder
@@ -68,6 +68,8 @@ class Router(Forwarder):
         load.reliever = Shedder(self.sessions, load)
         self.deadlines = Deadlines()
         self.subscription_count = 0
+        # What everybody's queues keep to, where there are no rules.
+        self._terms: QueueTerms | None = None
         self.gate: Gate | None = None
         self.watcher: Watcher | None = None
         # Set before the first session, or never.
@@ -317,7 +319,10 @@ class Router(Forwarder):
         What waits already stays where it is.
         """
         limits = self.limits
-        terms = queue_terms(limits, session.client_id, session.user_name)
+        terms = self._terms
+        if terms is None or limits.rules:
+            terms = queue_terms(limits, session.client_id, session.user_name)
+            self._terms = terms
         session.terms = terms
         session.rules = subscription_rules(limits, session.client_id, session.user_name) if limits.rules else ()
         policy = terms.policy
