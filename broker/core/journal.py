@@ -68,6 +68,9 @@ class Journal:
     def queued(self, client_id: str, delivery: Delivery) -> None:
         """A message waits at the end of the session's queue: QoS 1, 2, or 0 where offline sessions keep that."""
 
+    def renewed(self, client_id: str, delivery: Delivery) -> None:
+        """One that was `queued` and waits still has a newer message, and keeps its place (policy `latest`)."""
+
     def in_flight(self, client_id: str, delivery: Delivery) -> None:
         """A delivery has its packet identifier and may be written from now on.
 

@@ -190,10 +190,10 @@ class Outbox(Backlog):
         if messages > 0 or beyond > 0:
             cause = FULL_MESSAGES if messages > 0 else FULL_BYTES
             if self.policy == DROP_OLDEST and size <= self.max_bytes and count <= self.max_messages:
-                self.shed(messages, beyond, cause)
-                if self.messages + count > self.max_messages or self.bytes + size > self.max_bytes:
-                    # The rest is in flight.
+                if messages > self.messages - self.quality or beyond > self.bytes - self.quality_bytes:
+                    # Too much of it is in flight.
                     return cause
+                self.shed(messages, beyond, cause)
             else:
                 if self.policy == DISCONNECT and size <= self.max_bytes:
                     self.overflow()

@@ -235,6 +235,8 @@ class Router(Forwarder):
         if lane is before:
             return
         subscription.lane = lane
+        if subscription.entry is not None:
+            subscription.entry.touch()
         if before is not None and before.fresh:
             session.fresh_lanes -= 1
         if lane is not None and lane.fresh:

@@ -47,13 +47,24 @@ class Shedder(Reliever):
     def __init__(self, sessions: dict[str, Session], load: Load) -> None:
         self._sessions = sessions
         self._load = load
+        # Nobody looks before that for as much as this or more.
         self._again_at: float = 0.0
+        self._failed: i64 = 0
+        self._failed_bytes: i64 = 0
+        # What is asked for now.
+        self._messages: i64 = 0
+        self._bytes: i64 = 0
 
     def relieve(self, messages: i64, size: i64) -> bool:
         """Make room for so many messages and bytes more. False when it cannot be had; nothing is shed then."""
         load = self._load
-        if load.now < self._again_at:
+        if messages > load.max_messages or size > load.max_bytes:
+            # Not for anything in the world.
             return False
+        if load.now < self._again_at and messages >= self._failed and size >= self._failed_bytes:
+            return False
+        self._messages = messages
+        self._bytes = size
         over: i64 = load.messages + messages - load.max_messages
         if over > 0 and not self._level(over, _extra(load.max_messages), True):
             return False
@@ -73,6 +84,8 @@ class Shedder(Reliever):
         if there < wanted:
             # Not worth another look for a while.
             self._again_at = self._load.now + RETRY
+            self._failed = self._messages
+            self._failed_bytes = self._bytes
         if there < over:
             return False
         shares.sort(key=_size, reverse=True)

@@ -124,7 +124,7 @@ class Waiting(Subscriber):
                 if outbox is not None and size <= self.max_bytes:
                     if self.policy == DISCONNECT or (lane is not None and lane.policy == DISCONNECT):
                         outbox.overflow()
-                    elif self.quota <= 0:
+                    elif self.quota <= 0 and delivery.qos > 0:
                         # It reads, perhaps, but it does not acknowledge.
                         cause = NO_QUOTA
                 return self._drop(cause)
@@ -364,8 +364,6 @@ class Waiting(Subscriber):
         else:
             self.pending_bytes += grown
             self._load.bytes += grown
-            if self.journal is not None:
-                self.journal.finished(self.client_id, waiting)
             self._drop(REPLACED)
         waiting.message = message
         waiting.qos = qos
@@ -373,7 +371,7 @@ class Waiting(Subscriber):
         waiting.identifiers = identifiers
         lane.renew(waiting, self._load.now)
         if self.journal is not None and not waiting.live:
-            self.journal.queued(self.client_id, waiting)
+            self.journal.renewed(self.client_id, waiting)
         return ACCEPTED
 
     def waited(self, now: float) -> float:

@@ -133,6 +133,10 @@ class _MemoryJournal(Journal):
         session.deliveries[self._number] = kept
         return kept
 
+    def renewed(self, client_id: str, delivery: Delivery) -> None:
+        session = self.sessions[client_id]
+        session.deliveries[session.numbers[delivery]] = _Delivery(delivery, self._record(delivery.message))
+
     def in_flight(self, client_id: str, delivery: Delivery) -> None:
         session = self.sessions[client_id]
         number = session.numbers.get(delivery)

@@ -86,7 +86,10 @@ class Line(RuleBasedStateMachine):
         """What a list makes of it."""
         self.offered += 1
         cause = self.full(item.size)
-        if cause != ACCEPTED and self.oldest and item.size <= self.max_bytes:
+        # Nothing goes for what has no room beside what is in flight.
+        stays = [each for each in self.items if each.kind == "quality"]
+        fits = sum(each.size for each in stays) + item.size <= self.max_bytes and len(stays) < self.max_messages
+        if cause != ACCEPTED and self.oldest and fits:
             while self.full(item.size) != ACCEPTED and self.shed_first() is not None:
                 self.lost[cause] += 1
         left = self.full(item.size)

@@ -374,18 +374,27 @@ class TestAgeElsewhere:
         """A shared message that another member left waits there for as long as it may there (section 4.8.2)."""
         network = aged()
         publisher = network.client("p")
-        one, other = network.client("one", clean=False, expiry=HOUR), network.client("other")
+        one = network.client("one", clean=False, expiry=HOUR, receive_maximum=1)
+        other = network.client("other", receive_maximum=1)
+        one.judge.enabled = False
+        one.answering = other.answering = False
         one.subscribe("$share/g/t", qos=1)
-        one.cut()
-        publisher.publish("t", b"1", 1)
+        for payload in numbers(3):
+            publisher.publish("t", payload, 1)
         network.now += AGE - 1
-        one.connect(clean=False, expiry=HOUR, frozen=True)
         other.subscribe("$share/g/t", qos=1)
         one.cut()
         network.settle()
-        assert other.payloads() == [b"1"]
-        network.now += AGE
+        check(network, network.router.sessions.values())
+        assert network.session("one").queued() == 0
+        assert other.payloads() == numbers(1)
+        network.now += AGE - 1
         network.router.sweep(network.now)
+        assert other.session.queued() == 2
+        network.now += 2
+        network.router.sweep(network.now)
+        assert losses(other.session) == {"age": 2}
+        assert losses(network.session("one")) == {}
         check(network, network.router.sessions.values())
 
     def test_sent_once_it_is_not_too_old(self) -> None:
