@@ -134,7 +134,8 @@ class Outbox(Backlog):
             self._put(frames, count, size)
             self.nudge()
         elif (
-            self.messages >= self.max_messages
+            self._late == 0
+            and self.messages >= self.max_messages
             and self.policy == DROP_NEWEST
             and not self.closed
             and (largest <= self.max_packet)

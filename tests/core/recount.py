@@ -119,14 +119,17 @@ def check(network: Network, known: Iterable[Session]) -> None:
             assert session.queued() == 0
     total = [sum(column) for column in zip(*(each.dropped_by_cause() for each in known), strict=True)]
     assert router.counters.dropped == (total or [0] * len(DROP_CAUSES))
-    messages = size = 0
+    messages = size = inflight = inflight_bytes = 0
     for session in router.sessions.values():
         here = Found(session)
         _one(session, here)
         messages += here.messages
         size += here.bytes
+        inflight += here.inflight
+        inflight_bytes += here.inflight_bytes
     load = router.counters.load
     assert (load.messages, load.bytes) == (messages, size)
+    assert (load.inflight, load.inflight_bytes) == (inflight, inflight_bytes)
 
 
 def _one(session: Session, found: Found) -> None:

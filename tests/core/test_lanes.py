@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.core.causes import QUEUE_FULL
 from broker.core.lanes import SLACK, Lane
 from broker.core.limits import Limits
 from broker.core.load import UNLIMITED
 from broker.core.message import Delivery, Message
 from broker.core.packets import V5, V311, Subscribe, Unsubscribe
 from broker.core.packets import SubscriptionRequest as Request
-from broker.core.policy import DROP_NEWEST, DROP_OLDEST, LATEST
+from broker.core.policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
 from broker.core.rules import QueueRule
 from broker.core.subscription import Subscriber
 from tests.core.harness import Client, Network, bag
@@ -397,6 +398,27 @@ class TestAgeElsewhere:
         assert losses(network.session("one")) == {}
         check(network, network.router.sessions.values())
 
+    def test_a_shared_message_in_the_place_of_another(self) -> None:
+        """Renewed by one that was chosen for a share group, it is the group's, and goes on to another member."""
+        network = aged(LATEST, 0.0)
+        publisher = network.client("p")
+        one, other = network.client("one", clean=False, expiry=HOUR, receive_maximum=1), network.client("other")
+        one.judge.enabled = False
+        one.answering = False
+        one.subscribe("filler", qos=1)
+        publisher.publish("filler", b"", 1)
+        # Each message comes to `one` by both; the group's comes second, and takes the place of the first.
+        one.subscribe("t", qos=1)
+        one.subscribe("$share/g/t", qos=1)
+        publisher.publish("t", b"1", 1)
+        assert one.session.queued() == 1
+        other.subscribe("$share/g/t", qos=1)
+        one.cut()
+        network.settle()
+        assert other.payloads() == [b"1"]
+        assert network.session("one").queued() == 0
+        check(network, network.router.sessions.values())
+
     def test_sent_once_it_is_not_too_old(self) -> None:
         """What was delivered and not acknowledged is sent again, whatever its age [MQTT-4.4.0-1]."""
         network = aged()
@@ -443,6 +465,34 @@ def _let_go(client: Client, way: str) -> None:
     elif way != "nothing":
         wish = user_wish("drop-newest", "60") if way == "other terms" else []
         client.send(Subscribe(client.take_id(), [Request("t", 1)], bag(*wish)))
+
+
+class TestExpiry:
+    """What has expired is no reason to drop what has not [MQTT-3.3.2-5]."""
+
+    @pytest.mark.parametrize(
+        ("place", "qos", "expiry"),
+        [
+            *((place, qos, 50) for place, qos in PLACES),
+            *((place, qos, -1) for place, qos in PLACES),
+        ],
+    )
+    def test_it_takes_no_room(self, place: Place, qos: int, expiry: int) -> None:
+        """A queue that is full of it is not full."""
+        network = Network(_kept())
+        network.router.limits.live_messages = network.router.limits.session_messages = 4
+        publisher = network.client("p")
+        client = place(network, V5)
+        for payload in numbers(4):
+            publisher.publish("t/a", payload, qos, expiry=5)
+        session = network.session("c")
+        assert session.queued() == 4
+        network.now += 6
+        for payload in (b"new", b"newer"):
+            publisher.publish("t/a", payload, qos, expiry=expiry)
+        assert returned(client) == [b"new", b"newer"]
+        assert losses(session) == {"expired": 4}
+        check(network, network.router.sessions.values())
 
 
 class TestDepth:
@@ -526,6 +576,45 @@ class TestDepth:
         client.wire.frozen = False
         network.settle()
         assert client.payloads()[-1:] == numbers(20)[-1:]
+
+    @pytest.mark.parametrize("bound", ["session_messages", "session_bytes"])
+    def test_drop_oldest_in_a_full_session(self, bound: str) -> None:
+        """The same for what waits in the session: of this subscription the oldest goes, and of the others nothing."""
+        given_limits = Limits()
+        given_limits.rules = (QueueRule(topic_filter="d", policy=DROP_OLDEST),)
+        setattr(given_limits, bound, {"session_messages": 4, "session_bytes": 4 * (64 + 5)}[bound])
+        network = Network(given_limits)
+        publisher, client = network.client("p"), network.client("c", clean=False, expiry=HOUR)
+        client.subscribe("d", qos=1)
+        client.subscribe("o", qos=1)
+        client.cut()
+        publisher.publish("o", b"kept", 1)
+        for payload in numbers(20):
+            publisher.publish("d", payload, 1)
+        publisher.publish("o", b"late", 1)
+        client.connect(clean=False, expiry=HOUR)
+        assert client.payloads() == [b"kept", *numbers(20)[-3:]]
+        assert sum(losses(client.session).values()) == 18
+        check(network, network.router.sessions.values())
+
+    @pytest.mark.parametrize(("qos", "bound"), [(0, "live_messages"), (0, "live_bytes"), (1, "session_messages")])
+    def test_disconnect_in_a_full_queue(self, qos: int, bound: str) -> None:
+        """A subscription whose wish it is ends the connection when its message does not fit; another's does not."""
+        given_limits = Limits()
+        given_limits.max_inflight = 1
+        given_limits.rules = (QueueRule(topic_filter="d", policy=DISCONNECT),)
+        setattr(given_limits, bound, {"live_messages": 3, "live_bytes": 230, "session_messages": 3}[bound])
+        network = Network(given_limits)
+        publisher, client = network.client("p"), network.client("c")
+        client.subscribe("d", qos=1)
+        client.subscribe("o", qos=1)
+        client.answering = False
+        client.wire.frozen = True
+        for payload in numbers(30):
+            publisher.publish("o", payload, qos)
+        assert client.wire.channel.close_cause == ""
+        publisher.publish("d", b"x" * 60, qos)
+        assert client.wire.channel.close_cause == QUEUE_FULL
 
     def test_each_subscription_for_itself(self) -> None:
         """Also two of one packet, and of one wish."""

@@ -47,6 +47,7 @@ RULES = (
     QueueRule(user="u*", policy=DISCONNECT, live_bytes=400),
     QueueRule(topic_filter="t/#", policy=LATEST, depth=2),
     QueueRule(topic_filter="t/1", max_age=2.0),
+    QueueRule(user="u*", topic_filter="t/+", policy=LATEST, max_age=500.0),
     QueueRule(topic_filter="t/+", client_id="c", policy=DROP_OLDEST, depth=3),
 )
 
