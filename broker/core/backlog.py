@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.core.counters import DROP_CAUSES, EXPIRED, Counters
+from broker.core.counters import EXPIRED, Counters, add_loss
 from broker.core.frames import frame_end
 from broker.core.ledger import Ledger
-from broker.core.load import UNLIMITED
+from broker.core.load import UNLIMITED, bound
 from broker.core.message import DROPPED, Delivery
 from broker.core.policy import DROP_NEWEST
 
@@ -34,16 +34,17 @@ class Backlog:
     """One peer's queue. Limits in messages and bytes, 0: unlimited. All sizes in bytes."""
 
     def __init__(self, counters: Counters, max_messages: int, max_bytes: int) -> None:
-        self.max_messages: i64 = max_messages if max_messages > 0 else UNLIMITED
-        self.max_bytes: i64 = max_bytes if max_bytes > 0 else UNLIMITED
+        self.max_messages: i64 = bound(max_messages)
+        self.max_bytes: i64 = bound(max_bytes)
         self.policy: i64 = DROP_NEWEST
         self._counters = counters
         self._load = counters.load
         # Of the client; set when a session gets this queue.
         self.ledger: Ledger | None = None
         # Fill at which `counters.half_full` is told, once until the writer takes something.
-        self._message_mark: i64 = self.max_messages // 2
-        self._byte_mark: i64 = self.max_bytes // 2
+        self._message_mark: i64 = UNLIMITED
+        self._byte_mark: i64 = UNLIMITED
+        self._mark()
         # Whole frames, several QoS 0 ones in one piece, or deliveries whose frame is made when it is taken; None is a
         # gap, and so is a delivery that was dropped.
         self._queue: list[object] = []
@@ -91,12 +92,16 @@ class Backlog:
             self._message_mark = UNLIMITED
             self._byte_mark = UNLIMITED
 
+    def _mark(self) -> None:
+        """Tell of a queue that is half full when it becomes so again."""
+        self._message_mark = self.max_messages // 2
+        self._byte_mark = self.max_bytes // 2
+
     # -- out -----------------------------------------------------------------------------------------------------------
 
     def _taken_all(self, now: float) -> None:
         """All that waited has gone, and none of it was QoS 1 or 2, or a gap."""
-        self._message_mark = self.max_messages // 2
-        self._byte_mark = self.max_bytes // 2
+        self._mark()
         if self.messages > self.high_water:
             self.high_water = self.messages
         self.taken += self.messages
@@ -142,34 +147,27 @@ class Backlog:
         at: i64 = self._head
         while at < len(queue) and (messages > 0 or size > 0):
             item = queue[at]
-            count: i64 = 0
-            gone: i64 = 0
-            if isinstance(item, bytes):
-                if item[0] & 0xF0 == 0x30:
-                    whole: i64 = len(item)
-                    while gone < whole and (messages > count or size > gone):
-                        gone = frame_end(item, gone, whole)
-                        count += 1
-                    if gone < whole:
-                        queue[at] = item[gone:]
-                    else:
-                        self._gap(at)
-                        at += 1
-                else:
-                    at += 1
-            elif isinstance(item, Delivery) and item.qos == 0 and item.state != DROPPED:
-                count = 1
-                gone = item.message.size()
-                self._take_down(item)
-                self._gap(at)
-                at += 1
-            else:
-                at += 1
-            if count > 0:
+            if isinstance(item, bytes) and item[0] & 0xF0 == 0x30:
+                count: i64 = 0
+                gone: i64 = 0
+                whole: i64 = len(item)
+                while gone < whole and (messages > count or size > gone):
+                    gone = frame_end(item, gone, whole)
+                    count += 1
                 self._uncount(count, gone)
                 self._count(cause, count)
                 messages -= count
                 size -= gone
+                if gone < whole:
+                    queue[at] = item[gone:]
+                    break
+                queue[at] = None
+                self._gaps += 1
+            elif isinstance(item, Delivery) and item.qos == 0 and item.state != DROPPED:
+                messages -= 1
+                size -= item.message.size()
+                self._take_down(item, cause)
+            at += 1
         self._head = at
         self._close_gaps()
 
@@ -180,15 +178,12 @@ class Backlog:
         at: i64 = self._head
         while at < len(queue):
             item = queue[at]
-            if isinstance(item, Delivery) and item.qos == 0 and item.state != DROPPED:
-                message = item.message
-                if message.expires_at == 0.0 or message.expires_at > now:
-                    break
-                self._uncount(1, message.size())
-                self._take_down(item)
-                self._gap(at)
-                self._count(EXPIRED, 1)
-            elif item is not None and not isinstance(item, Delivery):
+            if isinstance(item, Delivery):
+                if item.qos == 0 and item.state != DROPPED:
+                    if not item.message.expired(now):
+                        break
+                    self._take_down(item, EXPIRED)
+            elif item is not None:
                 break
             at += 1
         self._head = at
@@ -196,18 +191,19 @@ class Backlog:
 
     def shed_one(self, delivery: Delivery, cause: int) -> None:
         """Drop a QoS 0 delivery that waits here, wherever it stands."""
-        self._uncount(1, delivery.message.size())
-        self._take_down(delivery)
-        self._gaps += 1
-        self._count(cause, 1)
+        self._take_down(delivery, cause)
         self._close_gaps()
 
-    def _take_down(self, delivery: Delivery) -> None:
+    def _take_down(self, delivery: Delivery, cause: int) -> None:
+        """Drop a delivery, which leaves a gap."""
+        self._uncount(1, delivery.message.size())
+        self._count(cause, 1)
         self._late -= 1
         lane = delivery.lane
         if lane is not None:
             lane.leave(delivery)
         delivery.drop()
+        self._gaps += 1
 
     def _uncount(self, count: i64, size: i64) -> None:
         """So many QoS 0 messages of so many bytes wait no more."""
@@ -216,10 +212,6 @@ class Backlog:
         load = self._load
         load.messages -= count
         load.bytes -= size
-
-    def _gap(self, at: i64) -> None:
-        self._queue[at] = None
-        self._gaps += 1
 
     def _close_gaps(self) -> None:
         """Make the line anew when most of it is gaps."""
@@ -249,11 +241,7 @@ class Backlog:
         return cause
 
     def _count(self, cause: int, count: i64) -> None:
-        dropped = self.dropped
-        if dropped is None:
-            dropped = [0] * len(DROP_CAUSES)
-            self.dropped = dropped
-        dropped[cause] += count
+        self.dropped = add_loss(self.dropped, cause, count)
         ledger = self.ledger
         if ledger is not None:
             ledger.lost(cause, count)

@@ -39,6 +39,14 @@ DROP_CAUSES: Final[tuple[str, ...]] = (
 """The names, as logs, `$SYS` and the `canopy-lost` property show them; `docs/overload.md` explains each."""
 
 
+def add_loss(losses: list[int] | None, cause: int, count: int) -> list[int]:
+    """Count a loss in a table by cause, which is made where there is none yet; the table."""
+    if losses is None:
+        losses = [0] * len(DROP_CAUSES)
+    losses[cause] += count
+    return losses
+
+
 class Counters:
     """Totals since the start. `messages_*` count PUBLISH packets, `bytes_*` everything on the wire."""
 

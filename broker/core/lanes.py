@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from broker.core.load import UNLIMITED
+from broker.core.load import bound
 from broker.core.policy import DROP_OLDEST, LATEST, Wish
 from broker.core.subscription import Subscriber
 
@@ -46,7 +46,7 @@ class Lane:
         self.fresh = policy == LATEST or max_age > 0.0
         self.policy: i64 = policy
         self.max_age = max_age
-        self.depth: i64 = depth if depth > 0 else UNLIMITED
+        self.depth: i64 = bound(depth)
         # Messages that wait: QoS 0 in the outbox, any in the session's queue. What is in flight waits no more.
         self.waiting: i64 = 0
         self._by_age: deque[Place] | None = deque() if max_age > 0.0 or policy == DROP_OLDEST else None
@@ -54,7 +54,7 @@ class Lane:
 
     def same(self, policy: int, max_age: float, depth: int) -> bool:
         """Whether these are its terms."""
-        return self.policy == policy and self.max_age == max_age and self.depth == (depth if depth > 0 else UNLIMITED)
+        return self.policy == policy and self.max_age == max_age and self.depth == bound(depth)
 
     def enter(self, delivery: Delivery, now: float) -> None:
         """A delivery of this lane begins to wait."""

@@ -9,7 +9,7 @@ Each loss is told to the client once, and is in one log line. Causes are those o
 
 from __future__ import annotations
 
-from broker.core.counters import DISCONNECTED, DROP_CAUSES, Counters
+from broker.core.counters import DISCONNECTED, DROP_CAUSES, Counters, add_loss
 
 
 class Ledger:
@@ -26,32 +26,19 @@ class Ledger:
 
     def lost(self, cause: int, count: int) -> None:
         """`count` messages for this client were dropped for `cause`."""
-        dropped = self.dropped
-        if dropped is None:
-            dropped = [0] * len(DROP_CAUSES)
-            self.dropped = dropped
-        dropped[cause] += count
-        self._counters.dropped[cause] += count
-        unreported = self.unreported
-        if unreported is None:
-            unreported = [0] * len(DROP_CAUSES)
-            self.unreported = unreported
+        self._count(cause, count)
+        if self.unreported is None:
             self._load.losers.append(self)
-        unreported[cause] += count
-        untold = self.untold
-        if untold is None:
-            untold = [0] * len(DROP_CAUSES)
-            self.untold = untold
-        untold[cause] += count
+        self.unreported = add_loss(self.unreported, cause, count)
+        self.untold = add_loss(self.untold, cause, count)
 
     def away(self) -> None:
         """A QoS 0 message came while the client was away: counted, and no news to a client that knows it was."""
-        dropped = self.dropped
-        if dropped is None:
-            dropped = [0] * len(DROP_CAUSES)
-            self.dropped = dropped
-        dropped[DISCONNECTED] += 1
-        self._counters.dropped[DISCONNECTED] += 1
+        self._count(DISCONNECTED, 1)
+
+    def _count(self, cause: int, count: int) -> None:
+        self.dropped = add_loss(self.dropped, cause, count)
+        self._counters.dropped[cause] += count
 
     def in_all(self) -> int:
         """Messages dropped, over all causes."""

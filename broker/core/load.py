@@ -22,6 +22,11 @@ UNLIMITED: Final = 1 << 60
 """What a bound of 0 stands for."""
 
 
+def bound(limit: i64) -> i64:
+    """A limit as it is compared with: 0 is unlimited."""
+    return limit if limit > 0 else UNLIMITED
+
+
 class Reliever:
     """Whoever sheds when all queues together hold too much."""
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final
 from broker.core.counters import DROP_CAUSES
 from broker.core.frames import frame_body, frame_end
 from broker.core.ledger import Ledger
+from broker.core.message import LONGEST_REMAINING
 from broker.core.properties import USER_PROPERTY
-from broker.core.wire import string, varint
+from broker.core.wire import Reader, string, varint
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -27,9 +28,6 @@ PREFIX: Final = bytes((USER_PROPERTY,)) + string(NAME)
 
 TRIES: Final = 8
 """Messages of a batch that are tried, where the client takes only small ones."""
-
-LONGEST_REMAINING: Final = 268_435_455
-"""Section 2.1.4."""
 
 
 def tell(batch: list[bytes], ledger: Ledger, max_packet: i64) -> None:
@@ -80,25 +78,16 @@ def property_of(cause: int, count: int) -> bytes:
     return PREFIX + string(f"{count};{DROP_CAUSES[cause]}".encode()) if count > 0 else b""
 
 
-def properties(lost: list[int]) -> bytes:
-    """The user properties that tell of losses by cause."""
-    return b"".join([property_of(cause, count) for cause, count in enumerate(lost)])
-
-
 def with_properties(frame: bytes, section: bytes) -> bytes:
     """A whole 5.0 PUBLISH with more properties behind those that it has; empty where none can be so large."""
     body: i64 = frame_body(frame, 0)
     at: i64 = body + 2 + (frame[body] << 8 | frame[body + 1])
     if frame[0] & 0x06:
         at += 2
+    reader = Reader(frame, at, len(frame))
+    length: i64 = reader.varint()
     start: i64 = at
-    length: i64 = frame[at] & 127
-    shift: i64 = 7
-    while frame[at] >= 128:
-        at += 1
-        length |= (frame[at] & 127) << shift
-        shift += 7
-    at += 1
+    at = reader.position
     size = varint(length + len(section))
     remaining: i64 = len(frame) - body + len(size) - (at - start) + len(section)
     if remaining > LONGEST_REMAINING:

@@ -116,6 +116,10 @@ class Message(Retainable):
         """True when all receivers of a version can share a frame: nothing in it counts down, and it fits a packet."""
         return self.expires_at == 0.0 and self._size < NEAR_LONGEST
 
+    def expired(self, now: float) -> bool:
+        """Whether its message expiry interval has passed: no delivery may start any more [MQTT-3.3.2-5]."""
+        return self.expires_at != 0.0 and self.expires_at <= now
+
     def remaining_expiry(self, now: float) -> int:
         """Seconds left of the message expiry interval, rounded up [MQTT-3.3.2-6]; -1: does not expire; 0: expired."""
         if self.expires_at == 0.0:

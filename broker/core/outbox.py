@@ -33,7 +33,7 @@ from broker.core.counters import (
     Counters,
 )
 from broker.core.frames import frame_count, frame_end
-from broker.core.load import UNLIMITED
+from broker.core.load import bound
 from broker.core.lossnote import tell
 from broker.core.message import DROPPED, NEAR_LONGEST, SENT, Delivery, Message
 from broker.core.policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST
@@ -92,10 +92,9 @@ class Outbox(Backlog):
     def limit(self, policy: int, max_messages: int, max_bytes: int) -> None:
         """Give the queue the terms of its client, before anything is offered. Limits of 0: unlimited."""
         self.policy = policy
-        self.max_messages = max_messages if max_messages > 0 else UNLIMITED
-        self.max_bytes = max_bytes if max_bytes > 0 else UNLIMITED
-        self._message_mark = self.max_messages // 2
-        self._byte_mark = self.max_bytes // 2
+        self.max_messages = bound(max_messages)
+        self.max_bytes = bound(max_bytes)
+        self._mark()
 
     # -- what the fanout does ------------------------------------------------------------------------------------------
 
@@ -327,8 +326,7 @@ class Outbox(Backlog):
             self._taken_all(now)
             batch: list[bytes] = queue  # type: ignore[assignment]
         else:
-            self._message_mark = self.max_messages // 2
-            self._byte_mark = self.max_bytes // 2
+            self._mark()
             batch = self._take_some(max_bytes, now)
         if self._to_tell():
             ledger = self.ledger

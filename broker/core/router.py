@@ -27,7 +27,7 @@ from broker.core.hooks import AuthMethod, Gate, Watcher
 from broker.core.journal import Journal
 from broker.core.lanes import Lane
 from broker.core.limits import Limits
-from broker.core.load import UNLIMITED
+from broker.core.load import bound
 from broker.core.message import Delivery, Message
 from broker.core.outbox import Outbox
 from broker.core.packets import SubscriptionRequest, Will
@@ -57,8 +57,8 @@ class Router(Forwarder):
         self.runs = RunFinder(self.cache, limits.live_messages, limits.live_bytes)
         self.counters = Counters()
         load = self.counters.load
-        load.max_messages = limits.total_messages if limits.total_messages > 0 else UNLIMITED
-        load.max_bytes = limits.total_bytes if limits.total_bytes > 0 else UNLIMITED
+        load.max_messages = bound(limits.total_messages)
+        load.max_bytes = bound(limits.total_bytes)
         self.fanout = FanoutState(load)
         self.retained = RetainedTree()
         # What counts against the limits: all but the broker's own, and of those the number.

@@ -55,7 +55,6 @@ NEVER: Final = 0xFFFFFFFF
 HEADROOM: Final = 16
 """Bytes of a frame beyond `Message.size()`: fixed header, packet identifier, expiry."""
 
-
 COMMIT: Final = 16
 """Messages in the outbox beyond which one with terms of its own goes on waiting: what is in flight is neither replaced
 by a newer one nor shed."""
@@ -175,10 +174,10 @@ class Session(Waiting):
                 if not retain and not identifiers and self.plain and message.sharable():
                     return outbox.offer(message.qos0_frame(self.v5))
                 return outbox.offer_late(Delivery(message, 0, retain, identifiers, group))
+        if outbox is not None and outbox.too_long(message, qos, identifiers):
+            # It will never fit, however long it waits: nothing makes room for it.
+            return self._drop(TOO_LARGE)
         if lane is not None:
-            if outbox is not None and outbox.too_long(message, qos, identifiers):
-                # Before anything makes room for it.
-                return self._drop(TOO_LARGE)
             answer = self._lane_room(lane, message, qos, retain, identifiers, group)
             if answer != GO_ON:
                 return answer
@@ -197,12 +196,9 @@ class Session(Waiting):
                 return cause
         size = message.size()
         # Past the queue only when nothing waits there: every topic is an ordered one [MQTT-4.6.0-6] [MQTT3-4.6.0-6].
-        if outbox is not None:
-            # It will never fit, however long it waits.
-            if outbox.too_large(delivery):
-                return self._drop(TOO_LARGE)
-            if size + HEADROOM > outbox.max_bytes:
-                return self._drop(FULL_BYTES)
+        if outbox is not None and size + HEADROOM > outbox.max_bytes:
+            # Nor will this, in this queue.
+            return self._drop(FULL_BYTES)
         if (
             outbox is not None
             and qos > 0
@@ -338,7 +334,7 @@ class Session(Waiting):
         lane = delivery.lane
         size: i64 = message.size()
         cause = ACCEPTED
-        if message.expires_at != 0.0 and message.expires_at <= now:
+        if message.expired(now):
             cause = EXPIRED
         elif lane is not None and lane.too_old(delivery, now):
             cause = AGE

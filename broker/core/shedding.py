@@ -5,7 +5,8 @@ room, and more than was asked for, so that a look at all sessions is worth its c
 is in flight is not touched.
 
 Promises:
-- No queue gives anything while a fuller one has more: what is left of those that gave is level.
+- No queue gives anything while a fuller one has more to give: what is left of those that gave is level. A live queue
+  of a single piece gives nothing.
 - A look costs in proportion to the sessions, and comes at most once for each `PART` of the bound that arrives, or once
   in `RETRY` seconds where less can be shed. Where not even what arrives would have room, nothing is shed for it.
 """

@@ -81,13 +81,9 @@ def subscribe(packet: Subscribe, session: Session, router: Router) -> Suback:
     answer = Suback(packet.packet_id, codes)
     if told:
         # Once for all filters; where they differ, for each that was granted, in order.
-        user = answer.properties.user
-        for each in told:
-            if each != told[0]:
-                for other in told:
-                    user.extend(other)
-                return answer
-        user.extend(told[0])
+        alike = told.count(told[0]) == len(told)
+        for each in told[:1] if alike else told:
+            answer.properties.user.extend(each)
     return answer
 
 

@@ -26,13 +26,12 @@ from broker.core.counters import (
     GLOBAL,
     NO_QUOTA,
     REPLACED,
-    TOO_LARGE,
     Counters,
 )
 from broker.core.journal import Journal
 from broker.core.lanes import Lane
 from broker.core.ledger import Ledger
-from broker.core.load import UNLIMITED
+from broker.core.load import bound
 from broker.core.message import DROPPED, Delivery, Message
 from broker.core.outbox import ACCEPTED, Outbox
 from broker.core.policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LaneTerms
@@ -68,8 +67,8 @@ class Waiting(Subscriber):
         self.plain = True
         self.direct = True
         # The terms: `lane` holds those that are about single messages.
-        self.max_messages: i64 = max_messages if max_messages > 0 else UNLIMITED
-        self.max_bytes: i64 = max_bytes if max_bytes > 0 else UNLIMITED
+        self.max_messages: i64 = bound(max_messages)
+        self.max_bytes: i64 = bound(max_bytes)
         self.policy: i64 = DROP_NEWEST
         self.lane: Lane | None = None
         self.queue_qos0 = False
@@ -93,8 +92,8 @@ class Waiting(Subscriber):
         """Give the queue other terms; what waits already stays. Bounds of 0: unlimited."""
         self.policy = policy
         self.lane = lane
-        self.max_messages = max_messages if max_messages > 0 else UNLIMITED
-        self.max_bytes = max_bytes if max_bytes > 0 else UNLIMITED
+        self.max_messages = bound(max_messages)
+        self.max_bytes = bound(max_bytes)
         self._straight()
 
     def has_terms(self, terms: LaneTerms) -> bool:
@@ -253,7 +252,7 @@ class Waiting(Subscriber):
         now = self._load.now
         while True:
             delivery = self._first()
-            if delivery is None or delivery.message.expires_at == 0.0 or delivery.message.expires_at > now:
+            if delivery is None or not delivery.message.expired(now):
                 return
             self._pop_first(delivery)
             self._give_up(delivery, EXPIRED)
@@ -313,9 +312,7 @@ class Waiting(Subscriber):
         same = lane.of_topic(message.topic)
         if same is not None:
             if (same.qos == 0) == (qos == 0):
-                answer = self._renew(lane, same, message, qos, retain, identifiers)
-                if answer == ACCEPTED:
-                    same.group = group
+                answer = self._renew(lane, same, message, qos, retain, identifiers, group)
                 if answer != GO_ON:
                     return answer
             else:
@@ -338,11 +335,10 @@ class Waiting(Subscriber):
         qos: int,
         retain: bool,
         identifiers: tuple[int, ...],
+        group: SharedGroup | None,
     ) -> int:
         """Put a newer message of the topic in the place of the one that waits. GO_ON when that one had to go."""
         outbox = self.outbox
-        if outbox is not None and outbox.too_long(message, qos, identifiers):
-            return self._drop(TOO_LARGE)
         grown: i64 = message.size()
         grown -= waiting.message.size()
         if waiting.live:
@@ -369,6 +365,7 @@ class Waiting(Subscriber):
         waiting.qos = qos
         waiting.retain = retain
         waiting.identifiers = identifiers
+        waiting.group = group
         lane.renew(waiting, self._load.now)
         if self.journal is not None and not waiting.live:
             self.journal.renewed(self.client_id, waiting)

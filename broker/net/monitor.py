@@ -124,7 +124,7 @@ class Monitor:
         seconds = round(now - self._reported_at, 1)
         for ledger in told:
             lost = ledger.take_report()
-            if self.changed is not None and self._lives(ledger):
+            if self.changed is not None and self.lives(ledger):
                 self.changed.add(ledger)
             if self._interval > 0.0:
                 causes = {FIELDS[cause]: count for cause, count in enumerate(lost) if count}
@@ -145,16 +145,16 @@ class Monitor:
     def _fold(self, seconds: float) -> None:
         """Tell in one line of all clients that have no session any more, where there are too many for a line each."""
         losers = self._load.losers
-        if not losers:
-            return
-        left = [ledger for ledger in losers if self._lives(ledger)]
+        left: list[Ledger] = []
+        lost = [0] * len(DROP_CAUSES)
+        for ledger in losers:
+            if self.lives(ledger):
+                left.append(ledger)
+            else:
+                lost = [one + other for one, other in zip(lost, ledger.take_report(), strict=True)]
         gone = len(losers) - len(left)
         if gone == 0:
             return
-        lost = [0] * len(DROP_CAUSES)
-        for ledger in losers:
-            if not self._lives(ledger):
-                lost = [one + other for one, other in zip(lost, ledger.take_report(), strict=True)]
         losers[:] = left
         if self._interval > 0.0:
             causes = {FIELDS[cause]: count for cause, count in enumerate(lost) if count}
@@ -162,7 +162,7 @@ class Monitor:
                 "messages dropped of clients that are gone", clients=gone, total=sum(lost), interval=seconds, **causes
             )
 
-    def _lives(self, ledger: Ledger) -> bool:
+    def lives(self, ledger: Ledger) -> bool:
         """Whether this is the ledger of a session that there is."""
         session = self._router.sessions.get(ledger.client_id)
         return session is not None and session.ledger is ledger
@@ -173,7 +173,7 @@ class Monitor:
         if changed is None:
             return set()
         self.changed = set()
-        changed.update([ledger for ledger in self._load.losers if self._lives(ledger)])
+        changed.update([ledger for ledger in self._load.losers if self.lives(ledger)])
         return changed
 
     # -- slow subscribers ----------------------------------------------------------------------------------------------

@@ -86,8 +86,9 @@ class SysTopics:
         for topic, value in self.values(now):
             self._tell(topic, str(value).encode())
         self._changed.update(dict.fromkeys(server.monitor.take_changed()))
+        lives = server.monitor.lives
         for ledger in self._clients.values():
-            if not self._lives(ledger):
+            if not lives(ledger):
                 self._changed[ledger] = None
         self._tell_clients()
         server.after_batch()
@@ -107,10 +108,11 @@ class SysTopics:
 
     def _tell_clients(self) -> None:
         """Some of them now; the others in turns of their own, since there may be very many."""
+        lives = self._server.monitor.lives
         for ledger in list(islice(self._changed, CLIENTS)):
             del self._changed[ledger]
             client_id = ledger.client_id
-            if not self._lives(ledger):
+            if not lives(ledger):
                 if self._clients.get(client_id) is ledger:
                     del self._clients[client_id]
                     for topic in _topics(client_id):
@@ -128,11 +130,6 @@ class SysTopics:
         self._more = None
         self._tell_clients()
         self._server.after_batch()
-
-    def _lives(self, ledger: Ledger) -> bool:
-        """Whether this is the ledger of a session that there is."""
-        session = self._server.router.sessions.get(ledger.client_id)
-        return session is not None and session.ledger is ledger
 
     # -- everything else -----------------------------------------------------------------------------------------------
 

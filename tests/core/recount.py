@@ -16,6 +16,7 @@ from broker.core import packets as p
 from broker.core.counters import DROP_CAUSES
 from broker.core.journal import Journal
 from broker.core.lanes import Lane
+from broker.core.lossnote import property_of
 from broker.core.message import DROPPED, QUEUED, RELEASED, SENT, Delivery
 from broker.core.packets import Packet, Publish, Suback, Subscribe
 from broker.core.packets import SubscriptionRequest as Request
@@ -45,6 +46,11 @@ def frames(piece: bytes) -> Iterator[bytes]:
         end += size
         yield piece[at:end]
         at = end
+
+
+def notes(lost: Iterable[int]) -> bytes:
+    """The user properties that tell of losses, one number for each cause."""
+    return b"".join([property_of(cause, count) for cause, count in enumerate(lost)])
 
 
 class Found:

@@ -9,29 +9,20 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from broker.core.packets import V5, V311, Subscribe
 from broker.core.packets import SubscriptionRequest as Request
-from broker.core.session import Session
 from tests.core.harness import Client, Network, limits
+from tests.core.receivers import NAMES, Receivers, names
 
-NAMES = ("a", "b", "c")
 FILTERS = ("t/#", "t/1", "$share/g/t/+", "$share/h/t/1")
 
-names = st.sampled_from(NAMES)
 qualities = st.sampled_from((0, 1, 2))
 
 
-class Ledger(RuleBasedStateMachine):
+class Ledger(Receivers):
     """See the top of this file."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.network: Network
-        self.clients: dict[str, Client] = {}
-        # Sessions that ended keep their drops in the totals.
-        self.known: list[Session] = []
 
     @initialize(
         live_messages=st.integers(1, 6),
@@ -69,11 +60,6 @@ class Ledger(RuleBasedStateMachine):
             self.connect(name, 0, 0, False, 1_000)
             self.clients[name].subscribe("t/#", qos=1)
         self._meet()
-
-    def _meet(self) -> None:
-        for session in self.network.router.sessions.values():
-            if session not in self.known:
-                self.known.append(session)
 
     @rule(
         name=names,
@@ -127,47 +113,10 @@ class Ledger(RuleBasedStateMachine):
         self.publisher.wire.to_channel()
         self.network.settle()
 
-    @rule(name=names, frozen=st.booleans())
-    def freeze(self, name: str, frozen: bool) -> None:
-        """A receiver stops reading, or goes on."""
-        self.clients[name].wire.frozen = frozen
-        self.network.settle()
-
-    @rule(name=names, size=st.integers(1, 400), batches=st.integers(1, 3))
-    def write_a_little(self, name: str, size: int, batches: int) -> None:
-        """The writer of a receiver that does not read gets rid of a part."""
-        link = self.clients[name].wire
-        if link.frozen and not link.cut:
-            link.frozen, link.batch = False, size
-            link.flush(batches)
-            link.frozen, link.batch = True, 1 << 30
-
-    @rule(name=names, answering=st.booleans())
-    def answering(self, name: str, answering: bool) -> None:
-        """A receiver stops acknowledging, or goes on."""
-        client = self.clients[name]
-        client.answering = answering
-        if answering and self._up(client):
-            client.answer()
-
-    @rule(name=names)
-    def cut(self, name: str) -> None:
-        """A connection is lost."""
-        self.clients[name].cut()
-
-    @rule(name=names)
-    def leave(self, name: str) -> None:
-        """A connection ends in order."""
-        if self._up(self.clients[name]):
-            self.clients[name].disconnect()
-
     @rule(seconds=st.sampled_from((1, 6, 600, 1_001)))
     def wait(self, seconds: int) -> None:
         """Time passes."""
         self.network.advance(seconds)
-
-    def _up(self, client: Client) -> bool:
-        return not client.wire.cut and not client.wire.channel.close_cause
 
     @invariant()
     def adds_up(self) -> None:

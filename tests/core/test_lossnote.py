@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from broker.core.counters import FULL_BYTES, FULL_MESSAGES
 from broker.core.decoder import Decoder
 from broker.core.encoder import encode
-from broker.core.lossnote import properties, with_properties
+from broker.core.lossnote import with_properties
 from broker.core.packets import V5, V311, Publish
 from broker.core.properties import decode_forward
 from tests.core.harness import Client, Network, limits
+from tests.core.recount import notes
 
 
 def parsed(frame: bytes) -> Publish:
@@ -69,7 +70,7 @@ class TestFrames:
     ) -> None:
         """Whatever the lengths are on both sides of a byte's bounds [MQTT-3.3.2-17] [MQTT-3.3.2-18]."""
         before = Publish(b"t/1", payload, qos, retain, False, 7 if qos else 0, section)
-        after = parsed(with_properties(encode(before, V5), properties(lost)))
+        after = parsed(with_properties(encode(before, V5), notes(lost)))
         assert (after.topic, after.payload, after.qos, after.retain, after.packet_id) == (
             before.topic, before.payload, before.qos, before.retain, before.packet_id
         )  # fmt: skip

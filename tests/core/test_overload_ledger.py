@@ -12,7 +12,7 @@ from collections import Counter
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from broker.core.counters import DROP_CAUSES
 from broker.core.limits import Limits
@@ -20,11 +20,10 @@ from broker.core.packets import V5, V311, Subscribe
 from broker.core.packets import SubscriptionRequest as Request
 from broker.core.policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
 from broker.core.rules import QueueRule
-from broker.core.session import Session
 from tests.core.harness import Client, Network, bag
+from tests.core.receivers import NAMES, Receivers, names
 from tests.core.recount import Book, Tally, allowed, check, user_wish
 
-NAMES = ("a", "b", "c")
 FILTERS = ("t/#", "t/1", "t/+", "$share/g/t/+", "$share/h/t/1")
 WISHES: tuple[list[tuple[str, str]], ...] = (
     [],
@@ -51,7 +50,6 @@ RULES = (
     QueueRule(topic_filter="t/+", client_id="c", policy=DROP_OLDEST, depth=3),
 )
 
-names = st.sampled_from(NAMES)
 qualities = st.sampled_from((0, 1, 2))
 policies = st.sampled_from((DROP_NEWEST, DROP_OLDEST, DISCONNECT, LATEST))
 few = st.sampled_from((0, 1, 2, 3, 5, 8))
@@ -59,18 +57,14 @@ wishes = st.sampled_from(WISHES)
 some_bytes = st.sampled_from((0, 150, 400, 1_500))
 
 
-class Overload(RuleBasedStateMachine):
+class Overload(Receivers):
     """See the top of this file."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.network: Network
-        self.clients: dict[str, Client] = {}
         self.tallies: dict[str, Tally] = {}
         self.publishers: list[Client] = []
         self.book: Book
-        # All sessions there ever were.
-        self.known: list[Session] = []
 
     @initialize(
         bounds=st.tuples(few, some_bytes, few, some_bytes),
@@ -114,11 +108,6 @@ class Overload(RuleBasedStateMachine):
             self.connect(name, 0, 0, False, 1_000)
             client.subscribe("t/#", qos=1)
         self._meet()
-
-    def _meet(self) -> None:
-        for session in self.network.router.sessions.values():
-            if session not in self.known:
-                self.known.append(session)
 
     @rule(
         name=names,
@@ -205,40 +194,6 @@ class Overload(RuleBasedStateMachine):
         publisher.wire.to_channel()
         self.network.settle()
 
-    @rule(name=names, frozen=st.booleans())
-    def freeze(self, name: str, frozen: bool) -> None:
-        """A receiver stops reading, or goes on."""
-        self.clients[name].wire.frozen = frozen
-        self.network.settle()
-
-    @rule(name=names, size=st.integers(1, 400), batches=st.integers(1, 3))
-    def write_a_little(self, name: str, size: int, batches: int) -> None:
-        """The writer of a receiver that does not read gets rid of a part."""
-        link = self.clients[name].wire
-        if link.frozen and not link.cut:
-            link.frozen, link.batch = False, size
-            link.flush(batches)
-            link.frozen, link.batch = True, 1 << 30
-
-    @rule(name=names, answering=st.booleans())
-    def answering(self, name: str, answering: bool) -> None:
-        """A receiver stops acknowledging, or goes on."""
-        client = self.clients[name]
-        client.answering = answering
-        if answering and self._up(client):
-            client.answer()
-
-    @rule(name=names)
-    def cut(self, name: str) -> None:
-        """A connection is lost."""
-        self.clients[name].cut()
-
-    @rule(name=names)
-    def leave(self, name: str) -> None:
-        """A connection ends in order."""
-        if self._up(self.clients[name]):
-            self.clients[name].disconnect()
-
     @rule(seconds=st.sampled_from((0.5, 1.0, 2.0, 6.0, 600.0, 1_001.0)), sweeps=st.booleans())
     def wait(self, seconds: float, sweeps: bool) -> None:
         """Time passes; with a sweep, nothing that waits is older than it may be."""
@@ -253,9 +208,6 @@ class Overload(RuleBasedStateMachine):
                     if lane is not None and delivery.waits and lane.max_age:
                         assert now - delivery.since <= lane.max_age
             self.network.settle()
-
-    def _up(self, client: Client) -> bool:
-        return not client.wire.cut and not client.wire.channel.close_cause
 
     @invariant()
     def adds_up(self) -> None:

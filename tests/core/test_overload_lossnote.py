@@ -16,13 +16,14 @@ from broker.core.decoder import Decoder
 from broker.core.encoder import encode
 from broker.core.ledger import Ledger
 from broker.core.limits import Limits
+from broker.core.message import LONGEST_REMAINING
 from broker.core.packets import V5, V311, Packet, Publish
 from broker.core.policy import DROP_OLDEST, LATEST
 from broker.core.properties import decode_forward
 from broker.core.rules import QueueRule
 from tests.core.harness import Client, Network, bag, limits
 from tests.core.judge import ANY_SIZE
-from tests.core.recount import LOST, Tally, ask, burst, frames, losses, numbers, told, told_in_all, user_wish
+from tests.core.recount import LOST, Tally, ask, burst, frames, losses, notes, numbers, told, told_in_all, user_wish
 
 HOUR = 3_600
 USER = b"\x26\x00\x01k\x00\x01v"
@@ -89,7 +90,7 @@ class TestBytes:
     def _noted(self, payload: int, filling: bytes, qos: int) -> None:
         before = publish(frame(b"x" * payload, filling, qos))
         assert before.properties == filling
-        section = lossnote.properties([3, 0, 0, 0, 0, 0, 12, 0, 0, 0])
+        section = notes([3, 0, 0, 0, 0, 0, 12, 0, 0, 0])
         noted = lossnote.with_properties(frame(b"x" * payload, filling, qos), section)
         after = publish(noted)
         assert after.properties == before.properties + section
@@ -121,7 +122,7 @@ class TestBytes:
         """With retain flag, identifiers, aliases, expiry: all of it stays, the publisher's properties first."""
         given_user = user_section(properties)
         before = Publish(topic, payload, qos, retain, False, 9 if qos else 0, given_user, alias, expiry, tuple(ids))
-        section = lossnote.properties([1] * len(DROP_CAUSES))
+        section = notes([1] * len(DROP_CAUSES))
         after = publish(lossnote.with_properties(encode(before, V5), section))
         user = decode_forward(after.properties).user
         assert user[: len(properties)] == properties
@@ -131,9 +132,9 @@ class TestBytes:
 
     def test_the_longest_there_is(self) -> None:
         """What would be longer than any packet can be is not made (section 2.1.4)."""
-        section = lossnote.properties([1] + [0] * 9)
+        section = notes([1] + [0] * 9)
         # The topic with its length, three bytes more for the length of the properties, and one byte too many.
-        payload = lossnote.LONGEST_REMAINING - 3 - 1 - len(section) + 1
+        payload = LONGEST_REMAINING - 3 - 1 - len(section) + 1
         long = b"\x30\xff\xff\xff\x7f\x00\x01t\x00" + bytes(payload)
         assert lossnote.with_properties(long, section) == b""
 
@@ -192,7 +193,7 @@ class TestTelling:
         """To the byte [MQTT-3.1.2-24]; else a later, smaller one tells it."""
         lost = ledger(full_messages=2)
         large, small = frame(b"x" * 50), frame(b"y")
-        section = lossnote.properties(lost.untold or [])
+        section = notes(lost.untold or [])
         most = len(large) + len(section) + spare
         batch = [large, small]
         lossnote.tell(batch, lost, most)

@@ -14,6 +14,7 @@ from broker.core.limits import Limits
 from broker.core.outbox import Outbox
 from broker.core.router import Router
 from broker.core.runs import QUEUE_PART, RUN_BYTES, RUN_MESSAGES, longest
+from tests.core.recount import frames as frames_of
 from tests.e2e import wire
 
 TOPICS = ("a/b", "a/c", "a/b/c", "x", "ä/€", "a/" + "long" * 40)
@@ -178,28 +179,13 @@ def test_a_burst_does_what_its_packets_do(
         single.finish()
         single.take()
     assert whole.publisher.close_cause == single.publisher.close_cause == ""
-    assert [sorted(split(data)) for data in whole.written] == [sorted(split(data)) for data in single.written]
+    assert [sorted(frames_of(data)) for data in whole.written] == [sorted(frames_of(data)) for data in single.written]
     for ours, theirs, client in zip(whole.written, single.written, whole.clients, strict=True):
         if client is not whole.publisher:
             # The publisher's acknowledgements may stand elsewhere among what it gets.
             assert ours == theirs
     assert whole.ledger() == single.ledger()
     assert totals(whole.router.counters) == totals(single.router.counters)
-
-
-def split(data: bytes) -> list[bytes]:
-    found = []
-    while data:
-        size, shift, at = 0, 0, 1
-        while True:
-            size |= (data[at] & 127) << shift
-            shift += 7
-            at += 1
-            if data[at - 1] < 128:
-                break
-        found.append(data[: at + size])
-        data = data[at + size :]
-    return found
 
 
 @given(bursts, st.integers(1, 40), st.integers(1, 200))

@@ -1,0 +1,72 @@
+"""What clients that receive do to a broker, as rules of a Hypothesis machine: the base of the machines on the ledger.
+
+Owns the network, the three receivers and their moods: they read or not, are written to a little, acknowledge or not,
+are cut off, leave. Promises nothing about the broker; what has to hold is for the machine that inherits to say.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from broker.core.session import Session
+from tests.core.harness import Client, Network
+
+NAMES: Final = ("a", "b", "c")
+
+names = st.sampled_from(NAMES)
+
+
+class Receivers(RuleBasedStateMachine):
+    """See the top of this file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network: Network
+        self.clients: dict[str, Client] = {}
+        # All sessions there ever were: those that ended keep their drops in the totals.
+        self.known: list[Session] = []
+
+    def _meet(self) -> None:
+        for session in self.network.router.sessions.values():
+            if session not in self.known:
+                self.known.append(session)
+
+    def _up(self, client: Client) -> bool:
+        return not client.wire.cut and not client.wire.channel.close_cause
+
+    @rule(name=names, frozen=st.booleans())
+    def freeze(self, name: str, frozen: bool) -> None:
+        """A receiver stops reading, or goes on."""
+        self.clients[name].wire.frozen = frozen
+        self.network.settle()
+
+    @rule(name=names, size=st.integers(1, 400), batches=st.integers(1, 3))
+    def write_a_little(self, name: str, size: int, batches: int) -> None:
+        """The writer of a receiver that does not read gets rid of a part."""
+        link = self.clients[name].wire
+        if link.frozen and not link.cut:
+            link.frozen, link.batch = False, size
+            link.flush(batches)
+            link.frozen, link.batch = True, 1 << 30
+
+    @rule(name=names, answering=st.booleans())
+    def answering(self, name: str, answering: bool) -> None:
+        """A receiver stops acknowledging, or goes on."""
+        client = self.clients[name]
+        client.answering = answering
+        if answering and self._up(client):
+            client.answer()
+
+    @rule(name=names)
+    def cut(self, name: str) -> None:
+        """A connection is lost."""
+        self.clients[name].cut()
+
+    @rule(name=names)
+    def leave(self, name: str) -> None:
+        """A connection ends in order."""
+        if self._up(self.clients[name]):
+            self.clients[name].disconnect()
