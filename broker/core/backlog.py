@@ -42,9 +42,9 @@ class Backlog:
         # Of the client; set when a session gets this queue.
         self.ledger: Ledger | None = None
         # Fill at which `counters.half_full` is told, once until the writer takes something.
-        self._message_mark: i64 = UNLIMITED
-        self._byte_mark: i64 = UNLIMITED
-        self._mark()
+        # Not by `_mark`: a method that is called here would have every attribute checked wherever it is read, compiled.
+        self._message_mark: i64 = self.max_messages // 2
+        self._byte_mark: i64 = self.max_bytes // 2
         # Whole frames, several QoS 0 ones in one piece, or deliveries whose frame is made when it is taken; None is a
         # gap, and so is a delivery that was dropped.
         self._queue: list[object] = []
