@@ -1,0 +1,249 @@
+"""What came of a run, as data: what every report is made from.
+
+Owns: the shape of the results. `as_json` is the JSON summary; the reports (``report``) add files beside it.
+
+Promises: latencies are microseconds from the intended time of sending; times are seconds since the stages began
+(negative while clients connect); counts are messages unless their name says otherwise. A figure that could not be had
+is None, never 0.
+
+Refuses: to judge. What is lost or doubled was found out by ``judge`` and ``expect``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal
+
+FORMAT: Final = 1
+"""Version of the JSON summary; it grows when a key changes its meaning or goes away."""
+
+Limit = Literal["broker", "generator", "neither", "unknown"]
+
+
+@dataclass
+class Latency:
+    """A distribution in microseconds; None where nothing was measured."""
+
+    count: int = 0
+    min: float | None = None
+    mean: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+    p999: float | None = None
+    max: float | None = None
+    histogram: str = ""
+    """The whole distribution, as HdrHistogram encodes it (base64); empty where nothing was measured."""
+
+
+@dataclass
+class Deliveries:
+    """Deliveries of some messages to some subscribers: what should have come, and what came.
+
+    expected = received + lost + unconfirmed, where `received` counts each message once. Beside that stand copies and
+    whatever could not be judged.
+    """
+
+    expected: int = 0
+    received: int = 0
+    lost: int = 0
+    """Expected, and not there when the drain was over."""
+    duplicates: int = 0
+    """Further copies with QoS 0 or 2, or with QoS 1 and without DUP on one connection."""
+    redelivered: int = 0
+    """Further copies that QoS 1 allows: marked DUP, or after a reconnection."""
+    overlapping: int = 0
+    """Further copies for a client of which several filters match, which the specification allows."""
+    reordered: int = 0
+    """Came after a later message of the same stream."""
+    altered: int = 0
+    """Came with another topic, or with a payload that is not what was sent."""
+    unconfirmed: int = 0
+    """Did not come, and the publisher has no word of the broker that it took them (its connection broke)."""
+    unjudged: int = 0
+    """Sent while the subscriber was coming or going: nobody can say whether they were due."""
+    retained: int = 0
+    """Retained messages that came with a subscription."""
+    told_lost: int = 0
+    """Losses of which Canopy told the subscribers in band (user property `canopy-lost`)."""
+
+
+@dataclass
+class GroupResult:
+    """One group of clients. `deliveries` are those to its clients."""
+
+    name: str
+    clients: int
+    publishes: bool
+    subscribes: bool
+    frozen: bool = False
+    """It froze, or read at a limited rate: its losses are the policy's, and are not in the result's totals."""
+    sent: int = 0
+    unsent: int = 0
+    """Were due by the scenario's rate and could not be sent before the stages were over."""
+    refused: int = 0
+    """PUBLISH packets the broker answered with a reason code from 0x80."""
+    connects: int = 0
+    connects_failed: int = 0
+    connections_lost: int = 0
+    """Ended by the broker, or broken."""
+    subscribes_refused: int = 0
+    deliveries: Deliveries = field(default_factory=Deliveries)
+    latency: Latency = field(default_factory=Latency)
+
+
+@dataclass
+class Pair:
+    """What one subscriber got of one publisher. A shared subscription is one subscriber: its members together."""
+
+    publisher: str
+    subscriber: str
+    group: str
+    deliveries: Deliveries
+
+
+@dataclass
+class Second:
+    """A second of the run, or less where a stage ended."""
+
+    start: float
+    seconds: float
+    stage: str
+    measured: bool
+    clients_up: int = 0
+    offered: int = 0
+    """Messages that were due."""
+    sent: int = 0
+    received: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    lost: int = 0
+    """Gaps seen in this second, less those that were filled in it (so it may be negative)."""
+    duplicates: int = 0
+    connects: int = 0
+    connections_lost: int = 0
+    subscribes: int = 0
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+    max: float | None = None
+    latencies: dict[int, int] = field(default_factory=dict)
+    """Microseconds (three significant digits) to deliveries: the column of the heat map."""
+    late_p99: float | None = None
+    """How late the generator itself was, in microseconds."""
+    generator_cpu: float = 0.0
+    """Cores' worth, of all its processes together."""
+    generator_busiest: float = 0.0
+    """Share of a core used by the busiest of its processes."""
+    broker_cpu: float | None = None
+    broker_memory: int | None = None
+    """Bytes resident."""
+
+
+@dataclass
+class Sample:
+    """One delivery in a sample of all: every so manieth."""
+
+    sent_at: float
+    latency: int
+    publisher: str
+    subscriber: str
+    topic: str
+    sequence: int
+    qos: int
+    size: int
+
+
+@dataclass
+class Reconciled:
+    """What the broker says it dropped beside what was seen missing."""
+
+    seen: int
+    """Missing deliveries, of all groups."""
+    reported: int | None
+    """Drops of application messages in the broker's own `$SYS` ledger during the run; None: it publishes none."""
+    by_cause: dict[str, int] = field(default_factory=dict)
+    told: int = 0
+    """Losses told in band (`canopy-lost`)."""
+    agrees: bool | None = None
+    """Whether the two say the same; None where the broker publishes nothing."""
+    why: str = ""
+    """In a sentence, for people."""
+
+
+@dataclass
+class Result:
+    """One run of one scenario on one target."""
+
+    run: str
+    scenario: str
+    description: str
+    scenario_text: str
+    """The scenario as it was played, in TOML."""
+    target: str
+    broker: str
+    """What the broker calls itself (`$SYS/broker/version`), or what is known of it."""
+    driver: str
+    begun: str
+    """ISO 8601, UTC."""
+    interrupted: bool
+    environment: dict[str, str]
+    processes: int
+    stages: list[dict[str, Any]]
+    """`name`, `start`, `seconds`, `measured`."""
+    measured_seconds: float
+    sent: int = 0
+    """Messages sent in the measured stages; `groups` count the whole run."""
+    received: int = 0
+    send_rate: float = 0.0
+    """Messages a second in the measured stages."""
+    receive_rate: float = 0.0
+    deliveries: Deliveries = field(default_factory=Deliveries)
+    """Of the whole run, to all groups that read as fast as they can."""
+    latency: Latency = field(default_factory=Latency)
+    late: Latency = field(default_factory=Latency)
+    """How late the generator sent, by its own schedule."""
+    connect: Latency = field(default_factory=Latency)
+    """From the intended time of the connection attempt to the CONNACK."""
+    subscribe: Latency = field(default_factory=Latency)
+    """From SUBSCRIBE to SUBACK."""
+    closed_loop: bool = False
+    """Whether all publishers waited for deliveries: their latency is that of a full window."""
+    generator_cpu: float = 0.0
+    """Cores' worth in the measured stages."""
+    generator_busiest: float = 0.0
+    generator_us: float | None = None
+    """Microseconds of the generator's CPU for each delivery."""
+    broker_cpu: float | None = None
+    broker_us: float | None = None
+    """Microseconds of the broker's CPU for each delivery."""
+    broker_memory: int | None = None
+    """Bytes resident at the most."""
+    own_limit: float | None = None
+    """Deliveries a second that one process of the generator checks against a bare server on this machine."""
+    limit: Limit = "unknown"
+    verdict: str = ""
+    """In a sentence: whose figures these are."""
+    errors: dict[str, int] = field(default_factory=dict)
+    """What went wrong, in words, and how often."""
+    reconciled: Reconciled | None = None
+    groups: list[GroupResult] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
+    """Every pair in Parquet; in JSON those that missed or doubled something, the worst first, at most 1,000."""
+    seconds: list[Second] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """The summary: everything but the samples, the heat map and the pairs in which all was well."""
+        data = asdict(self)
+        data["format"] = FORMAT
+        del data["samples"]
+        for second in data["seconds"]:
+            del second["latencies"]
+        worst = sorted(self.pairs, key=lambda pair: -_faults(pair.deliveries))
+        data["pairs"] = [asdict(pair) for pair in worst[:1000] if _faults(pair.deliveries)]
+        return data
+
+
+def _faults(deliveries: Deliveries) -> int:
+    return deliveries.lost + deliveries.duplicates + deliveries.reordered + deliveries.altered
