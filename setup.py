@@ -30,7 +30,18 @@ from setuptools.command.build_py import build_py
 
 # The modules compiled with mypyc, as patterns from the root of the tree. Package files (__init__.py) stay interpreted:
 # the import system needs them as files, and they hold no code worth compiling.
-COMPILED = ["broker/core/*.py", "broker/net/connection.py", "broker/net/hub.py", "broker/net/timers.py"]
+COMPILED = [
+    "broker/core/*.py",
+    "broker/net/connection.py",
+    "broker/net/hub.py",
+    "broker/net/timers.py",
+    "loadtest/load/judge.py",
+    "loadtest/load/mark.py",
+    "loadtest/load/pace.py",
+    "loadtest/load/sending.py",
+    "loadtest/load/tally.py",
+    "loadtest/load/wire.py",
+]
 
 # All modules share one extension, so that calls between them are C calls.
 GROUP = "canopy_core"

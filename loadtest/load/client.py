@@ -1,0 +1,491 @@
+"""One simulated client: connects, subscribes, publishes, leaves, comes back.
+
+Owns: the life of a client over all its connections. Its bytes are its ``Wire``'s, its messages its ``Sender``s'.
+
+Promises:
+- A connection attempt's time counts from when it was meant to begin, waiting for its turn included.
+- What goes wrong is counted under one line of words for people, and is not raised.
+- After the end of the run it leaves no task and no socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from broker.core import encoder, packets, properties
+from broker.core.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingresp,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+from broker.core.properties import Properties
+from broker.core.reasons import name as reason_name
+from loadtest.load.mark import filler, pack
+from loadtest.load.sending import Outgoing, Sender, Session
+from loadtest.load.tally import Tally, add
+from loadtest.load.wire import Wire, clock
+
+if TYPE_CHECKING:
+    from loadtest.load.crew import Crew
+
+CONNECT_TIMEOUT: Final = 20.0
+"""Seconds for a connection attempt, and again for its CONNACK; and for a SUBACK."""
+
+MAX_DELAY: Final = 30.0
+"""Seconds between two attempts at the most."""
+
+PACKET_BYTES: Final = 32_768
+"""Topic filters of one SUBSCRIBE take about so much."""
+
+RETURN_CODES: Final = {
+    1: "unacceptable protocol version",
+    2: "identifier rejected",
+    3: "server unavailable",
+    4: "bad user name or password",
+    5: "not authorized",
+}
+
+
+class Client:
+    """Client `number` of a group."""
+
+    def __init__(self, crew: Crew, group: int, number: int) -> None:
+        self.crew = crew
+        self.group = group
+        self.number = number
+        plan = crew.plan
+        self.settings = plan.groups[group]
+        self.index = plan.client(group, number)
+        self.client_id = plan.client_id(group, number)
+        self.version = packets.V5 if self.settings.version == "5.0" else packets.V311
+        self.tally: Tally = crew.tallies[group]
+        self.session = Session(keep_frames=self.persistent)
+        self.judge = crew.judge(group, number) if self.settings.subscribe or self.settings.churn else None
+        self.senders: list[Sender] = []
+        self.wire: Wire | None = None
+        self.up = False
+        """Connected, and every subscription answered."""
+        self.wanted = False
+        """Whether it is meant to be connected."""
+        self.ended = False
+        self._task: asyncio.Task[None] | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._intended = 0
+        self._connected = False
+        self._limits: dict[int, int] = {}
+        self._pending: dict[int, tuple[int, Subscribe | None]] = {}
+        self.attempts = 0
+        """Connection attempts that failed since it was last connected."""
+        self._ping_open = False
+        self._will_sequence = 0
+        self._churned = 0
+        self._random: random.Random = plan.random(self.index, 1)
+
+    @property
+    def persistent(self) -> bool:
+        """Whether the broker is asked to keep its session."""
+        if self.settings.version == "5.0":
+            return self.settings.session_expiry > 0
+        return not self.settings.clean_start
+
+    # -- connecting ----------------------------------------------------------------------------------------------------
+
+    def connect(self, intended: int) -> None:
+        """Begin a connection attempt that was meant to begin at `intended` (microseconds)."""
+        if self.ended or self._task is not None or self.wire is not None:
+            return
+        self.wanted = True
+        self._intended = intended
+        self._task = asyncio.get_running_loop().create_task(self._open())
+
+    async def _open(self) -> None:
+        crew = self.crew
+        wire = Wire(self.version, self.judge, crew.streams, self.tally, self.session, self._on_packet, self._on_closed)
+        try:
+            async with crew.gate:
+                await asyncio.wait_for(crew.open(self, wire), CONNECT_TIMEOUT)
+        except (OSError, TimeoutError) as error:
+            self._task = None
+            self._failed("cannot connect: " + (str(error) or f"no answer in {CONNECT_TIMEOUT:g} s"))
+            return
+        self._task = None
+        self.wire = wire
+        if self.ended or not self.wanted:
+            self.leave(cut=True)
+            return
+        wire.write(self._connect_packet())
+        self._timer("answer", CONNECT_TIMEOUT, self._no_answer, "CONNACK")
+
+    def socket(self, family: int) -> socket.socket:
+        """A socket as the group's clients have it, not connected."""
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.settings.reading is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.settings.reading.receive_buffer)
+            # With the loopback's own segments the sender's kernel takes megabytes for one who does not read.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1460)
+        return sock
+
+    def _connect_packet(self) -> bytes:
+        settings = self.settings
+        held = Properties()
+        if self.version == packets.V5:
+            if settings.session_expiry:
+                held.integers[properties.SESSION_EXPIRY_INTERVAL] = settings.session_expiry
+            if settings.receive_maximum is not None:
+                held.integers[properties.RECEIVE_MAXIMUM] = settings.receive_maximum
+            if settings.maximum_packet_size is not None:
+                held.integers[properties.MAXIMUM_PACKET_SIZE] = settings.maximum_packet_size
+        return encoder.encode(
+            Connect(
+                self.client_id,
+                self.version,
+                settings.clean_start,
+                settings.keep_alive,
+                self._will(),
+                settings.user_name,
+                None if settings.password is None else settings.password.encode(),
+                held,
+            ),
+            self.version,
+        )
+
+    def _will(self) -> Will | None:
+        will = self.settings.will
+        if will is None:
+            return None
+        plan = self.crew.plan
+        stream = plan.wills[self.group].stream(self.number, 0)
+        payload = pack(plan.mark_run, 0, stream, self._will_sequence) + filler(will.size)
+        return Will(plan.topic(stream), payload, will.qos, will.retain, will.delay)
+
+    def _failed(self, why: str) -> None:
+        self.attempts += 1
+        self.crew.failed_connects[self.group] += 1
+        self.crew.error(f"CONNECT: {why}")
+        self._again()
+
+    def _no_answer(self, what: str) -> None:
+        if self.wire is not None:
+            self.wire.fail(f"no {what} in {CONNECT_TIMEOUT:g} s")
+
+    def _again(self) -> None:
+        """Come back after a while, if that is wanted."""
+        if self.ended or not self.wanted or not self.settings.reconnect:
+            return
+        delay = min(self.settings.reconnect_delay * 2 ** min(max(self.attempts - 1, 0), 16), MAX_DELAY)
+        self._timer("again", delay, lambda: self.connect(clock()))
+
+    # -- packets -------------------------------------------------------------------------------------------------------
+
+    def _on_packet(self, packet: Packet) -> None:
+        if isinstance(packet, Connack):
+            self._connack(packet)
+        elif isinstance(packet, Suback):
+            self._suback(packet)
+        elif isinstance(packet, Pingresp):
+            self._ping_open = False
+            for sender in self.senders:
+                sender.ping_answered()
+        elif isinstance(packet, Unsuback):
+            self._pending.pop(packet.packet_id, None)
+        elif isinstance(packet, Disconnect):
+            if self.wire is not None:
+                self.wire.fail(f"the broker sent DISCONNECT: {reason_name(packet.reason_code)}")
+        elif self.wire is not None:
+            self.wire.fail(f"the broker sent {packets.NAMES[packet.kind]} to a client")
+
+    def _connack(self, packet: Connack) -> None:
+        wire = self.wire
+        if wire is None or self._connected:
+            if wire is not None:
+                wire.fail("the broker sent a second CONNACK")
+            return
+        self._cancel("answer")
+        if packet.reason_code:
+            code = packet.reason_code
+            known = RETURN_CODES.get(code, str(code)) if self.version < packets.V5 else reason_name(code)
+            wire.fail(f"refused: {known}")
+            return
+        self._connected = True
+        self.attempts = 0
+        add(self.tally.connect_times, clock() - self._intended, 1)
+        self.tally.connects += 1
+        if not packet.session_present:
+            if self.judge is not None and self.judge.absence > 0 and not self.judge.shared:
+                self.judge.forgotten()
+            for outgoing in self.session.unacked.values():
+                outgoing.sender.under_way -= 1
+                outgoing.sender.doubt(outgoing)
+            self.session.unacked.clear()
+            self.session.taken.clear()
+        self._limits = packet.properties.integers
+        self._keep_alive()
+        self._read_as_told()
+        if self.settings.subscribe and not packet.session_present:
+            self._subscribe()
+        else:
+            self._be_up()
+
+    def _subscribe(self) -> None:
+        """SUBSCRIBE packets for all filters, several to a packet."""
+        for index, entry in enumerate(self.settings.subscribe):
+            requests: list[SubscriptionRequest] = []
+            size = 0
+            held = Properties()
+            held.user = list(entry.user.items())
+            for topic_filter, qos, at in self.crew.plan.topic_filters(self.group, self.number):
+                if at != index:
+                    continue
+                requests.append(SubscriptionRequest(topic_filter, qos, entry.no_local, False, entry.retain_handling))
+                size += len(topic_filter) + 3
+                if size > PACKET_BYTES:
+                    self._send_subscribe(Subscribe(0, requests, held))
+                    requests, size = [], 0
+            if requests:
+                self._send_subscribe(Subscribe(0, requests, held))
+        self._timer("answer", CONNECT_TIMEOUT, self._no_answer, "SUBACK")
+
+    def _send_subscribe(self, packet: Subscribe, churn: bool = False) -> None:
+        wire = self.wire
+        if wire is None:
+            return
+        packet.packet_id = self._identifier()
+        self._pending[packet.packet_id] = (clock(), None if churn else packet)
+        wire.write(encoder.encode(packet, self.version))
+
+    def _identifier(self) -> int:
+        """Packet identifiers are one space for PUBLISH, SUBSCRIBE and UNSUBSCRIBE [MQTT-2.2.1-2]."""
+        while True:
+            number = self.session.identifier()
+            if number not in self._pending:
+                return number
+
+    def _suback(self, packet: Suback) -> None:
+        begun, request = self._pending.pop(packet.packet_id, (0, None))
+        if not begun:
+            if self.wire is not None:
+                self.wire.fail("the broker sent a SUBACK nobody asked for")
+            return
+        add(self.tally.subscribe_times, clock() - begun, 1)
+        self.tally.subscribes += 1
+        for code in packet.reason_codes:
+            if code >= 0x80:
+                self.crew.refused_subscribes[self.group] += 1
+                known = reason_name(code) if self.version >= packets.V5 else "failure"
+                self.crew.error(f"SUBSCRIBE: refused: {known}")
+        if request is not None and not any(entry[1] for entry in self._pending.values()):
+            self._cancel("answer")
+            self._be_up()
+
+    def _be_up(self) -> None:
+        wire = self.wire
+        if wire is None:
+            return
+        if self.judge is not None:
+            self.judge.open = True
+        if not self.up:
+            self.up = True
+            self.crew.count_up(1)
+        wire.senders = self.senders
+        resent = list(self.session.unacked.items())
+        if resent:
+            wire.write(b"".join(self._again_frame(number, outgoing) for number, outgoing in resent))
+        for sender in self.senders:
+            sender.connected(
+                wire,
+                self._limits.get(properties.TOPIC_ALIAS_MAXIMUM, 0),
+                self._limits.get(properties.RECEIVE_MAXIMUM, 65_535),
+            )
+            sender.pump(clock())
+        if self.crew.running:
+            self.begin()
+
+    def _again_frame(self, identifier: int, outgoing: Outgoing) -> bytes:
+        """What was not acknowledged, once more [MQTT-4.4.0-1]."""
+        if outgoing.received:
+            return encoder.ack(packets.PUBREL, identifier, 0, self.version)
+        frame = outgoing.frame
+        self.crew.resent(outgoing)
+        return bytes((frame[0] | 8,)) + frame[1:]
+
+    # -- while the stages run ------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The stages have begun, or it came up while they run."""
+        cycle = self.settings.cycle
+        if cycle is not None:
+            self._timer("cycle", cycle.up * self._around(cycle.spread), self._leave)
+        if self.settings.churn is not None and "churn" not in self._timers:
+            self._timer("churn", self._random.random() / self.settings.churn.rate, self._churn)
+        reading = self.settings.reading
+        if reading is not None and reading.freeze_after is not None:
+            self._timer("freeze", max(0.0, reading.freeze_after - self.crew.since_start()), self._freeze)
+
+    def finish_stages(self) -> None:
+        """The stages are over: whoever is here stays, reads freely and publishes no more."""
+        for name in ("cycle", "churn", "freeze"):
+            self._cancel(name)
+        if self.wire is not None:
+            self.wire.read_freely()
+
+    def _around(self, spread: float) -> float:
+        return 1 + spread * (2 * self._random.random() - 1)
+
+    def _read_as_told(self) -> None:
+        reading = self.settings.reading
+        if reading is not None and reading.rate is not None and self.wire is not None and not self.crew.over:
+            self.wire.read_rate = reading.rate
+
+    def _freeze(self) -> None:
+        if self.wire is not None:
+            self.wire.freeze()
+
+    def _leave(self) -> None:
+        cycle = self.settings.cycle
+        assert cycle is not None
+        self.wanted = False
+        self.leave(cut=cycle.goodbye == "cut")
+        self._timer("cycle", cycle.down * self._around(cycle.spread), lambda: self.connect(clock()))
+
+    def _churn(self) -> None:
+        """Another filter, and one less."""
+        churn = self.settings.churn
+        assert churn is not None
+        self._timer("churn", 1 / churn.rate, self._churn)
+        wire = self.wire
+        # One who is not answered is asked no more; its requests stay bounded.
+        if wire is None or not self.up or len(self._pending) > 1000:
+            return
+        number = self._churned
+        self._churned += 1
+        pattern = self.crew.churns[self.group]
+        group = self.settings.name
+        wanted = pattern.expand(self.crew.plan.run, group, self.number, number % churn.filters)
+        self._send_subscribe(Subscribe(0, [SubscriptionRequest(wanted, churn.qos)]), churn=True)
+        if number:
+            former = pattern.expand(self.crew.plan.run, group, self.number, (number - 1) % churn.filters)
+            identifier = self._identifier()
+            self._pending[identifier] = (clock(), None)
+            wire.write(encoder.encode(Unsubscribe(identifier, [former]), self.version))
+
+    def _keep_alive(self) -> None:
+        """PINGREQ in half the keep alive time, whatever else is sent; the answer within the next half."""
+        seconds = self.settings.keep_alive
+        if seconds:
+            self._ping_open = False
+            self._timer("ping", seconds / 2, self._ping)
+
+    def _ping(self) -> None:
+        wire = self.wire
+        if wire is None:
+            return
+        slow = wire.frozen or wire.read_rate > 0
+        if self._ping_open and not slow:
+            wire.fail("no PINGRESP in time")
+            return
+        self._ping_open = True
+        wire.write(encoder.PINGREQ)
+        for sender in self.senders:
+            sender.ping_sent()
+        self._timer("ping", self.settings.keep_alive / 2, self._ping)
+
+    # -- leaving -------------------------------------------------------------------------------------------------------
+
+    def leave(self, cut: bool = False) -> None:
+        """Close the connection, with a DISCONNECT or, `cut`, without."""
+        wire = self.wire
+        if wire is None:
+            return
+        self._gone(cleanly=not cut)
+        if cut:
+            self._count_will(certain=True)
+        self.wire = None
+        self._connected = False
+        wire.on_closed = _nothing
+        if wire.transport is None:
+            return
+        if cut:
+            wire.transport.abort()
+        else:
+            wire.write(encoder.encode(Disconnect(), self.version))
+            wire.transport.close()
+
+    def _count_will(self, certain: bool) -> None:
+        will = self.settings.will
+        if will is None or not self._connected:
+            return
+        stream = self.crew.plan.wills[self.group].stream(self.number, 0)
+        if not certain or will.delay:
+            self.crew.uncertain.append((stream, self._will_sequence, self._will_sequence + 1))
+        self._will_sequence += 1
+        self.crew.will_sent[stream] = self._will_sequence
+
+    def _gone(self, cleanly: bool) -> None:
+        """No longer connected, as far as counting goes."""
+        for name in ("answer", "ping", "churn", "freeze"):
+            self._cancel(name)
+        if self.up:
+            self.up = False
+            self.crew.count_up(-1)
+        for sender in self.senders:
+            sender.lost(cleanly)
+        self._pending.clear()
+        judge = self.judge
+        if judge is not None:
+            if self._connected and not judge.shared:
+                judge.left(self.persistent)
+            judge.open = judge.shared
+
+    def _on_closed(self, why: str) -> None:
+        """The connection is gone, and not by our wish."""
+        connected = self._connected
+        self._gone(cleanly=False)
+        self.wire = None
+        if not connected:
+            self._failed(why)
+            return
+        self._count_will(certain=False)
+        self._connected = False
+        self.crew.lost_connections[self.group] += 1
+        self.tally.connections_lost += 1
+        self.crew.error(why)
+        self._again()
+
+    def end(self) -> None:
+        """Leave for good."""
+        self.ended = True
+        for name in list(self._timers):
+            self._cancel(name)
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        self.leave()
+
+    # -- timers --------------------------------------------------------------------------------------------------------
+
+    def _timer(self, name: str, seconds: float, call: Callable[..., None], *arguments: object) -> None:
+        self._cancel(name)
+        self._timers[name] = asyncio.get_running_loop().call_later(seconds, call, *arguments)
+
+    def _cancel(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+
+def _nothing(_: str) -> None:
+    """Heard by a connection that was left."""

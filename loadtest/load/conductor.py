@@ -1,0 +1,352 @@
+"""All processes of a run: started, led through their phases, heard, ended.
+
+Owns: the order of a run: processes are made, clients connect, stages run by a clock that all share, what is under way
+is waited for, everybody leaves. ``play`` is the one way in.
+
+Promises: every process that was started is ended, whatever happens. An interruption (`stop`) ends the stages at once;
+the rest goes its way, so that there is always a result.
+
+Refuses: to put the pieces together (``assemble``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from multiprocessing.connection import Connection
+from typing import Final
+
+from loadtest.load import assemble, watch
+from loadtest.load.expect import Sent, Subscriptions
+from loadtest.load.job import Audience, Job
+from loadtest.load.ledger import Listener
+from loadtest.load.messages import (
+    Assignment,
+    Connect,
+    Draining,
+    Failed,
+    Finish,
+    Interval,
+    Outcome,
+    Over,
+    Ready,
+    Start,
+    Stop,
+    Up,
+)
+from loadtest.load.plan import SECOND, Plan, PlanError
+from loadtest.load.result import Result
+from loadtest.load.wire import clock
+
+NO_PROGRESS: Final = 10.0
+"""Seconds in which nobody came up, after which the stages begin without those who are missing."""
+ALL_TRIED: Final = 1.5
+"""The same, when all of them have failed at least once."""
+LEAD: Final = 50_000
+"""Microseconds from an order to the time it is for."""
+SETTLE: Final = 0.15
+"""Seconds to wait for copies, after everything that was expected has come."""
+EXACT: Final = 20_000
+"""Streams up to which it is worked out what has to come, so that the drain can end as soon as it is there."""
+LOOK: Final = 0.1
+"""Seconds between two looks at the broker's CPU and memory."""
+GRACE: Final = 10.0
+"""Seconds a process has to end."""
+
+
+class RunError(Exception):
+    """A run that could not take place; the message is for people."""
+
+
+@dataclass
+class _Process:
+    """One process and what it has said last."""
+
+    child: subprocess.Popen[bytes]
+    line: Connection
+    clients: int | None = None
+    up: Up | None = None
+    over: Over | None = None
+    draining: Draining | None = None
+    outcome: Outcome | None = None
+    intervals: list[Interval] = field(default_factory=list)
+
+
+async def play(job: Job, audience: Audience, stop: asyncio.Event | None = None) -> Result:
+    """Play a scenario. When `stop` is set, the stages end at once and the result says so.
+
+    Raises:
+        RunError: the scenario cannot be played, or one of the processes failed.
+    """
+    conductor = Conductor(job, audience, stop or asyncio.Event())
+    try:
+        return await conductor.run()
+    finally:
+        conductor.close()
+
+
+class Conductor:
+    """One run."""
+
+    def __init__(self, job: Job, audience: Audience, stop: asyncio.Event) -> None:
+        self._job = job
+        self._audience = audience
+        self._stop = stop
+        self._loop = asyncio.get_running_loop()
+        self._run = secrets.token_hex(4)
+        try:
+            self._plan = Plan(job.scenario, self._run)
+        except PlanError as error:
+            raise RunError(str(error)) from error
+        self._processes: list[_Process] = []
+        self._heard = asyncio.Event()
+        self._failure = ""
+        self._told = 0
+        self._trace: list[tuple[int, float | None, int | None]] = []
+        self._watch: watch.Watch | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        self._interrupted = False
+        self._start_at = 0
+
+    async def run(self) -> Result:
+        """All phases, in order."""
+        job, audience = self._job, self._audience
+        begun = datetime.now(UTC)
+        target = job.targets[0]
+        pid = job.broker_pid
+        if pid is None:
+            pid = await asyncio.to_thread(watch.find, target.host, target.port)
+        self._watch = watch.Watch(pid) if pid is not None else None
+        audience.phase(f"starting {job.processes} process{'es' if job.processes > 1 else ''}")
+        self._spawn()
+        await self._until(lambda: all(each.clients is not None for each in self._processes))
+        listener = Listener(f"load-{self._run}-listener")
+        try:
+            heard = await listener.open(target)
+            before = listener.dropped() if heard else None
+            self._look()
+            await self._connect()
+            await self._stages()
+            await self._drain()
+            if heard:
+                audience.phase("waiting for the broker's own figures")
+                await listener.fresh()
+            after = listener.dropped() if heard else None
+        finally:
+            listener.close()
+        self._say(Finish())
+        await self._until(lambda: all(each.outcome is not None for each in self._processes))
+        result = assemble.assemble(
+            job,
+            self._plan,
+            assemble.Heard(
+                run=self._run,
+                begun=begun,
+                interrupted=self._interrupted,
+                start_at=self._start_at,
+                intervals=[each.intervals for each in self._processes],
+                outcomes=[each.outcome for each in self._processes if each.outcome is not None],
+                unsent=[each.over.unsent for each in self._processes if each.over is not None],
+                trace=self._trace,
+                before=before,
+                after=after,
+                version=listener.values.get("version", ""),
+            ),
+        )
+        audience.finished(result)
+        return result
+
+    # -- processes -----------------------------------------------------------------------------------------------------
+
+    def _spawn(self) -> None:
+        job = self._job
+        for index in range(job.processes):
+            ours, theirs = socket.socketpair()
+            with theirs:
+                number = theirs.fileno()
+                safe = ["-P"] if sys.flags.safe_path else []
+                child = subprocess.Popen(
+                    [sys.executable, *safe, "-m", "loadtest.load.worker", str(number)],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[number],
+                )
+            line = Connection(ours.detach())
+            process = _Process(child, line)
+            self._processes.append(process)
+            self._loop.add_reader(line.fileno(), self._hear, process)
+            core = job.cores[index % len(job.cores)] if job.cores else None
+            line.send(
+                Assignment(
+                    job.scenario, self._run, job.targets, index, job.processes, job.driver, job.samples, core,
+                    job.replay, job.speed,
+                )
+            )  # fmt: skip
+
+    def _hear(self, process: _Process) -> None:
+        try:
+            message = process.line.recv()
+        except (EOFError, OSError):
+            self._loop.remove_reader(process.line.fileno())
+            if process.outcome is None and not self._failure:
+                self._failure = "a process of the load generator ended by itself"
+            self._heard.set()
+            return
+        if isinstance(message, Interval):
+            process.intervals.append(message)
+            self._tell_seconds()
+        elif isinstance(message, Draining):
+            process.draining = message
+        elif isinstance(message, Up):
+            process.up = message
+        elif isinstance(message, Ready):
+            process.clients = message.clients
+        elif isinstance(message, Over):
+            process.over = message
+        elif isinstance(message, Outcome):
+            process.outcome = message
+        elif isinstance(message, Failed):
+            self._failure = message.why
+        self._heard.set()
+
+    def _say(self, message: object) -> None:
+        for process in self._processes:
+            with contextlib.suppress(OSError):
+                process.line.send(message)
+
+    async def _until(self, true: Callable[[], bool], seconds: float | None = None) -> bool:
+        """Wait for something that a process says; False when the time is over or the run is interrupted."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not true():
+                    if self._failure:
+                        raise RunError(self._failure)
+                    self._heard.clear()
+                    await self._heard.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """End every process."""
+        if self._looking is not None:
+            self._looking.cancel()
+        for process in self._processes:
+            self._loop.remove_reader(process.line.fileno())
+            process.line.close()
+        for process in self._processes:
+            try:
+                process.child.wait(GRACE if process.outcome is not None else 0.5)
+            except subprocess.TimeoutExpired:
+                process.child.kill()
+                process.child.wait()
+
+    # -- phases --------------------------------------------------------------------------------------------------------
+
+    async def _connect(self) -> None:
+        wanted = sum(
+            count for group, count in zip(self._plan.groups, self._plan.counts, strict=True) if group.joins is None
+        )
+        self._audience.phase(f"connecting {wanted:,} clients")
+        self._say(Connect(clock() + LEAD))
+        ramp = max(
+            count / group.connect_rate if group.connect_rate and group.joins is None else 0.0
+            for group, count in zip(self._plan.groups, self._plan.counts, strict=True)
+        )
+        best, since = -1, clock()
+        while not self._stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    self._heard.clear()
+                    await self._heard.wait()
+            if self._failure:
+                raise RunError(self._failure)
+            states = [each.up for each in self._processes]
+            up = sum(state.up for state in states if state is not None)
+            self._audience.clients(up, wanted)
+            if up >= wanted:
+                return
+            if up > best or clock() < since + ramp * SECOND:
+                best, since = up, (clock() if up > best else since)
+                continue
+            tried = all(state is not None and state.unsettled == 0 for state in states)
+            if clock() - since > (ALL_TRIED if tried else NO_PROGRESS) * SECOND:
+                return
+
+    async def _stages(self) -> None:
+        self._start_at = clock() + LEAD
+        self._say(Start(self._start_at))
+        begin = self._start_at
+        timers = []
+        for stage in self._plan.scenario.stages:
+            timers.append(self._loop.call_at(begin / 1e6, self._audience.phase, f"stage {stage.name}"))
+            begin += int(stage.seconds * SECOND)
+        stopping = asyncio.create_task(self._wait_for_stop())
+        try:
+            await self._until(lambda: all(each.over is not None for each in self._processes))
+        finally:
+            stopping.cancel()
+            for timer in timers:
+                timer.cancel()
+
+    async def _wait_for_stop(self) -> None:
+        await self._stop.wait()
+        self._interrupted = True
+        self._say(Stop())
+
+    async def _drain(self) -> None:
+        """Wait for what is under way."""
+        self._audience.phase("waiting for what is under way")
+        scenario = self._plan.scenario
+        expected = self._expected()
+        end = clock() + int(scenario.drain * SECOND)
+        complete_at = 0
+        while clock() < end:
+            await self._until(lambda: all(each.draining is not None for each in self._processes), 1.0)
+            states = [each.draining for each in self._processes if each.draining is not None]
+            for each in self._processes:
+                each.draining = None
+            under_way = sum(state.under_way for state in states)
+            received = sum(state.received for state in states)
+            idle = min((state.idle for state in states), default=0.0)
+            if idle >= scenario.quiet and (under_way == 0 or idle >= 3 * scenario.quiet):
+                return
+            if expected is not None and received >= expected and under_way == 0:
+                complete_at = complete_at or clock()
+                if clock() - complete_at >= SETTLE * SECOND and idle >= SETTLE:
+                    return
+
+    def _expected(self) -> int | None:
+        """How many deliveries have to come in all, where that is quickly found out."""
+        sent = Sent()
+        for process in self._processes:
+            if process.over is not None:
+                sent.streams.update(process.over.sent.streams)
+        if len(sent.streams) > EXACT or any(group.cycle or group.churn for group in self._plan.groups):
+            return None
+        subscriptions = Subscriptions(self._plan, assemble.everybody(self._plan))
+        total = 0
+        for stream, count in sent.streams.items():
+            total += count * len(subscriptions.hear(self._plan.topic(stream), self._plan.publisher(stream)))
+        return total
+
+    # -- seconds -------------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        found = self._watch
+        if found is not None:
+            self._trace.append((clock(), found.cpu_seconds(), found.memory()))
+        self._looking = self._loop.call_later(LOOK, self._look)
+
+    def _tell_seconds(self) -> None:
+        """Tell the audience of every second that all processes have reported."""
+        while all(len(each.intervals) > self._told for each in self._processes):
+            parts = [each.intervals[self._told] for each in self._processes]
+            self._told += 1
+            self._audience.second(assemble.second(self._plan, parts, self._start_at, self._trace))

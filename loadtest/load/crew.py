@@ -1,0 +1,347 @@
+"""All the simulated clients of one process, and what they share.
+
+Owns: the clients, their judges and senders, the pacer, the counters of the process.
+
+Promises: the same plan and the same process number make the same crew.
+
+Refuses: to know the conductor (``worker`` does).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Final, cast
+
+from loadtest.load import payloads
+from loadtest.load.client import Client
+from loadtest.load.expect import Account, Sent, Subscriptions, account
+from loadtest.load.job import Target
+from loadtest.load.judge import Judge, Streams
+from loadtest.load.mark import SIZE
+from loadtest.load.names import Pattern
+from loadtest.load.pace import Pacer
+from loadtest.load.plan import Plan, PlanError
+from loadtest.load.scenario import Properties, Publish
+from loadtest.load.sending import BURSTS, CONSTANT, NEVER, POISSON, Outgoing, Sender
+from loadtest.load.tally import Tally
+from loadtest.load.wire import Wire, clock
+
+ATTEMPTS: Final = 100
+"""Connections being opened at the same time: less than the usual listen backlog of 128."""
+
+PORTS: Final = 25_000
+"""Connections from one address of this machine to one port."""
+
+ARRIVALS: Final = {"constant": CONSTANT, "poisson": POISSON, "bursts": BURSTS}
+
+Opener = Callable[["Crew", Client, Wire], Coroutine[None, None, None]]
+
+
+class Crew:
+    """The clients of process `index` of `processes`."""
+
+    def __init__(self, plan: Plan, targets: list[Target], index: int, processes: int, opener: Opener) -> None:
+        self.plan = plan
+        self.index = index
+        self.processes = processes
+        self.opener = opener
+        self.tallies = [Tally() for _ in plan.groups]
+        self.streams = Streams(plan.mark_run, lambda stream: plan.topic(stream).encode())
+        self.pacer = Pacer()
+        self.gate = asyncio.Semaphore(ATTEMPTS)
+        self.churns = [Pattern(group.churn.filter if group.churn else "") for group in plan.groups]
+        self.running = False
+        self.over = False
+        self.started_at = 0
+        self.up = 0
+        self.errors: Counter[str] = Counter()
+        groups = len(plan.groups)
+        self.failed_connects = [0] * groups
+        self.lost_connections = [0] * groups
+        self.refused_subscribes = [0] * groups
+        self.uncertain: list[tuple[int, int, int]] = []
+        self.will_sent: dict[int, int] = {}
+        self._resent: Counter[int] = Counter()
+        self._judges: dict[int, Judge] = {}
+        self._addresses = [_resolve(target) for target in targets]
+        mine = [
+            (group, number)
+            for group, count in enumerate(plan.counts)
+            for number in range(count)
+            if plan.process(group, number, processes) == index
+        ]
+        _raise_file_limit(len(mine))
+        self.clients = [Client(self, group, number) for group, number in mine]
+        self.pending = {client for client in self.clients if plan.groups[client.group].joins is None}
+        """Clients of the first phase that have neither come up nor failed yet."""
+        self.senders: list[tuple[Sender, Publish, int, float]] = []
+        """Each with its settings, its group, and its messages a second at a load of 1."""
+        self._make_senders()
+
+    # -- what clients ask ----------------------------------------------------------------------------------------------
+
+    def judge(self, group: int, number: int) -> Judge:
+        """The judge of a client: the same one for all members of a shared subscription."""
+        subscriber = self.plan.subscriber(group, number)
+        judge = self._judges.get(subscriber)
+        if judge is None:
+            judge = self._judges[subscriber] = Judge(subscriber, self.streams, self.tallies[group])
+            judge.shared = self.plan.shared[group]
+        return judge
+
+    async def open(self, client: Client, wire: Wire) -> None:
+        """Open a client's connection."""
+        await self.opener(self, client, wire)
+
+    def address(self, client: Client) -> tuple[int, tuple[str, int]]:
+        """Address family, host and port for a client: the targets in turn."""
+        return self._addresses[client.index % len(self._addresses)]
+
+    def error(self, text: str) -> None:
+        """Count something that went wrong; texts beyond a thousand different ones together."""
+        self.errors[text if text in self.errors or len(self.errors) < 1000 else "other errors"] += 1
+
+    def count_up(self, change: int) -> None:
+        """A client came up, or is no longer."""
+        self.up += change
+
+    def since_start(self) -> float:
+        """Seconds since the stages began."""
+        return (clock() - self.started_at) / 1e6
+
+    def resent(self, outgoing: Outgoing) -> None:
+        """A PUBLISH was sent once more."""
+        self._resent[int(outgoing.sender.base) + outgoing.number] += 1
+
+    # -- senders -------------------------------------------------------------------------------------------------------
+
+    def _make_senders(self) -> None:
+        local: Subscriptions | None = None
+        for client in self.clients:
+            for entry in self.plan.published[client.group]:
+                publish = entry.publish
+                assert publish is not None
+                sender = self._sender(client, publish, entry.stream(client.number, 0), entry.topics)
+                client.senders.append(sender)
+                rate = publish.rate or 0.0
+                if publish.total_rate is not None:
+                    group = self.plan.groups[client.group]
+                    scale = self.plan.scenario.scale if group.scaled else 1.0
+                    rate = publish.total_rate * scale / self.plan.counts[client.group]
+                self.senders.append((sender, publish, client.group, rate))
+                if sender.closed and sender.qos == 0:
+                    if local is None:
+                        local = Subscriptions(self.plan, [(each.group, each.number) for each in self.clients])
+                    self._count_fans(client, sender, local)
+
+    def _sender(self, client: Client, publish: Publish, base: int, topics: int) -> Sender:
+        plan = self.plan
+        group = plan.groups[client.group]
+        source = plan.random(client.index, base)
+        streams = self.streams
+        sender = Sender(
+            plan.mark_run,
+            base,
+            topics,
+            lambda number: streams.topic(base + number),
+            publish.qos,
+            publish.retain,
+            client.version,
+            client.tally,
+            client.session,
+        )
+        where = f"groups.{group.name}.publish"
+        try:
+            sender.size, sender.choose_size = payloads.sizes(publish.payload, source)
+            if publish.payload.template is not None:
+                sender.template = payloads.template(publish.payload.template, plan.run, group.name, client.number)
+                sender.size = SIZE
+            if publish.properties != Properties():
+                sender.properties = payloads.properties(publish.properties)
+                sender.wants_alias = publish.properties.topic_alias
+                if publish.properties.message_expiry is not None:
+                    sender.message_expiry = publish.properties.message_expiry
+        except ValueError as error:
+            raise PlanError(f"{where}: {error}") from error
+        sender.pick = payloads.choice(publish, source)
+        sender.arrival = ARRIVALS[publish.arrival]
+        sender.burst = publish.burst if publish.arrival == "bursts" else 1
+        sender.gap = lambda: source.expovariate(1.0)
+        count = plan.counts[client.group]
+        sender.phase = source.random() if publish.arrival == "poisson" else (client.number + 0.5) / count
+        sender.remaining = publish.messages if publish.messages is not None else -1
+        if publish.in_flight is not None:
+            sender.closed = True
+            sender.window = publish.in_flight
+        return sender
+
+    def _count_fans(self, client: Client, sender: Sender, local: Subscriptions) -> None:
+        """To how many subscribers of this process each message of a sender goes."""
+        base = int(sender.base)
+        fans = [len(local.hear(self.plan.topic(base + number), client.index)) for number in range(int(sender.topics))]
+        if min(fans) == 0:
+            group = self.plan.groups[client.group].name
+            topic = self.plan.topic(base + fans.index(0))
+            raise PlanError(
+                f"groups.{group}.publish: in_flight with QoS 0 waits for deliveries, and no subscriber in the same "
+                f"process hears {topic!r}: give a rate, QoS 1, or --processes 1"
+            )
+        sender.fan = sum(fans) / len(fans)
+        if max(fans) > 1:
+            sender.fans = fans
+        for number in range(int(sender.topics)):
+            self.streams.sources[base + number] = sender
+
+    # -- the course of a run -------------------------------------------------------------------------------------------
+
+    def connect(self, base: int, groups: list[int]) -> None:
+        """Let the clients of some groups connect, from `base` (microseconds) on, each in its turn."""
+        loop = asyncio.get_running_loop()
+        for client in self.clients:
+            if client.group not in groups:
+                continue
+            rate = self.plan.groups[client.group].connect_rate
+            intended = base + int(client.number / rate * 1e6) if rate else base
+            delay = (intended - clock()) / 1e6
+            if delay <= 0:
+                client.connect(intended)
+            else:
+                loop.call_later(delay, client.connect, intended)
+
+    def unsettled(self) -> int:
+        """How many clients of the first phase have neither come up nor failed yet."""
+        self.pending = {client for client in self.pending if not client.up and client.attempts == 0}
+        return len(self.pending)
+
+    def start(self, at: int) -> None:
+        """The stages begin: whoever is subscribed now has to hear everything."""
+        self.running = True
+        self.started_at = at
+        for judge in self._judges.values():
+            judge.whole = judge.open and judge.absence == 0
+        for client in self.clients:
+            if client.up:
+                client.begin()
+
+    def set_load(self, stage: str, load: float, now: int) -> None:
+        """Rates for a stage, or for a step of it."""
+        for sender, publish, _, rate in self.senders:
+            active = load > 0 and (publish.stages is None or stage in publish.stages)
+            began = active and not sender.active
+            sender.active = active
+            if not sender.closed:
+                sender.set_rate(rate * load if active else 0.0, now)
+                self.pacer.put(sender)
+            elif began:
+                sender.pump(now)
+
+    def unstick(self) -> None:
+        """Closed loops that wait for deliveries which do not come: go on without them."""
+        now = clock()
+        for sender, _, _, _ in self.senders:
+            if sender.active and sender.closed and sender.qos == 0:
+                if sender.returned == sender.seen and sender.forgive():
+                    self.error("closed loop: no delivery for a second, going on without")
+                    sender.pump(now)
+                sender.seen = sender.returned
+
+    def overdue(self, now: int) -> int:
+        """Messages that are due and not sent."""
+        return sum(sender.overdue(now) for sender, _, _, _ in self.senders if sender.active)
+
+    def finish_stages(self, now: int) -> list[int]:
+        """Publish no more; by group, how many messages stay unsent that were due by `now`."""
+        unsent = [0] * len(self.plan.groups)
+        self.over = True
+        for sender, _, group, _ in self.senders:
+            if sender.active:
+                unsent[group] += sender.overdue(now)
+            sender.active = False
+            sender.next_at = NEVER
+        for client in self.clients:
+            client.finish_stages()
+        return unsent
+
+    def under_way(self) -> int:
+        """PUBLISH packets with QoS 1 and 2 that are not acknowledged, of clients that are connected."""
+        return sum(len(client.session.unacked) for client in self.clients if client.up)
+
+    def sent(self) -> Sent:
+        """What was sent, as it is known now."""
+        made = Sent(resent=dict(self._resent))
+        for sender, _, _, _ in self.senders:
+            base = int(sender.base)
+            for number, count in enumerate(sender.sequences):
+                if count:
+                    made.streams[base + number] = count
+            for stream, first, end in sender.uncertain:
+                made.uncertain.setdefault(stream, []).append((first, end))
+        for client in self.clients:
+            for outgoing in client.session.unacked.values():
+                if not outgoing.received:
+                    stream = int(outgoing.sender.base) + outgoing.number
+                    made.uncertain.setdefault(stream, []).append((outgoing.sequence, outgoing.sequence + 1))
+        made.streams.update(self.will_sent)
+        for stream, first, end in self.uncertain:
+            made.uncertain.setdefault(stream, []).append((first, end))
+        return made
+
+    def accounts(self) -> list[Account]:
+        """What every subscriber got."""
+        return [account(judge) for judge in self._judges.values()]
+
+    def group_sent(self) -> list[tuple[int, int]]:
+        """By group: messages sent, and refused by the broker."""
+        made = [[0, 0] for _ in self.plan.groups]
+        for sender, _, group, _ in self.senders:
+            made[group][0] += int(sender.sent)
+            made[group][1] += int(sender.refused)
+        for stream, count in self.will_sent.items():
+            made[self.plan.entry(stream).group][0] += count
+        return [(sent, refused) for sent, refused in made]
+
+
+async def open_socket(crew: Crew, client: Client, wire: Wire) -> None:
+    """Open a TCP connection of our own."""
+    loop = asyncio.get_running_loop()
+    family, address = crew.address(client)
+    sock = client.socket(family)
+    try:
+        if client.index >= PORTS and address[0].startswith("127."):
+            sock.bind((f"127.0.1.{client.index // PORTS}", 0))
+        await loop.sock_connect(sock, address)
+        await loop.create_connection(lambda: cast(asyncio.Protocol, wire), sock=sock)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _resolve(target: Target) -> tuple[int, tuple[str, int]]:
+    try:
+        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise PlanError(f"{target}: {error.strerror or error}") from error
+    family, _, _, _, address = found[0]
+    return family, (str(address[0]), int(address[1]))
+
+
+def _raise_file_limit(clients: int) -> None:
+    needed = clients + 64
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise PlanError(
+            f"{clients} clients in one process need {needed} open files; the hard limit (ulimit -Hn) is {hard}"
+        )
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else needed, hard))
+
+
+def cpu_seconds() -> float:
+    """User and system time of this process."""
+    times = os.times()
+    return times.user + times.system

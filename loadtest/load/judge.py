@@ -1,0 +1,236 @@
+"""What one subscriber got, stream by stream: received once, missing, doubled, out of order, altered.
+
+Owns: ``Receipt`` (one subscriber's account of one stream) and ``Judge`` (one subscriber: a client, or all members of a
+shared subscription together). Compiled.
+
+Promises:
+- Exact for each continuous subscription. What was sent while the subscriber was coming or going is `unjudged`. A
+  session that the broker kept stays continuous for QoS 1 and 2; messages of QoS 0 are not due to one who is away.
+- Memory is bounded by streams and by `MAX_GAPS`: gaps are kept as intervals, and beyond `MAX_GAPS` of one stream the
+  oldest are settled: a message that comes later still counts as a duplicate, though it may be a late one.
+
+Refuses: to know what was sent in all (``expect`` does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from loadtest.load.mark import Mark, filler
+from loadtest.load.tally import Tally
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+MAX_GAPS: Final = 10_000
+
+
+class Source:
+    """A publisher in this process that waits for deliveries (closed loop, QoS 0), as its judges see it."""
+
+    def __init__(self) -> None:
+        self.returned: i64 = 0
+        """Deliveries of its messages that came, or are known to be lost."""
+        self.waiting: bool = False
+        """Whether it is already in the list of those to be looked at."""
+
+
+class Receipt:
+    """What came of one stream."""
+
+    def __init__(self, stream: int, topic: bytes, source: Source | None) -> None:
+        self.stream = stream
+        self.topic = topic
+        self.source = source
+        self.next: i64 = 0
+        """One above the highest sequence number that came."""
+        self.received: i64 = 0
+        self.missing: i64 = 0
+        self.duplicates: i64 = 0
+        self.redelivered: i64 = 0
+        self.reordered: i64 = 0
+        self.altered: i64 = 0
+        self.retained: i64 = 0
+        self.unjudged: i64 = 0
+        self.epoch: i64 = -1
+        """The judge's epoch in which the last message came; -1: none came yet."""
+        self.absence: i64 = -1
+        # Gaps, oldest first: the first number that is missing, and one above the last.
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+
+    def gap(self, start: i64, end: i64) -> None:
+        """Numbers from `start` to below `end` are missing."""
+        self.missing += end - start
+        if len(self.starts) >= MAX_GAPS:
+            del self.starts[: MAX_GAPS // 2]
+            del self.ends[: MAX_GAPS // 2]
+        self.starts.append(start)
+        self.ends.append(end)
+
+    def fill(self, sequence: i64) -> bool:
+        """A number from below `next` came: whether it was missing."""
+        low: i64 = 0
+        high: i64 = len(self.starts)
+        while low < high:
+            middle: i64 = (low + high) // 2
+            if self.ends[middle] <= sequence:
+                low = middle + 1
+            else:
+                high = middle
+        if low == len(self.starts) or self.starts[low] > sequence:
+            return False
+        start: i64 = self.starts[low]
+        end: i64 = self.ends[low]
+        if start == sequence and end == sequence + 1:
+            del self.starts[low]
+            del self.ends[low]
+        elif start == sequence:
+            self.starts[low] = sequence + 1
+        elif end == sequence + 1:
+            self.ends[low] = sequence
+        else:
+            self.ends[low] = sequence
+            self.starts.insert(low + 1, sequence + 1)
+            self.ends.insert(low + 1, end)
+        self.missing -= 1
+        return True
+
+
+class Streams:
+    """What a process knows of all streams of the run. `topic` names a stream's topic; empty: there is no such one."""
+
+    def __init__(self, run: int, topic: Callable[[int], bytes]) -> None:
+        self.topic = topic
+        self.sources: dict[int, Source] = {}
+        """By stream, the publishers of this process that wait for deliveries."""
+        self.woken: list[Source] = []
+        """Those to which something came since the list was last emptied."""
+        self.foreign: i64 = 0
+        """Messages without a mark of this run."""
+        self.samples: list[tuple[int, int, int, int, int, int, int]] = []
+        """Stream, sequence number, subscriber, time sent, time received, QoS, bytes of the payload."""
+        self.sample_every: i64 = 1
+        self.sample_next: i64 = 0
+        self.sample_room: i64 = 0
+        self.mark = Mark(run)
+
+
+class Judge:
+    """One subscriber, `number` in the plan; a shared subscription's members have one together."""
+
+    def __init__(self, number: int, streams: Streams, tally: Tally) -> None:
+        self.number = number
+        self.streams = streams
+        self.tally = tally
+        self.receipts: dict[int, Receipt] = {}
+        self.whole = False
+        """Whether it was subscribed before anything was sent, and has not been away since."""
+        self.open = False
+        """Whether it is subscribed now."""
+        self.epoch: i64 = 0
+        """How often its session was lost."""
+        self.absence: i64 = 0
+        """How often its connection was."""
+        self.told_lost = 0
+        self.shared = False
+
+    def left(self, session_kept: bool) -> None:
+        """The connection is gone."""
+        self.absence += 1
+        if not session_kept:
+            self.forgotten()
+
+    def forgotten(self) -> None:
+        """The session is gone."""
+        self.epoch += 1
+        self.whole = False
+
+    def receive(self, topic: bytes, payload: bytes, qos: i64, retain: bool, dup: bool, now: i64) -> None:
+        """A PUBLISH came; `now` in microseconds of the monotonic clock."""
+        streams = self.streams
+        mark = streams.mark
+        if not mark.read(payload):
+            streams.foreign += 1
+            return
+        number: int = mark.stream
+        receipt = self.receipts.get(number)
+        if receipt is None:
+            receipt = self._begin(number)
+            if receipt is None:
+                streams.foreign += 1
+                return
+        if retain:
+            receipt.retained += 1
+            return
+        if topic != receipt.topic or (mark.end != 0 and not payload.endswith(filler(len(payload)))):
+            receipt.altered += 1
+        sequence = mark.sequence
+        tally = self.tally
+        if sequence == receipt.next:
+            receipt.next = sequence + 1
+            receipt.epoch = self.epoch
+            receipt.absence = self.absence
+        elif not self._out_of_line(receipt, sequence, qos, dup):
+            return
+        receipt.received += 1
+        tally.received += 1
+        source = receipt.source
+        if source is not None:
+            source.returned += 1
+            if not source.waiting:
+                source.waiting = True
+                streams.woken.append(source)
+        time = mark.time
+        if time > 0:
+            tally.latency(now - time)
+        streams.sample_next -= 1
+        if streams.sample_next < 0:
+            streams.sample_next = streams.sample_every - 1
+            if streams.sample_room > 0:
+                streams.sample_room -= 1
+                streams.samples.append((number, sequence, self.number, time, now, qos, len(payload)))
+
+    def _begin(self, stream: int) -> Receipt | None:
+        streams = self.streams
+        topic = streams.topic(stream)
+        if not topic:
+            return None
+        receipt = Receipt(stream, topic, streams.sources.get(stream))
+        if self.whole:
+            receipt.epoch = self.epoch
+            receipt.absence = self.absence
+        self.receipts[stream] = receipt
+        return receipt
+
+    def _out_of_line(self, receipt: Receipt, sequence: i64, qos: i64, dup: bool) -> bool:
+        """Whether it is one that had not come yet."""
+        tally = self.tally
+        expected = receipt.next
+        if sequence > expected:
+            away = receipt.epoch != self.epoch or (qos == 0 and receipt.absence != self.absence)
+            receipt.epoch = self.epoch
+            receipt.absence = self.absence
+            receipt.next = sequence + 1
+            if away:
+                receipt.unjudged += sequence - expected
+            else:
+                receipt.gap(expected, sequence)
+                tally.lost += sequence - expected
+                if receipt.source is not None:
+                    receipt.source.returned += sequence - expected
+            return True
+        if receipt.fill(sequence):
+            if not self.shared:
+                receipt.reordered += 1
+            tally.lost -= 1
+            if receipt.source is not None:
+                receipt.source.returned -= 1
+            return True
+        if qos == 1 and (dup or self.absence > 0):
+            receipt.redelivered += 1
+        else:
+            receipt.duplicates += 1
+            tally.duplicates += 1
+        return False

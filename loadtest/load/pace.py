@@ -1,0 +1,60 @@
+"""When things are due: one heap for all senders of a process.
+
+Owns: the order of what is due. Compiled; knows no event loop: the owner calls `run` at the time that it returned.
+
+Promises: each sender stands in the heap once. One that is due and cannot send (its connection is down or full) is
+looked at again after `RETRY`, and is not dropped: its messages keep their intended times.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+from loadtest.load.sending import NEVER, Sender
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+RETRY: Final = 2000.0
+"""Microseconds until a sender that was held up is looked at again; what holds it up wakes it earlier by itself."""
+
+
+class Pacer:
+    """Senders by the time at which they are due, in microseconds of the monotonic clock."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Sender]] = []
+        self._order = 0
+
+    def put(self, sender: Sender) -> None:
+        """Take note of when a sender is due; also when that has changed."""
+        if sender.next_at != sender.scheduled:
+            self._push(sender, sender.next_at)
+
+    def _push(self, sender: Sender, at: float) -> None:
+        sender.scheduled = at
+        if at != NEVER:
+            self._order += 1
+            heappush(self._heap, (at, self._order, sender))
+
+    def run(self, now: i64) -> float:
+        """Let everybody send who is due by `now`; when somebody is due next, NEVER if nobody is."""
+        heap = self._heap
+        clock: float = float(now)
+        while heap and heap[0][0] <= clock:
+            at, _, sender = heappop(heap)
+            if sender.scheduled != at:
+                continue
+            sender.pump(now)
+            if sender.next_at > clock:
+                self._push(sender, sender.next_at)
+            elif sender.ready and sender.qos == 0 and sender.remaining != 0:
+                self._push(sender, clock + 1.0)  # a batch is full: the sockets first, then the rest
+            elif sender.remaining != 0:
+                self._push(sender, clock + RETRY)
+            else:
+                sender.scheduled = NEVER
+        while heap and heap[0][2].scheduled != heap[0][0]:
+            heappop(heap)
+        return heap[0][0] if heap else NEVER

@@ -1,0 +1,431 @@
+"""Composing PUBLISH packets: one client's one stream of work, in bursts, each message with its mark.
+
+Owns: ``Sender`` (when the next message is due, which topic and size it gets, its sequence number) and ``Session`` (the
+packet identifiers under way, which outlive a connection). Compiled.
+
+Promises:
+- Open loop: a message's intended time is the schedule's, however late it is written. While the connection is down or
+  does not take more, messages stay due and are sent with their old times.
+- Closed loop: never more than the window is under way.
+- A frame is laid out by the broker's codec once for each topic and size; after that only its packet identifier and
+  its mark are new.
+
+Refuses: to know sockets (``wire``) and clocks (``pace`` calls `pump`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from broker.core import encoder
+from broker.core.packets import Publish
+from broker.core.wire import two_bytes
+from loadtest.load.judge import Source
+from loadtest.load.mark import SIZE, TEXT_SIZE, filler, pack, pack_text
+from loadtest.load.tally import Tally, add
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+MAX_BATCH: Final = 2048
+"""Messages of one write."""
+
+MAX_BATCH_BYTES: Final = 262_144
+
+MAX_LAYOUTS: Final = 20_000
+"""Laid-out frames kept by one sender."""
+
+MAX_SNAPSHOT: Final = 1024
+"""Streams of a sender for which it is remembered up to where a PINGRESP has confirmed them."""
+
+CONSTANT: Final = 0
+POISSON: Final = 1
+BURSTS: Final = 2
+
+NEVER: Final = float("inf")
+
+_LOW: Final[list[bytes]] = [value.to_bytes(2, "big") for value in range(65_536)]
+
+
+class Outlet:
+    """Where frames go: a connection (``wire``)."""
+
+    def __init__(self) -> None:
+        self.paused = False
+        """Whether it takes no more for now."""
+
+    def write(self, data: bytes) -> None:
+        """Send."""
+        raise NotImplementedError
+
+
+class Outgoing:
+    """A PUBLISH with QoS 1 or 2 that is not done with."""
+
+    def __init__(self, sender: Sender, number: int, sequence: int, frame: bytes) -> None:
+        self.sender = sender
+        self.number = number
+        self.sequence = sequence
+        self.frame = frame
+        self.received = False
+        """Whether PUBREC came (QoS 2)."""
+
+
+class Session:
+    """What one client knows beyond its connection."""
+
+    def __init__(self, keep_frames: bool) -> None:
+        self.keep_frames = keep_frames
+        self.unacked: dict[int, Outgoing] = {}
+        self.taken: set[int] = set()
+        """Packet identifiers of QoS 2 messages that came and are not released yet."""
+        self._last: i64 = 0
+
+    def identifier(self) -> int:
+        """A packet identifier that is free; there is one, since windows are below 65,536."""
+        number = self._last
+        while True:
+            number = number + 1 if number < 65_535 else 1
+            if number not in self.unacked:
+                self._last = number
+                return number
+
+
+class Layout:
+    """A PUBLISH laid out: what stands before the packet identifier, before the mark, and after it."""
+
+    def __init__(self, frame: bytes, identifier_at: int, mark_at: int, mark_size: int) -> None:
+        self.head = frame[:identifier_at] if identifier_at else frame[:mark_at]
+        self.middle = frame[identifier_at + 2 : mark_at] if identifier_at else b""
+        self.tail = frame[mark_at + mark_size :]
+        self.size = len(frame)
+
+
+class Sender(Source):
+    """One `publish` entry of one client."""
+
+    def __init__(
+        self,
+        run: int,
+        base: int,
+        topics: int,
+        name: Callable[[int], bytes],
+        qos: int,
+        retain: bool,
+        version: int,
+        tally: Tally,
+        session: Session,
+    ) -> None:
+        super().__init__()
+        self.run = run
+        self.base: i64 = base
+        self.topics: i64 = topics
+        self.name = name
+        self.qos: i64 = qos
+        self.retain = retain
+        self.version = version
+        self.tally = tally
+        self.session = session
+        self.outlet: Outlet | None = None
+        # What messages are.
+        self.size: i64 = 64
+        self.choose_size: Callable[[], int] | None = None
+        self.template: Callable[[int], tuple[bytes, bytes]] | None = None
+        self.pick: Callable[[], int] | None = None
+        self.properties = b""
+        self.message_expiry = -1
+        self.wants_alias = False
+        self.alias_maximum: i64 = 0
+        # When they are sent.
+        self.closed = False
+        self.window: i64 = 65_535
+        self.receive_maximum: i64 = 65_535
+        self.fan = 1.0
+        self.fans: list[int] | None = None
+        self.active = False
+        self.arrival: i64 = CONSTANT
+        self.burst: i64 = 1
+        self.interval = NEVER
+        """Microseconds between two messages; infinite: none are sent."""
+        self.gap: Callable[[], float] | None = None
+        """Draws from the exponential distribution with a mean of 1."""
+        self.next_at = NEVER
+        self.phase = 0.0
+        """Share of its first interval after which it begins, so that clients do not all send at the same moment."""
+        self.scheduled = NEVER
+        """For which time ``pace`` has it in its heap."""
+        self.remaining: i64 = -1
+        # What was done.
+        self.sequences: list[int] = [0] * topics
+        self.sent: i64 = 0
+        self.refused: i64 = 0
+        self.under_way: i64 = 0
+        self.expected: i64 = 0
+        self.seen: i64 = 0
+        """`returned` a second ago."""
+        self.uncertain: list[tuple[int, int, int]] = []
+        """Stream, first and one above the last sequence number that the broker may not have got."""
+        self._in_burst: i64 = 0
+        self._turn: i64 = 0
+        self._layouts: dict[int, Layout] = {}
+        self._aliases: dict[int, int] = {}
+        self._asked: list[int] | None = None
+        self._confirmed: list[int] | None = None
+
+    # -- connection ----------------------------------------------------------------------------------------------------
+
+    def connected(self, outlet: Outlet, alias_maximum: int, receive_maximum: int) -> None:
+        """There is a connection: what is due can go."""
+        self.outlet = outlet
+        self.alias_maximum = alias_maximum
+        self.receive_maximum = receive_maximum
+        self._aliases = {}
+        self._asked = None
+
+    def lost(self, cleanly: bool) -> None:
+        """The connection is gone. After a DISCONNECT everything before it was taken."""
+        if self.outlet is None:
+            return
+        self.outlet = None
+        if self.qos == 0:
+            known = self._confirmed
+            if not cleanly:
+                for number, sequence in enumerate(self.sequences):
+                    start = known[number] if known is not None else 0
+                    if sequence > start:
+                        self.uncertain.append((self.base + number, start, sequence))
+            self._confirmed = list(self.sequences) if self.topics <= MAX_SNAPSHOT else None
+
+    def ping_sent(self) -> None:
+        """What was sent up to now is before a PINGREQ."""
+        if self.qos == 0 and self.topics <= MAX_SNAPSHOT:
+            self._asked = list(self.sequences)
+
+    def ping_answered(self) -> None:
+        """The broker has read up to the last PINGREQ."""
+        if self._asked is not None:
+            self._confirmed = self._asked
+            self._asked = None
+
+    # -- acknowledgements ----------------------------------------------------------------------------------------------
+
+    def done(self, outgoing: Outgoing, reason: int) -> None:
+        """The broker has taken a message, or refused it (reason codes from 0x80)."""
+        self.under_way -= 1
+        if reason >= 0x80:
+            self.refused += 1
+            self.doubt(outgoing)
+
+    def doubt(self, outgoing: Outgoing) -> None:
+        """Nobody can say whether this message was taken."""
+        stream: int = self.base + outgoing.number
+        self.uncertain.append((stream, outgoing.sequence, outgoing.sequence + 1))
+
+    # -- schedule ------------------------------------------------------------------------------------------------------
+
+    def set_rate(self, rate: float, now: float) -> None:
+        """Messages a second from `now` (microseconds) on; what has passed of the current interval stays passed."""
+        interval = 1e6 / rate if rate > 0 else NEVER
+        if interval == self.interval:
+            return
+        if self.next_at == NEVER:
+            share = self.phase
+        elif self.next_at <= now:
+            share = -1.0
+        else:
+            share = min(1.0, (self.next_at - now) / (self.interval * self._together()))
+        self.interval = interval
+        if interval == NEVER:
+            self.next_at = NEVER
+        elif share >= 0.0:
+            self.next_at = now + share * interval * self._together()
+
+    def _together(self) -> float:
+        """Messages that are due at the same time."""
+        return float(self.burst) if self.arrival == BURSTS else 1.0
+
+    def overdue(self, now: float) -> int:
+        """How many messages are due and not sent."""
+        if self.closed or self.next_at > now or self.interval == NEVER:
+            return 0
+        count = int((now - self.next_at) / self.interval) + 1
+        return min(count, self.remaining) if self.remaining >= 0 else count
+
+    def _advance(self) -> None:
+        if self.arrival == CONSTANT:
+            self.next_at += self.interval
+        elif self.arrival == POISSON:
+            assert self.gap is not None
+            self.next_at += self.interval * self.gap()
+        else:
+            self._in_burst += 1
+            if self._in_burst >= self.burst:
+                self._in_burst = 0
+                self.next_at += self.interval * float(self.burst)
+
+    def _room(self) -> i64:
+        """How many messages may be sent now as far as windows go."""
+        room: i64 = MAX_BATCH
+        if self.qos > 0:
+            limit: i64 = self.receive_maximum
+            free: i64 = limit - len(self.session.unacked)
+            if self.closed and self.window - self.under_way < free:
+                free = self.window - self.under_way
+            if free < room:
+                room = free
+        elif self.closed:
+            away: i64 = int(float(self.expected - self.returned) / self.fan)
+            free = self.window - away
+            # A quarter at a time: a burst costs little more than a message.
+            if free * 4 < self.window:
+                return 0
+            if free < room:
+                room = free
+        if self.remaining >= 0 and self.remaining < room:
+            room = self.remaining
+        return room
+
+    @property
+    def ready(self) -> bool:
+        """Whether it could send now, windows aside."""
+        outlet = self.outlet
+        return self.active and outlet is not None and not outlet.paused
+
+    def forgive(self) -> bool:
+        """Count what is under way as come back, where deliveries are what it waits for; whether there was something."""
+        if not self.closed or self.qos > 0 or self.returned >= self.expected:
+            return False
+        self.returned = self.expected
+        return True
+
+    def pump(self, now: i64) -> None:
+        """Send what is due and may be sent; `now` in microseconds of the monotonic clock."""
+        outlet = self.outlet
+        if outlet is None or not self.active or outlet.paused:
+            return
+        room = self._room()
+        if room <= 0:
+            return
+        if self.closed:
+            if self.topics == 1 and self.qos == 0 and self.choose_size is None and self.template is None:
+                self._stream_burst(outlet, room, now)
+                return
+            parts: list[bytes] = []
+            size: i64 = 0
+            while room > 0 and size < MAX_BATCH_BYTES:
+                frame = self._compose(now)
+                parts.append(frame)
+                size += len(frame)
+                room -= 1
+            outlet.write(b"".join(parts))
+            return
+        clock: float = float(now)
+        if self.next_at > clock:
+            return
+        batch: list[bytes] = []
+        bytes_: i64 = 0
+        late = self.tally.late
+        while room > 0 and self.next_at <= clock and bytes_ < MAX_BATCH_BYTES:
+            intended: i64 = int(self.next_at)
+            frame = self._compose(intended)
+            batch.append(frame)
+            bytes_ += len(frame)
+            add(late, now - intended, 1)
+            self._advance()
+            room -= 1
+        outlet.write(b"".join(batch))
+
+    def _stream_burst(self, outlet: Outlet, count: i64, now: i64) -> None:
+        """A burst of one stream and one size in QoS 0: only the last two bytes of the marks differ."""
+        sequence: i64 = self.sequences[0]
+        low: i64 = sequence & 0xFFFF
+        if low + count > 65_536:
+            count = 65_536 - low
+        layout = self._layout(0, self.size, 0)
+        mark = pack(self.run, now, self.base, sequence)
+        before = layout.head + mark[:14]
+        outlet.write(before + (layout.tail + before).join(_LOW[low : low + count]) + layout.tail)
+        self.sequences[0] = sequence + count
+        self.sent += count
+        self.tally.sent += count
+        self.expected += int(float(count) * self.fan)
+        if self.remaining > 0:
+            self.remaining -= count
+
+    def _compose(self, time: i64) -> bytes:
+        """The next message as a frame, counted as sent."""
+        number: i64
+        if self.pick is not None:
+            number = self.pick()
+        else:
+            number = self._turn
+            self._turn = number + 1 if number + 1 < self.topics else 0
+        size = self.size
+        if self.choose_size is not None:
+            size = self.choose_size()
+        sequence: int = self.sequences[number]
+        self.sequences[number] = sequence + 1
+        layout = self._known_alias(number, size) if self.wants_alias else self._layout(number, size, 0)
+        stream: int = self.base + number
+        if self.template is None:
+            mark = pack(self.run, time, stream, sequence)
+        else:
+            mark = pack_text(self.run, time, stream, sequence)
+        self.sent += 1
+        self.tally.sent += 1
+        if self.remaining > 0:
+            self.remaining -= 1
+        if self.qos == 0:
+            self.expected += 1 if self.fans is None else self.fans[number]
+            return layout.head + mark + layout.tail
+        identifier = self.session.identifier()
+        frame = b"".join((layout.head, two_bytes(identifier), layout.middle, mark, layout.tail))
+        self.session.unacked[identifier] = Outgoing(self, number, sequence, frame if self.session.keep_frames else b"")
+        self.under_way += 1
+        return frame
+
+    def _known_alias(self, number: i64, size: i64) -> Layout:
+        """With the topic and an alias the first time, with the alias alone after that, as far as aliases go."""
+        alias: i64 = self._aliases.get(number, 0)
+        if alias:
+            return self._layout(number, size, alias)
+        if len(self._aliases) < self.alias_maximum:
+            alias = len(self._aliases) + 1
+            self._aliases[number] = alias
+            return self._lay_out(number, size, alias, self.name(number))
+        return self._layout(number, size, 0)
+
+    def _layout(self, number: i64, size: i64, alias: i64) -> Layout:
+        key: int = (alias << 52) ^ (number << 28) ^ size
+        found = self._layouts.get(key)
+        if found is None:
+            found = self._lay_out(number, size, alias, b"" if alias else self.name(number))
+            if len(self._layouts) >= MAX_LAYOUTS:
+                self._layouts = {}
+            self._layouts[key] = found
+        return found
+
+    def _lay_out(self, number: i64, size: i64, alias: i64, topic: bytes) -> Layout:
+        before = b""
+        mark_size: i64 = SIZE
+        if self.template is None:
+            after = filler(size)
+        else:
+            before, after = self.template(number)
+            mark_size = TEXT_SIZE
+        payload = before + bytes(mark_size) + after
+        packet = Publish(
+            topic, payload, self.qos, self.retain, False, 1 if self.qos else 0, self.properties, alias,
+            self.message_expiry,
+        )  # fmt: skip
+        frame = encoder.publish(packet, self.version)
+        mark_at: i64 = len(frame) - len(after) - mark_size
+        identifier_at: i64 = 0
+        if self.qos:
+            # Behind the fixed header and the topic with its length.
+            identifier_at = 1
+            while frame[identifier_at] >= 128:
+                identifier_at += 1
+            identifier_at += 3 + len(topic)
+        return Layout(frame, identifier_at, mark_at, mark_size)

@@ -1,0 +1,99 @@
+"""What is counted in an interval: one object for each process, emptied each second.
+
+Owns: the counters and the latencies of one process. Compiled.
+
+Promises: latencies are kept with three significant digits (half a thousandth off at most), so that their number is
+bounded whatever comes: about 1,000 for each factor of two.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+_FINE: Final = 2048
+
+
+class Tally:
+    """Counters since the last `take`, and the latencies in microseconds."""
+
+    def __init__(self) -> None:
+        self.sent: i64 = 0
+        self.received: i64 = 0
+        self.bytes_sent: i64 = 0
+        self.bytes_received: i64 = 0
+        self.lost: i64 = 0
+        self.duplicates: i64 = 0
+        self.connects: i64 = 0
+        self.connections_lost: i64 = 0
+        self.subscribes: i64 = 0
+        self.offered: i64 = 0
+        self.latencies: dict[int, int] = {}
+        self.late: dict[int, int] = {}
+        self.connect_times: dict[int, int] = {}
+        self.subscribe_times: dict[int, int] = {}
+        self._value: i64 = -1
+        self._count: i64 = 0
+
+    def latency(self, microseconds: i64) -> None:
+        """Record the latency of one delivery."""
+        if microseconds == self._value:
+            self._count += 1
+            return
+        self._flush()
+        self._value = microseconds
+        self._count = 1
+
+    def _flush(self) -> None:
+        if self._count > 0:
+            add(self.latencies, self._value, self._count)
+            self._count = 0
+
+    def take(self) -> dict[str, object]:
+        """Everything since the last call, by name; the counters begin again."""
+        self._flush()
+        taken: dict[str, object] = {
+            "sent": int(self.sent),
+            "received": int(self.received),
+            "bytes_sent": int(self.bytes_sent),
+            "bytes_received": int(self.bytes_received),
+            "lost": int(self.lost),
+            "duplicates": int(self.duplicates),
+            "connects": int(self.connects),
+            "connections_lost": int(self.connections_lost),
+            "subscribes": int(self.subscribes),
+            "offered": int(self.offered),
+            "latencies": self.latencies,
+            "late": self.late,
+            "connect_times": self.connect_times,
+            "subscribe_times": self.subscribe_times,
+        }
+        self.sent = 0
+        self.received = 0
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self.lost = 0
+        self.duplicates = 0
+        self.connects = 0
+        self.connections_lost = 0
+        self.subscribes = 0
+        self.offered = 0
+        self.latencies = {}
+        self.late = {}
+        self.connect_times = {}
+        self.subscribe_times = {}
+        return taken
+
+
+def add(times: dict[int, int], microseconds: i64, count: i64) -> None:
+    """Count a time, rounded to three significant digits; a negative one (clocks that disagree) as 0."""
+    value = microseconds
+    if value < 0:
+        value = 0
+    shift: i64 = 0
+    while (value >> shift) >= _FINE:
+        shift += 1
+    key: int = (value >> shift) << shift
+    times[key] = times.get(key, 0) + int(count)

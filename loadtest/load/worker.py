@@ -1,0 +1,293 @@
+"""A process full of simulated clients: ``python -m loadtest.load.worker FD``.
+
+Owns: the process, its event loop, the clock of its stages, and its end of the line to the conductor.
+
+Promises: seconds and stages begin at the same times in all processes. When the conductor is gone, so is this process.
+
+Refuses: to decide when a run begins or ends (``conductor``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import sys
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+from loadtest.load import drivers
+from loadtest.load.alarm import Alarm
+from loadtest.load.crew import Crew, cpu_seconds
+from loadtest.load.messages import (
+    Assignment,
+    Connect,
+    Draining,
+    Failed,
+    Finish,
+    Interval,
+    Outcome,
+    Over,
+    Ready,
+    Start,
+    Stop,
+    Up,
+)
+from loadtest.load.plan import SECOND, Plan, PlanError
+from loadtest.load.scenario import Stage
+from loadtest.load.sending import NEVER
+from loadtest.load.wire import clock
+
+STEP: Final = 100_000
+"""Microseconds between two changes of the load where it rises or falls."""
+
+LOOK: Final = 0.05
+"""Seconds between two looks at who is up, and at the drain."""
+
+SOONEST: Final = 20.0
+"""Microseconds to the next waking at the least."""
+
+CONNECTING: Final = "connect"
+DRAINING: Final = "drain"
+
+
+class Worker:
+    """One process."""
+
+    def __init__(self, line: Connection, assignment: Assignment) -> None:
+        self._line = line
+        self._assignment = assignment
+        self._loop = asyncio.get_running_loop()
+        self._plan = Plan(assignment.scenario, assignment.run)
+        opener = drivers.opener(assignment.driver)
+        self._crew = Crew(self._plan, assignment.targets, assignment.index, assignment.processes, opener)
+        self._alarm = Alarm(self._loop, self._due)
+        self._done = asyncio.Event()
+        self._phase = ""
+        self._begin = 0
+        self._cpu = cpu_seconds()
+        self._received = 0
+        self._last_received = 0
+        self._last_at = 0
+        self._timers: list[asyncio.TimerHandle] = []
+        self._looking: asyncio.TimerHandle | None = None
+        self._over = False
+
+    async def run(self) -> None:
+        """Serve the conductor until the run is over or the conductor gone."""
+        self._loop.add_reader(self._line.fileno(), self._order)
+        self._say(Ready(len(self._crew.clients)))
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(100_000, 50, 100)
+        try:
+            await self._done.wait()
+            # What the last packets need to leave.
+            await asyncio.sleep(LOOK)
+        finally:
+            self._loop.remove_reader(self._line.fileno())
+            self._alarm.close()
+
+    def _say(self, message: object) -> None:
+        try:
+            self._line.send(message)
+        except OSError:
+            self._done.set()
+
+    def _order(self) -> None:
+        try:
+            message = self._line.recv()
+        except (EOFError, OSError):
+            self._done.set()
+            return
+        if isinstance(message, Connect):
+            self._connect(message.at)
+        elif isinstance(message, Start):
+            self._start(message.at)
+        elif isinstance(message, Stop):
+            self._finish_stages(clock())
+        elif isinstance(message, Finish):
+            self._finish()
+
+    # -- seconds -------------------------------------------------------------------------------------------------------
+
+    def _at(self, time: int, call: Any, *arguments: Any) -> None:
+        """Call at a time of the monotonic clock, which is the event loop's too."""
+        self._timers.append(self._loop.call_at(time / 1e6, call, *arguments))
+
+    def _enter(self, phase: str, at: int) -> None:
+        """A phase begins: the last one's seconds end."""
+        if self._phase:
+            # A process that is late has the same seconds as the others.
+            while self._begin + SECOND < at:
+                self._report(self._begin + SECOND)
+            self._report(at)
+        self._phase = phase
+        self._begin = at
+        self._next_second(at + SECOND)
+
+    def _next_second(self, end: int) -> None:
+        self._at(end, self._second, self._phase, end)
+
+    def _second(self, phase: str, end: int) -> None:
+        # A phase that is over has reported.
+        if phase != self._phase or self._begin >= end or self._done.is_set():
+            return
+        self._report(end)
+        self._crew.unstick()
+        self._crew.streams.sample_room = self._assignment.samples
+        self._next_second(end + SECOND)
+
+    def _report(self, end: int) -> None:
+        if end <= self._begin:
+            return
+        cpu = cpu_seconds()
+        groups = [tally.take() for tally in self._crew.tallies]
+        received = sum(group["received"] for group in groups)  # type: ignore[misc]
+        self._received += received
+        self._crew.streams.sample_every = max(1, received // max(self._assignment.samples, 1))
+        self._say(
+            Interval(
+                self._phase,
+                self._begin,
+                end,
+                self._crew.up,
+                self._crew.overdue(end) if not self._over else 0,
+                cpu - self._cpu,
+                groups,
+            )
+        )
+        self._cpu = cpu
+        self._begin = end
+
+    # -- phases --------------------------------------------------------------------------------------------------------
+
+    def _connect(self, at: int) -> None:
+        self._enter(CONNECTING, at)
+        self._crew.streams.sample_room = self._assignment.samples
+        self._crew.connect(at, [number for number, group in enumerate(self._plan.groups) if group.joins is None])
+        self._look_who_is_up()
+
+    def _look_who_is_up(self) -> None:
+        if self._phase == CONNECTING:
+            self._say(Up(self._crew.up, self._crew.unsettled()))
+            self._looking = self._loop.call_later(LOOK, self._look_who_is_up)
+
+    def _start(self, at: int) -> None:
+        self._crew.start(at)
+        begin = at
+        for stage in self._plan.scenario.stages:
+            self._at(begin, self._stage, stage, begin)
+            begin += int(stage.seconds * SECOND)
+        self._at(begin, self._finish_stages, begin)
+
+    def _stage(self, stage: Stage, at: int) -> None:
+        if self._over:
+            return
+        self._enter(stage.name, at)
+        joining = [number for number, group in enumerate(self._plan.groups) if group.joins == stage.name]
+        if joining:
+            self._crew.connect(at, joining)
+        end = at + int(stage.seconds * SECOND)
+        if stage.to is None or stage.to == stage.load:
+            self._load(stage.name, stage.load, at)
+            return
+        steps = max(1, (end - at) // STEP)
+        for step in range(steps):
+            share = step / max(1, steps - 1)
+            self._at(at + step * STEP, self._load, stage.name, stage.load + (stage.to - stage.load) * share, 0)
+
+    def _load(self, stage: str, load: float, at: int) -> None:
+        if not self._over and self._phase == stage:
+            self._crew.set_load(stage, load, at or clock())
+            self._due()
+
+    def _due(self) -> None:
+        """Let everybody send whose time has come, and wake up for the next."""
+        after = self._crew.pacer.run(clock())
+        self._alarm.set(after if after == NEVER else max(after, clock() + SOONEST))
+
+    def _finish_stages(self, at: int) -> None:
+        if self._over:
+            return
+        self._over = True
+        # What is due up to here goes still.
+        self._crew.pacer.run(at)
+        unsent = self._crew.finish_stages(at)
+        self._alarm.set(NEVER)
+        self._enter(DRAINING, at)
+        self._say(Over(self._crew.sent(), unsent))
+        self._last_at = clock()
+        self._look_at_the_drain()
+
+    def _look_at_the_drain(self) -> None:
+        if self._done.is_set():
+            return
+        received = self._received + sum(int(tally.received) for tally in self._crew.tallies)
+        now = clock()
+        if received != self._last_received:
+            self._last_received, self._last_at = received, now
+        self._say(Draining(received, self._crew.under_way(), (now - self._last_at) / 1e6))
+        self._looking = self._loop.call_later(LOOK, self._look_at_the_drain)
+
+    def _finish(self) -> None:
+        crew = self._crew
+        self._enter("", clock())
+        for timer in [*self._timers, *([self._looking] if self._looking else [])]:
+            timer.cancel()
+        sent, accounts = crew.sent(), crew.accounts()
+        for client in crew.clients:
+            client.end()
+        self._say(
+            Outcome(
+                sent,
+                accounts,
+                crew.group_sent(),
+                crew.failed_connects,
+                crew.lost_connections,
+                crew.refused_subscribes,
+                int(crew.streams.foreign),
+                dict(crew.errors),
+                crew.streams.samples,
+            )
+        )
+        self._done.set()
+
+
+def main() -> int:
+    """Serve the conductor at the other end of the file descriptor."""
+    # Ctrl-C reaches every process of the terminal; the conductor alone decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    line = Connection(int(sys.argv[1]))
+    assignment = line.recv()
+    assert isinstance(assignment, Assignment)
+    if assignment.core is not None:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, {assignment.core})
+
+    async def work() -> None:
+        await Worker(line, assignment).run()
+
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(work())
+    except (PlanError, drivers.DriverError) as error:
+        line.send(Failed(str(error)))
+        return 1
+    except (BrokenPipeError, EOFError):
+        return 1
+    return 0
+
+
+def _loop_factory() -> Any:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+if __name__ == "__main__":
+    sys.exit(main())
