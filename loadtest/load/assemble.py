@@ -27,6 +27,10 @@ BUSY: Final = 0.9
 """Share of a core above which a process is at its limit."""
 LATE: Final = 0.5
 """Share of the latency's 99th percentile above which the generator's own lateness spoils it."""
+CLOSED: Final = 0.6
+"""The same in a closed loop, where the broker used less than half of it."""
+WAITED: Final = 0.05
+"""Share of the time without a core above which it is mentioned."""
 UNSENT: Final = 0.01
 """Share of what was sent that may stay unsent at the end before somebody is named for it."""
 LATE_FLOOR: Final = 2_000
@@ -96,6 +100,7 @@ def second(plan: Plan, parts: Sequence[Interval], start_at: int, trace: Trace) -
         late_p99=percentile(late, 99),
         generator_cpu=sum(part.cpu for part in parts) / length,
         generator_busiest=max(part.cpu for part in parts) / length,
+        generator_waited=max(part.waited for part in parts) / length,
         broker_cpu=None if cpu is None else cpu / length,
         broker_memory=memory,
     )
@@ -273,11 +278,8 @@ def _rates(result: Result, measured: Sequence[Second]) -> None:
     result.receive_rate = result.received / length
     generator = sum(each.generator_cpu * each.seconds for each in measured)
     result.generator_cpu = generator / length
-    result.generator_busiest = max(each.generator_busiest for each in measured)
-    if len(measured) > 1:
-        # One second of start-up is not what a run is judged by.
-        busiest = sum(each.generator_busiest * each.seconds for each in measured) / length
-        result.generator_busiest = busiest
+    result.generator_busiest = sum(each.generator_busiest * each.seconds for each in measured) / length
+    result.generator_waited = sum(each.generator_waited * each.seconds for each in measured) / length
     if result.received:
         result.generator_us = generator / result.received * 1e6
     known = [each for each in measured if each.broker_cpu is not None]
@@ -298,7 +300,13 @@ def _verdict(result: Result) -> tuple[Limit, str]:
     unsent = sum(group.unsent for group in result.groups)
     shares = f"The generator's busiest process used {own:.0%} of a core"
     shares += f", the broker {broker:.0%}." if broker is not None else "; the broker's CPU is not known."
-    if own >= BUSY and (broker is None or broker < own):
+    if result.generator_waited >= WAITED:
+        shares += f" Others kept it from its core for {result.generator_waited:.0%} of the time."
+    # What it was kept from using counts as used: it could not have done more.
+    full = own + result.generator_waited >= BUSY
+    # A closed loop has no idle time but in the kernel: whoever uses more was the limit.
+    full = full or (result.closed_loop and own >= CLOSED and (broker is None or broker < own / 2))
+    if full and (broker is None or broker < own):
         return "generator", f"{shares} The generator was the limit: these rates are its own and not the broker's."
     late, high = result.late.p99, result.latency.p99
     if late is not None and high is not None and late > LATE_FLOOR and late > high * LATE and own >= BUSY / 2:

@@ -15,6 +15,7 @@ import resource
 import socket
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Final, cast
 
 from loadtest.load import payloads
@@ -345,3 +346,11 @@ def cpu_seconds() -> float:
     """User and system time of this process."""
     times = os.times()
     return times.user + times.system
+
+
+def waited_seconds() -> float:
+    """For how long this process was ready to run while others had its core; 0 where the kernel does not tell."""
+    try:
+        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0

@@ -90,6 +90,7 @@ class Interval:
     up: int
     overdue: int
     cpu: float
+    waited: float
     groups: list[dict[str, Any]]
 
 

@@ -135,6 +135,8 @@ class Second:
     """Cores' worth, of all its processes together."""
     generator_busiest: float = 0.0
     """Share of a core used by the busiest of its processes."""
+    generator_waited: float = 0.0
+    """Share of the time for which one of its processes was ready to run while others had its core, at the most."""
     broker_cpu: float | None = None
     broker_memory: int | None = None
     """Bytes resident."""
@@ -212,6 +214,7 @@ class Result:
     generator_cpu: float = 0.0
     """Cores' worth in the measured stages."""
     generator_busiest: float = 0.0
+    generator_waited: float = 0.0
     generator_us: float | None = None
     """Microseconds of the generator's CPU for each delivery."""
     broker_cpu: float | None = None

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from loadtest.load import drivers
 from loadtest.load.alarm import Alarm
-from loadtest.load.crew import Crew, cpu_seconds
+from loadtest.load.crew import Crew, cpu_seconds, waited_seconds
 from loadtest.load.messages import (
     Assignment,
     Connect,
@@ -68,6 +68,7 @@ class Worker:
         self._phase = ""
         self._begin = 0
         self._cpu = cpu_seconds()
+        self._waited = waited_seconds()
         self._received = 0
         self._last_received = 0
         self._last_at = 0
@@ -143,7 +144,7 @@ class Worker:
     def _report(self, end: int) -> None:
         if end <= self._begin:
             return
-        cpu = cpu_seconds()
+        cpu, waited = cpu_seconds(), waited_seconds()
         groups = [tally.take() for tally in self._crew.tallies]
         received = sum(group["received"] for group in groups)  # type: ignore[misc]
         self._received += received
@@ -156,10 +157,11 @@ class Worker:
                 self._crew.up,
                 self._crew.overdue(end) if not self._over else 0,
                 cpu - self._cpu,
+                waited - self._waited,
                 groups,
             )
         )
-        self._cpu = cpu
+        self._cpu, self._waited = cpu, waited
         self._begin = end
 
     # -- phases --------------------------------------------------------------------------------------------------------
