@@ -1,0 +1,14 @@
+"""What is left of a run for people and for pipelines: one folder of files.
+
+Owns: the files (``files``), the Parquet columns (``columns``), the page (``page``, made of ``plots``, ``spectrum``,
+``fold`` and ``markup``; its style and script are `page.css` and `page.js`).
+
+Promises: made from a ``Result`` and nothing else, so that any run can be reported again. The page is one file that
+fetches nothing; text from outside can do nothing in it.
+
+Refuses: to judge, and to be imported by anything but `canopy load`: it needs the `load` extra.
+"""
+
+from loadtest.load.report.files import Files, ReportError, write
+
+__all__ = ["Files", "ReportError", "write"]

@@ -1,0 +1,85 @@
+"""The report's files, whole or not at all.
+
+Owns: which files there are, their names, and how they come into their folder.
+
+Promises: everything is written into a hidden folder beside its place first and then moved there; an interruption leaves
+nothing half written. `summary.json` is moved last: where it stands, the others do.
+
+Refuses: to delete what it did not write. Files of an earlier report in the same folder are replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadtest.load.report.columns import write_pairs, write_samples, write_seconds
+from loadtest.load.report.page import page
+from loadtest.load.result import Result
+
+
+class ReportError(Exception):
+    """A report could not be written; the message is one line for people."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where the parts of a report are."""
+
+    folder: Path
+
+    @property
+    def summary(self) -> Path:
+        """Everything but samples, heat map and faultless pairs, as JSON."""
+        return self.folder / "summary.json"
+
+    @property
+    def seconds(self) -> Path:
+        """A row a second, with the distribution of its latencies."""
+        return self.folder / "seconds.parquet"
+
+    @property
+    def samples(self) -> Path:
+        """A row for each sampled delivery."""
+        return self.folder / "samples.parquet"
+
+    @property
+    def pairs(self) -> Path:
+        """A row for each (publisher, subscriber)."""
+        return self.folder / "pairs.parquet"
+
+    @property
+    def page(self) -> Path:
+        """The report for people, one self-contained HTML file."""
+        return self.folder / "report.html"
+
+    @property
+    def scenario(self) -> Path:
+        """The scenario as it was played."""
+        return self.folder / "scenario.toml"
+
+
+def write(result: Result, folder: Path) -> Files:
+    """Write the whole report into a folder, which is made where it does not exist.
+
+    Raises:
+        ReportError: the folder cannot be made or written to, or the disk is full.
+    """
+    files = Files(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".report-", dir=folder) as hidden:
+            draft = Files(Path(hidden))
+            write_seconds(result, draft.seconds)
+            write_samples(result, draft.samples)
+            write_pairs(result, draft.pairs)
+            draft.page.write_bytes(page(result).encode("utf-8", "backslashreplace"))
+            draft.scenario.write_bytes(result.scenario_text.encode("utf-8", "backslashreplace"))
+            draft.summary.write_text(json.dumps(result.as_json(), indent=1) + "\n", encoding="ascii")
+            for name in ("scenario", "seconds", "samples", "pairs", "page", "summary"):
+                getattr(draft, name).replace(getattr(files, name))
+    except OSError as error:
+        raise ReportError(f"{folder}: the report cannot be written ({error.strerror or error})") from error
+    return files
