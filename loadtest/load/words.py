@@ -210,17 +210,16 @@ def figures(result: Result) -> list[Figure]:
         "retained": "came with a subscription",
     }
     found += [Figure(name, number(value), notes[name]) for name, value in aside.items() if value]
-    busiest = f"busiest process {100 * result.generator_busiest:.0f} %"
+    generator = f"{cores(result.generator_cpu)}, busiest process {100 * result.generator_busiest:.0f} %"
     bound = result.limit == "generator"
     found += [
         Figure("broker CPU a delivery", micros_exact(result.broker_us), cores(result.broker_cpu)),
-        Figure("generator CPU a delivery", micros_exact(result.generator_us), cores(result.generator_cpu)),
+        Figure("generator CPU a delivery", micros_exact(result.generator_us), generator, "bad" if bound else "plain"),
         Figure("broker memory", memory(result.broker_memory), "resident, at the most"),
         Figure(
             "generator's own limit",
             DASH if result.own_limit is None else f"{number(result.own_limit)} /s",
-            busiest,
-            "bad" if bound else "plain",
+            "one process, bare server",
         ),
     ]
     return found

@@ -27,8 +27,8 @@ def heat_map(seconds: Sequence[Second]) -> Plot:
     plot = Plot(
         "heat",
         "Latency heat map",
-        "Each column is a stretch of time, each row a range of latency; the stronger the colour, the more deliveries a second "
-        "(logarithmic).",
+        "Each column is a stretch of time, each row a range of latency; the stronger the colour, the more "
+        "deliveries a second (on a logarithmic scale).",
     )
     columns = fold(seconds, COLUMNS)
     rows = [Counter[int]() for _ in columns]

@@ -30,13 +30,13 @@
   }
 
   function layout(plot) {
+    const below = { orientation: "h", x: 0, y: -0.1, yanchor: "top" };
     return Object.assign({
       template: template(),
       margin: narrow.matches ? { l: 44, r: 12, t: 28, b: 30 } : { l: 60, r: 18, t: 30, b: 30 },
       hovermode: plot.key === "heat" ? "closest" : "x unified",
       dragmode: coarse.matches ? false : "zoom",  // a finger scrolls the page
-      legend: { orientation: "h", x: 0, y: -0.1, yanchor: "top" },
-    }, plot.layout);
+    }, plot.layout, { legend: Object.assign(below, plot.layout.legend) });
   }
 
   // The buttons are named one by one: left to itself, plotly offers to send the chart to its makers.

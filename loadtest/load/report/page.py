@@ -21,7 +21,7 @@ from typing import Final
 from plotly.offline import get_plotlyjs
 
 from loadtest.load.report.drawing import Plot
-from loadtest.load.report.markup import Markup, element, joined, table
+from loadtest.load.report.markup import Markup, element, joined, table, text
 from loadtest.load.report.plots import plots
 from loadtest.load.result import Deliveries, Reconciled, Result
 from loadtest.load.words import (
@@ -67,18 +67,20 @@ def page(result: Result) -> str:
             element("footer", f"canopy load · run {result.run} · this page is one file and fetches nothing."),
         ]
     )
-    return _document(f"{result.scenario} on {result.broker or result.target}", body, _data(drawn))
+    return _document(
+        f"{result.scenario} on {result.broker or result.target}", body, [plot for plot in drawn if not plot.absent]
+    )
 
 
-def _document(title: str, body: Markup, data: Markup) -> str:
+def _document(title: str, body: Markup, drawn: Sequence[Plot]) -> str:
     here = files("loadtest.load.report")
     style = (here / "page.css").read_text(encoding="utf-8")
-    scripts = [get_plotlyjs(), (here / "page.js").read_text(encoding="utf-8")]
-    hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts
-    )
+    # Without a plot, there is no reason to carry five megabytes of plotly.js.
+    scripts = [get_plotlyjs(), (here / "page.js").read_text(encoding="utf-8")] if drawn else []
+    hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts]
+    allowed = " ".join(hashes) or "'none'"
     policy = (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
         "form-action 'none'"
     )
     head = [
@@ -92,7 +94,7 @@ def _document(title: str, body: Markup, data: Markup) -> str:
         f"<style>{style}</style>",
     ]
     tail = [
-        f'<script type="application/json" id="plots">{data}</script>',
+        f'<script type="application/json" id="plots">{_data(drawn)}</script>',
         *(f"<script>{script}</script>" for script in scripts),
     ]
     return "\n".join(["<!DOCTYPE html>", '<html lang="en">', "<head>", *head, "</head>", "<body>", body, *tail,
@@ -101,7 +103,7 @@ def _document(title: str, body: Markup, data: Markup) -> str:
 
 def _data(drawn: Sequence[Plot]) -> Markup:
     """The plots as JSON; with `<` written as an escape, nothing in it can end the script element."""
-    data = [{"key": plot.key, "traces": plot.traces, "layout": plot.layout} for plot in drawn if not plot.absent]
+    data = [{"key": plot.key, "traces": plot.traces, "layout": plot.layout} for plot in drawn]
     return Markup(json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e"))
 
 
@@ -171,8 +173,11 @@ def _latencies(result: Result) -> Markup:
 
 
 def _groups(result: Result) -> Markup:
-    rows = [group_cells(group) for group in result.groups[:GROUPS]]
-    shown = table(GROUP_HEADINGS, rows, left=("group", "role", "notes")) if rows else _line("There were no groups.")
+    rows: list[list[str]] = []
+    for group in result.groups[:GROUPS]:
+        name, *figures_of, notes = group_cells(group)
+        rows.append([joined([text(name), element("small", notes)]) if notes else name, *figures_of])
+    shown = table(GROUP_HEADINGS[:-1], rows, left=("group", "role")) if rows else _line("There were no groups.")
     more = len(result.groups) - GROUPS
     rest = _line(f"{things(more, 'further group')}: see summary.json.") if more > 0 else Markup()
     about = element(

@@ -35,7 +35,7 @@ def spectrum(result: Result) -> Plot:
         plot.absent = "No distribution of latencies was kept, so there is no spectrum."
         return plot
     furthest = max(max(trace["x"]) for trace in plot.traces)
-    ticks = [1, 2, *(10**power for power in range(1, max(2, math.ceil(math.log10(furthest)) + 1)))]
+    ticks = [2, *(10**power for power in range(1, max(2, math.ceil(math.log10(furthest)) + 1)))]
     plot.layout = {
         "xaxis": {
             "type": "log",
@@ -44,6 +44,7 @@ def spectrum(result: Result) -> Plot:
             "range": [0, max(math.log10(furthest), 1.0) * 1.02],
         },
         "yaxis": {"title": {"text": "ms"}, "type": "log", **POWERS},
+        "legend": {"y": 1.02, "yanchor": "bottom"},  # above: the names of far percentiles are long, and may turn
     }
     return plot
 
