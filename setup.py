@@ -5,7 +5,7 @@ compiled, or none is, so that an install never mixes the two by accident.
 
 Promises: without a C compiler, without Python's headers, with ``CANOPY_PURE=1``, or when mypyc itself refuses the
 source, the build still succeeds and says in one line why the core is interpreted. ``CANOPY_REQUIRE_COMPILED=1`` turns
-each of those into a failed build.
+each of those into a failed build. The built-in scenarios of the load tester (`config/load/`) go into its package.
 
 Refuses: to compile for an editable install. It would leave extension modules beside the sources, and those hide every
 later edit.
@@ -50,6 +50,9 @@ OPTIMISATION = "3"
 BUILDS = {"bdist_wheel", "build", "build_ext", "install"}
 PACKAGES = ("broker", "loadtest", "pipeline")
 ROOT = Path(__file__).resolve().parent
+# The built-in scenarios of `canopy load` have one home in the tree, and go into the package when it is built.
+SCENARIOS = "config/load/*.toml"
+SCENARIOS_IN = "loadtest/load/scenarios"
 RECORD = ROOT / "build" / "interpreted"
 
 
@@ -66,6 +69,11 @@ def modules() -> list[str]:
     """The files to compile that exist now, relative to the root, sorted."""
     found = {path for pattern in COMPILED for path in ROOT.glob(pattern) if path.name != "__init__.py"}
     return sorted(path.relative_to(ROOT).as_posix() for path in found)
+
+
+def scenarios() -> list[str]:
+    """The built-in scenarios, relative to the root, sorted."""
+    return sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob(SCENARIOS))
 
 
 def probe_compiler() -> None:
@@ -149,13 +157,29 @@ def remove(paths: Iterable[Path]) -> None:
 
 
 class BuildPy(build_py):
-    """Copies the packages. Files of modules that left the tree since the last build are not carried along."""
+    """Copies the packages and the scenarios. Files that left the tree since the last build are not carried along."""
 
     def run(self) -> None:
         if not self.editable_mode:
             for package in PACKAGES:
                 remove(Path(self.build_lib, package).rglob("*.py"))
         super().run()
+        if not self.editable_mode:
+            self._copy_scenarios()
+
+    def _copy_scenarios(self) -> None:
+        folder = Path(self.build_lib, SCENARIOS_IN)
+        remove(folder.glob("*.toml"))
+        files = scenarios()
+        if not files:
+            raise SystemExit(f"canopy: {SCENARIOS} is missing; the load tester has no scenarios without it")
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            self.copy_file(str(ROOT / file), str(folder / Path(file).name))
+
+    def get_source_files(self) -> list[str]:
+        """What belongs into a source distribution."""
+        return [*super().get_source_files(), *scenarios()]  # type: ignore[no-untyped-call]
 
 
 class BuildExt(build_ext):
