@@ -25,6 +25,7 @@ from pydantic import ValidationError
 
 from loadtest.load import overrides as flags
 from loadtest.load.complaints import Place, complaints, one_line, show, suggest, where
+from loadtest.load.names import Pattern
 from loadtest.load.overrides import Override, OverrideError
 from loadtest.load.plan import Plan, PlanError
 from loadtest.load.scenario import Scenario
@@ -63,6 +64,7 @@ def load(name_or_path: str, overrides: Sequence[str] = (), scale: float | None =
     scenario = _validated(source, data, changes)
     try:
         Plan(scenario, "0" * 8)
+        _try_templates(scenario)
     except PlanError as error:
         raise ScenarioError([f"{_with(source, changes)}: {error}"]) from error
     if changes:
@@ -182,6 +184,21 @@ def _validated(source: str, data: dict[str, Any], changes: Sequence[Override]) -
         return Scenario.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
         raise ScenarioError(complaints(error, data, origin)) from error
+
+
+def _try_templates(scenario: Scenario) -> None:
+    """Hold the templates of payloads against the patterns there are.
+
+    Raises:
+        PlanError: one has a pattern that means nothing.
+    """
+    for group in scenario.groups:
+        for number, publish in enumerate(group.publish):
+            try:
+                Pattern(publish.payload.template or "")
+            except ValueError as error:
+                key = f"groups.{group.name}.publish.{number}.payload.template"
+                raise PlanError(f"{key}: {error}; a percent sign is written %%") from error
 
 
 def _with(source: str, changes: Sequence[Override]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -9,11 +10,25 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from loadtest.load import library
 from loadtest.load.library import ScenarioError, builtin, load
 from loadtest.load.plan import Plan
-from loadtest.load.scenario import Payload, Scenario
+from loadtest.load.scenario import (
+    Churn,
+    Cycle,
+    Group,
+    Part,
+    Payload,
+    Properties,
+    Publish,
+    Reading,
+    Scenario,
+    Stage,
+    Subscribe,
+    Will,
+)
 from loadtest.load.tomltext import dumps
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -291,6 +306,14 @@ def test_each_fault_has_its_place_and_its_remedy(old: str, new: str, line: str, 
     assert problem(write(PLAIN.replace(old, new))) == line
 
 
+def test_a_template_is_held_against_the_patterns(write: Write) -> None:
+    text = PLAIN.replace("rate = 1", "rate = 1, payload = { template = '%m 40 % full' }")
+    assert problem(write(text)) == (
+        "my.toml: groups.publishers.publish.0.payload.template: '%m 40 % full': unknown pattern at '% full';"
+        " a percent sign is written %%"
+    )
+
+
 def test_every_fault_is_told_at_once_and_long_values_are_cut(write: Write) -> None:
     text = PLAIN.replace("seconds = 1", "seconds = -1").replace("rate = 1", f'rate = "{"x" * 500}"')
     first, second = problems(write(text))
@@ -427,3 +450,66 @@ VALUES = st.recursive(
 @given(st.dictionaries(TEXTS, VALUES, max_size=4))
 def test_what_is_written_is_read_back_the_same(data: dict[str, object]) -> None:
     assert tomllib.loads(dumps(data)) == data
+
+
+# --- the guide ----------------------------------------------------------------------------------------------------
+
+GUIDE = (ROOT / "docs" / "load.md").read_text(encoding="utf-8")
+SECTIONS: dict[str, type[BaseModel]] = {
+    "The scenario": Scenario,
+    "`[[stages]]`": Stage,
+    "`[[groups]]`": Group,
+    "`[[groups.publish]]`": Publish,
+    "`payload`": Payload,
+    "`properties`": Properties,
+    "`[[groups.subscribe]]`": Subscribe,
+    "`will`": Will,
+    "`churn`": Churn,
+    "`cycle`": Cycle,
+    "`reading`": Reading,
+}
+
+
+def _body(section: str) -> str:
+    return GUIDE.partition(f"\n### {section}\n")[2].partition("\n#")[0]
+
+
+def rows(section: str) -> dict[str, str]:
+    """Key and default of each row of a section's table."""
+    found = re.findall(r"^\| `(\w+)` \| .+ \| (.+) \|$", _body(section), re.MULTILINE)
+    assert len(found) == len(dict(found)), section
+    return dict(found)
+
+
+def test_the_guide_knows_every_part_of_the_schema() -> None:
+    assert set(SECTIONS.values()) == set(Part.__subclasses__())
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_guide_has_every_key_with_its_default(section: str) -> None:
+    model = SECTIONS[section]
+    found = rows(section)
+    assert list(found) == list(model.model_fields)
+    for key, field in model.model_fields.items():
+        if field.is_required() or field.default is None:
+            assert found[key] == "–", key
+            continue
+        default = field.default
+        if isinstance(default, Part):
+            default = default.model_dump(exclude_unset=True)
+        assert tomllib.loads(f"value = {found[key].strip('`')}")["value"] == default, key
+
+
+def test_the_guide_says_what_is_required() -> None:
+    for section, model in SECTIONS.items():
+        for key, field in model.model_fields.items():
+            (line,) = re.findall(rf"^\| `{key}` \| .+$", _body(section), re.MULTILINE)
+            assert ("Required" in line) == field.is_required(), (section, key)
+
+
+def test_the_guide_names_every_builtin_scenario_and_its_example_is_one(tmp_path: Path) -> None:
+    assert all(f"`{name}`" in GUIDE for name in NAMES)
+    (example,) = re.findall(r"```toml\n(.*?)```", GUIDE, re.DOTALL)
+    path = tmp_path / "doors.toml"
+    path.write_text(example)
+    assert load(str(path))[0].name == "doors"
