@@ -160,6 +160,11 @@ class BrokerProcess:
             raise BrokerFailed("the broker is not running")
         return self._child.pid
 
+    def check(self) -> None:
+        """BrokerFailed when the process has ended by itself; the message holds the end of what it printed."""
+        if self._child is not None and self._child.poll() is not None:
+            raise BrokerFailed(f"the broker ended with code {self._child.returncode}: {self._tail()}")
+
     def cpu(self) -> int:
         """Nanoseconds of user + system time the process has used so far, all its threads together."""
         # The kernel's clock id for another process's CPU time, as clock_getcpuclockid(3) computes it.
@@ -210,8 +215,7 @@ class BrokerProcess:
     def _wait_ready(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT
         while True:
-            if self._child is not None and self._child.poll() is not None:
-                raise BrokerFailed(f"the broker ended with code {self._child.returncode}: {self._tail()}")
+            self.check()
             try:
                 links.close_all(links.open_clients(HOST, self.port, ["bench-ready"], frames.MQTT_3_1_1, 2.0))
                 return
