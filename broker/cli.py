@@ -24,6 +24,7 @@ from broker.configuration import SettingsError, changed, load_settings, show
 from broker.health import UnhealthyError, check
 from broker.logwriter import BackgroundWriter
 from broker.settings import Settings, parse_listen
+from loadtest.load.cli import app as load
 
 FAILED: Final = 1
 MISUSED: Final = 2
@@ -36,6 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(load, name="load")
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ from typing import Any, Final
 from loadtest.load import drivers
 from loadtest.load.alarm import Alarm
 from loadtest.load.crew import Crew, cpu_seconds, waited_seconds
+from loadtest.load.loops import loop_factory
 from loadtest.load.messages import (
     Assignment,
     Connect,
@@ -273,7 +274,7 @@ def main() -> int:
         await Worker(line, assignment).run()
 
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(work())
     except (PlanError, drivers.DriverError) as error:
         line.send(Failed(str(error)))
@@ -281,14 +282,6 @@ def main() -> int:
     except (BrokenPipeError, EOFError):
         return 1
     return 0
-
-
-def _loop_factory() -> Any:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 if __name__ == "__main__":

@@ -1,0 +1,14 @@
+"""Which event loop the load generator runs on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def loop_factory() -> Any:
+    """What makes event loops; None for asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
