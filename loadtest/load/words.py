@@ -219,7 +219,7 @@ def figures(result: Result) -> list[Figure]:
         Figure(
             "generator's own limit",
             DASH if result.own_limit is None else f"{number(result.own_limit)} /s",
-            "one process, bare server",
+            "not measured" if result.own_limit is None else "one process, bare server",
         ),
     ]
     return found
