@@ -11,6 +11,7 @@ Promises:
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import socket
 from collections.abc import Callable
@@ -116,11 +117,18 @@ class Client:
         try:
             async with crew.gate:
                 await asyncio.wait_for(crew.open(self, wire), CONNECT_TIMEOUT)
-        except (OSError, TimeoutError) as error:
+        except TimeoutError:
             self._task = None
-            self._failed("cannot connect: " + (str(error) or f"no answer in {CONNECT_TIMEOUT:g} s"))
-            return
-        self._task = None
+            self._failed(f"no connection in {CONNECT_TIMEOUT:g} s")
+        except OSError as error:
+            self._task = None
+            self._failed(os.strerror(error.errno).lower() if error.errno else str(error))
+        else:
+            self._task = None
+            self._greet(wire)
+
+    def _greet(self, wire: Wire) -> None:
+        """The socket is open: say who is there."""
         self.wire = wire
         if self.ended or not self.wanted:
             self.leave(cut=True)

@@ -277,6 +277,10 @@ class Conductor:
                 continue
             tried = all(state is not None and state.unsettled == 0 for state in states)
             if clock() - since > (ALL_TRIED if tried else NO_PROGRESS) * SECOND:
+                if not up:
+                    trouble = next((state.trouble for state in states if state is not None and state.trouble), "")
+                    where = ", ".join(str(target) for target in self._job.targets)
+                    raise RunError(f"{where}: no client could connect: {trouble or 'the broker does not answer'}")
                 return
 
     async def _stages(self) -> None:

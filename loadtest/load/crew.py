@@ -107,6 +107,10 @@ class Crew:
         """Count something that went wrong; texts beyond a thousand different ones together."""
         self.errors[text if text in self.errors or len(self.errors) < 1000 else "other errors"] += 1
 
+    def trouble(self) -> str:
+        """What has gone wrong most often."""
+        return self.errors.most_common(1)[0][0] if self.errors else ""
+
     def count_up(self, change: int) -> None:
         """A client came up, or is no longer."""
         self.up += change

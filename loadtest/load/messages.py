@@ -78,6 +78,8 @@ class Up:
 
     up: int
     unsettled: int
+    trouble: str
+    """What has gone wrong most often; empty: nothing."""
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,7 @@ class Worker:
 
     def _look_who_is_up(self) -> None:
         if self._phase == CONNECTING:
-            self._say(Up(self._crew.up, self._crew.unsettled()))
+            self._say(Up(self._crew.up, self._crew.unsettled(), self._crew.trouble()))
             self._looking = self._loop.call_later(LOOK, self._look_who_is_up)
 
     def _start(self, at: int) -> None:
