@@ -85,6 +85,8 @@ class Client:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._intended = 0
         self._connected = False
+        self._planned = False
+        """Whether it is away by its scenario."""
         self._limits: dict[int, int] = {}
         self._pending: dict[int, tuple[int, Subscribe | None]] = {}
         self.attempts = 0
@@ -312,7 +314,11 @@ class Client:
         resent = list(self.session.unacked.items())
         if resent:
             wire.write(b"".join(self._again_frame(number, outgoing) for number, outgoing in resent))
+        planned, self._planned = self._planned, False
         for sender in self.senders:
+            if planned:
+                sender.skip(clock())
+                self.crew.pacer.put(sender)
             sender.connected(
                 wire,
                 self._limits.get(properties.TOPIC_ALIAS_MAXIMUM, 0),
@@ -366,6 +372,9 @@ class Client:
         cycle = self.settings.cycle
         assert cycle is not None
         self.wanted = False
+        self._planned = True
+        for sender in self.senders:
+            sender.away = True
         self.leave(cut=cycle.goodbye == "cut")
         self._timer("cycle", cycle.down * self._around(cycle.spread), lambda: self.connect(clock()))
 

@@ -20,13 +20,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from multiprocessing.connection import Connection
+from functools import partial
 from typing import Final
 
 from loadtest.load import assemble, watch
 from loadtest.load.expect import Sent, Subscriptions
 from loadtest.load.job import Audience, Job
 from loadtest.load.ledger import Listener
+from loadtest.load.line import Line
 from loadtest.load.messages import (
     Assignment,
     Connect,
@@ -70,7 +71,7 @@ class _Process:
     """One process and what it has said last."""
 
     child: subprocess.Popen[bytes]
-    line: Connection
+    line: Line | None = None
     clients: int | None = None
     up: Up | None = None
     over: Over | None = None
@@ -125,7 +126,7 @@ class Conductor:
             pid = await asyncio.to_thread(watch.find, target.host, target.port)
         self._watch = watch.Watch(pid) if pid is not None else None
         audience.phase(f"starting {job.processes} process{'es' if job.processes > 1 else ''}")
-        self._spawn()
+        await self._spawn()
         await self._until(lambda: all(each.clients is not None for each in self._processes))
         listener = Listener(f"load-{self._run}-listener")
         try:
@@ -165,22 +166,12 @@ class Conductor:
 
     # -- processes -----------------------------------------------------------------------------------------------------
 
-    def _spawn(self) -> None:
+    async def _spawn(self) -> None:
         job = self._job
         for index in range(job.processes):
-            ours, theirs = socket.socketpair()
-            with theirs:
-                number = theirs.fileno()
-                safe = ["-P"] if sys.flags.safe_path else []
-                child = subprocess.Popen(
-                    [sys.executable, *safe, "-m", "loadtest.load.worker", str(number)],
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=[number],
-                )
-            line = Connection(ours.detach())
-            process = _Process(child, line)
+            ours, process = _begin()
             self._processes.append(process)
-            self._loop.add_reader(line.fileno(), self._hear, process)
+            line = process.line = await Line.open(ours, partial(self._hear, process), partial(self._gone, process))
             core = job.cores[index % len(job.cores)] if job.cores else None
             line.send(
                 Assignment(
@@ -189,15 +180,13 @@ class Conductor:
                 )
             )  # fmt: skip
 
-    def _hear(self, process: _Process) -> None:
-        try:
-            message = process.line.recv()
-        except (EOFError, OSError):
-            self._loop.remove_reader(process.line.fileno())
-            if process.outcome is None and not self._failure:
-                self._failure = "a process of the load generator ended by itself"
-            self._heard.set()
-            return
+    def _gone(self, process: _Process) -> None:
+        process.line = None
+        if process.outcome is None and not self._failure:
+            self._failure = "a process of the load generator ended by itself"
+        self._heard.set()
+
+    def _hear(self, process: _Process, message: object) -> None:
         if isinstance(message, Interval):
             process.intervals.append(message)
             self._tell_seconds()
@@ -217,7 +206,7 @@ class Conductor:
 
     def _say(self, message: object) -> None:
         for process in self._processes:
-            with contextlib.suppress(OSError):
+            if process.line is not None:
                 process.line.send(message)
 
     async def _until(self, true: Callable[[], bool], seconds: float | None = None) -> bool:
@@ -238,8 +227,8 @@ class Conductor:
         if self._looking is not None:
             self._looking.cancel()
         for process in self._processes:
-            self._loop.remove_reader(process.line.fileno())
-            process.line.close()
+            if process.line is not None:
+                process.line.abort()
         for process in self._processes:
             try:
                 process.child.wait(GRACE if process.outcome is not None else 0.5)
@@ -354,3 +343,17 @@ class Conductor:
             parts = [each.intervals[self._told] for each in self._processes]
             self._told += 1
             self._audience.second(assemble.second(self._plan, parts, self._start_at, self._trace))
+
+
+def _begin() -> tuple[socket.socket, _Process]:
+    """A process, and our end of the line to it."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        number = theirs.fileno()
+        safe = ["-P"] if sys.flags.safe_path else []
+        child = subprocess.Popen(
+            [sys.executable, *safe, "-m", "loadtest.load.worker", str(number)],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[number],
+        )
+    return ours, _Process(child)

@@ -257,14 +257,14 @@ class Crew:
 
     def overdue(self, now: int) -> int:
         """Messages that are due and not sent."""
-        return sum(sender.overdue(now) for sender, _, _, _ in self.senders if sender.active)
+        return sum(sender.overdue(now) for sender, _, _, _ in self.senders if sender.active and not sender.away)
 
     def finish_stages(self, now: int) -> list[int]:
         """Publish no more; by group, how many messages stay unsent that were due by `now`."""
         unsent = [0] * len(self.plan.groups)
         self.over = True
         for sender, _, group, _ in self.senders:
-            if sender.active:
+            if sender.active and not sender.away:
                 unsent[group] += sender.overdue(now)
             sender.active = False
             sender.next_at = NEVER

@@ -144,6 +144,8 @@ class Sender(Source):
         self.fan = 1.0
         self.fans: list[int] | None = None
         self.active = False
+        self.away = False
+        """Whether its client is away by its scenario: what becomes due meanwhile is not meant to be sent."""
         self.arrival: i64 = CONSTANT
         self.burst: i64 = 1
         self.interval = NEVER
@@ -244,6 +246,12 @@ class Sender(Source):
     def _together(self) -> float:
         """Messages that are due at the same time."""
         return float(self.burst) if self.arrival == BURSTS else 1.0
+
+    def skip(self, now: float) -> None:
+        """What became due in the meantime is not sent: the client was not meant to be there."""
+        self.away = False
+        if self.next_at < now and self.interval != NEVER:
+            self.next_at = now + self.phase * self.interval * self._together()
 
     def overdue(self, now: float) -> int:
         """How many messages are due and not sent."""

@@ -14,13 +14,14 @@ import contextlib
 import gc
 import os
 import signal
+import socket
 import sys
-from multiprocessing.connection import Connection
 from typing import Any, Final
 
 from loadtest.load import drivers
 from loadtest.load.alarm import Alarm
 from loadtest.load.crew import Crew, cpu_seconds, waited_seconds
+from loadtest.load.line import Line
 from loadtest.load.loops import loop_factory
 from loadtest.load.messages import (
     Assignment,
@@ -57,7 +58,7 @@ DRAINING: Final = "drain"
 class Worker:
     """One process."""
 
-    def __init__(self, line: Connection, assignment: Assignment) -> None:
+    def __init__(self, line: Line, assignment: Assignment) -> None:
         self._line = line
         self._assignment = assignment
         self._loop = asyncio.get_running_loop()
@@ -79,7 +80,6 @@ class Worker:
 
     async def run(self) -> None:
         """Serve the conductor until the run is over or the conductor gone."""
-        self._loop.add_reader(self._line.fileno(), self._order)
         self._say(Ready(len(self._crew.clients)))
         gc.collect()
         gc.freeze()
@@ -89,21 +89,17 @@ class Worker:
             # What the last packets need to leave.
             await asyncio.sleep(LOOK)
         finally:
-            self._loop.remove_reader(self._line.fileno())
             self._alarm.close()
 
     def _say(self, message: object) -> None:
-        try:
-            self._line.send(message)
-        except OSError:
-            self._done.set()
+        self._line.send(message)
 
-    def _order(self) -> None:
-        try:
-            message = self._line.recv()
-        except (EOFError, OSError):
-            self._done.set()
-            return
+    def hang_up(self) -> None:
+        """The conductor is gone."""
+        self._done.set()
+
+    def order(self, message: object) -> None:
+        """The conductor wants something."""
         if isinstance(message, Connect):
             self._connect(message.at)
         elif isinstance(message, Start):
@@ -259,29 +255,54 @@ class Worker:
         self._done.set()
 
 
-def main() -> int:
-    """Serve the conductor at the other end of the file descriptor."""
-    # Ctrl-C reaches every process of the terminal; the conductor alone decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    line = Connection(int(sys.argv[1]))
-    assignment = line.recv()
-    assert isinstance(assignment, Assignment)
+class _Line:
+    """What is at this end of the line: first nobody, then a worker."""
+
+    def __init__(self) -> None:
+        self.assignment: asyncio.Future[Assignment] = asyncio.get_running_loop().create_future()
+        self.worker: Worker | None = None
+
+    def message(self, message: object) -> None:
+        if self.worker is not None:
+            self.worker.order(message)
+        elif isinstance(message, Assignment) and not self.assignment.done():
+            self.assignment.set_result(message)
+
+    def closed(self) -> None:
+        if self.worker is not None:
+            self.worker.hang_up()
+        elif not self.assignment.done():
+            self.assignment.cancel()
+
+
+async def work(sock: socket.socket) -> int:
+    """Serve the conductor at the other end."""
+    end = _Line()
+    line = await Line.open(sock, end.message, end.closed)
+    try:
+        assignment = await end.assignment
+    except asyncio.CancelledError:
+        return 1
     if assignment.core is not None:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, {assignment.core})
-
-    async def work() -> None:
-        await Worker(line, assignment).run()
-
     try:
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(work())
+        worker = end.worker = Worker(line, assignment)
+        await worker.run()
     except (PlanError, drivers.DriverError) as error:
         line.send(Failed(str(error)))
         return 1
-    except (BrokenPipeError, EOFError):
-        return 1
+    finally:
+        await line.close()
     return 0
+
+
+def main() -> int:
+    """``python -m loadtest.load.worker FD``: the file descriptor of a socket."""
+    # Ctrl-C reaches every process of the terminal; the conductor alone decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(work(socket.socket(fileno=int(sys.argv[1]))))
 
 
 if __name__ == "__main__":
