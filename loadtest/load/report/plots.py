@@ -53,14 +53,18 @@ def plots(result: Result) -> list[Plot]:
     for plot in over_time + rest:
         if plot.absent:
             continue
-        plot.layout["xaxis"] = {"ticksuffix": " s", **plot.layout.get("xaxis", {}), "range": _extent(seconds)}
+        plot.layout["xaxis"] = {"ticksuffix": " s", **plot.layout.get("xaxis", {}), "range": _extent(seconds, result)}
         if folded and plot.key != "heat":
             plot.about += f" A point stands for up to {math.ceil(max(each.seconds for each in points)):,} seconds."
     return [*over_time, spectrum(result), *rest]
 
 
-def _extent(seconds: Sequence[Second]) -> list[float]:
-    return [seconds[0].start, max(second.start + second.seconds for second in seconds)]
+def _extent(seconds: Sequence[Second], result: Result) -> list[float]:
+    """What is in view at first: everything but the quiet seconds after the stages, in which the broker's own figures
+    are waited for. They are drawn, and come into view when one zooms out."""
+    staged = max((float(stage["start"]) + float(stage["seconds"]) for stage in result.stages), default=0.0)
+    busy = [each for each in seconds if each.start < staged or each.sent or each.received or each.lost] or seconds
+    return [seconds[0].start, max(each.start + each.seconds for each in busy)]
 
 
 def _rates(points: Sequence[Second]) -> Plot:

@@ -13,7 +13,7 @@ import pytest
 from loadtest.load.report.fold import fold
 from loadtest.load.report.page import WORST, page
 from loadtest.load.report.plots import POINTS, plots
-from loadtest.load.result import Deliveries, Latency, Pair, Reconciled, Result
+from loadtest.load.result import Deliveries, Latency, Pair, Reconciled, Result, Second
 from tests.loadtest.load.results import ATTACK, empty_result, full_result
 
 
@@ -44,6 +44,16 @@ def test_measured_stages_are_shaded_and_named() -> None:
     shaded = [shape for shape in rates.layout["shapes"] if shape["type"] == "rect"]
     assert [(shape["x0"], shape["x1"]) for shape in shaded] == [(4.0, 24.0)]
     assert [name["text"] for name in rates.layout["annotations"]] == ["warm-up", "&lt;/script&gt;&lt;script&gt;…"]
+
+
+def test_a_quiet_end_is_drawn_but_not_in_view() -> None:
+    result = full_result(24)
+    result.seconds += [Second(24.0 + at, 1.0, "drain", False, clients_up=4, received=1 - at) for at in (0, 1)]
+
+    rates = plots(result)[0]
+
+    assert rates.layout["xaxis"]["range"] == [-2.0, 25.0]
+    assert rates.traces[0]["x"][-1] == 25.5
 
 
 def test_nothing_from_outside_is_markup() -> None:
