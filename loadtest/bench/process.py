@@ -145,6 +145,7 @@ class BrokerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                process_group=0,  # Ctrl-C is for us: we end it when we have done with it
                 preexec_fn=in_child,
             )
         except OSError as error:

@@ -23,9 +23,13 @@ from pydantic import ValidationError
 
 from loadtest.bench.peers import FILTERS, PEERS, QOS, QOS2, ROUTING, SHARED, V5, Peer
 from loadtest.bench.process import HOST, BrokerProcess, free_port
+from loadtest.load.expect import Subscriptions
 from loadtest.load.job import Target
+from loadtest.load.plan import Plan
 from loadtest.load.scenario import Group, Scenario
 
+LOOKED_AT: Final = 100  # publishers of each process of which it is found out whether somebody hears them there
+MOST_PROCESSES: Final = 8  # more of the generator are not started unasked
 STATISTICS: Final = 1  # seconds between two publications of `$SYS`: drops are reconciled by it
 
 Version = Literal["3.1.1", "5.0"]
@@ -137,13 +141,32 @@ def with_version(scenario: Scenario, version: Version) -> Scenario:
     return scenario.model_copy(update={"groups": groups})
 
 
-def clients(scenario: Scenario) -> int:
-    """How many clients the scenario has, its scale applied."""
-    return sum(_scaled(group, scenario.scale) for group in scenario.groups)
+def most_processes(scenario: Scenario, cores: int) -> int:
+    """How many processes of the generator this scenario bears, at most 8 and one for each of so many cores. A closed loop
+    with QoS 0 needs a subscriber in the publisher's own process.
+
+    Raises:
+        PlanError: the scenario cannot be played.
+    """
+    plan = Plan(scenario, "0" * 8)
+    return next((count for count in range(min(cores, plan.clients, MOST_PROCESSES), 1, -1) if _closes(plan, count)), 1)
 
 
-def _scaled(group: Group, scale: float) -> int:
-    return max(1, round(group.clients * scale)) if group.scaled else group.clients
+def _closes(plan: Plan, processes: int) -> bool:
+    """Whether closed loops with QoS 0 close within each of so many processes, as far as a look at some shows."""
+    loops = [entry for entry in plan.entries if entry.publish and entry.publish.in_flight and not entry.publish.qos]
+    if not loops:
+        return True
+    for index in range(processes):
+        everybody = ((group, number) for group, count in enumerate(plan.counts) for number in range(count))
+        here = [(group, number) for group, number in everybody if plan.process(group, number, processes) == index]
+        heard = Subscriptions(plan, here)
+        for entry in loops:
+            publishers = [number for group, number in here if group == entry.group][:LOOKED_AT]
+            for number in publishers:
+                if not heard.hear(plan.topic(entry.stream(number, 0)), plan.client(entry.group, number)):
+                    return False
+    return True
 
 
 def _group_needs(group: Group) -> set[str]:

@@ -14,32 +14,35 @@ Refuses: to tune a scenario for a broker, and to touch one that runs already.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, Protocol, TypeAlias
 
 from loadtest.bench.peers import V5, Peer
-from loadtest.bench.process import BrokerFailed, raise_file_limit
-from loadtest.load import limit, watch
+from loadtest.bench.process import BrokerFailed, raise_file_limit, waited
+from loadtest.load import conductor, limit, watch
 from loadtest.load.brokers import (
     Cores,
     Running,
     Version,
     VersionConflict,
     choose,
-    clients,
+    most_processes,
     needs,
     started,
     with_version,
 )
 from loadtest.load.comparison import Comparison, Entrant
+from loadtest.load.conductor import RunError
 from loadtest.load.job import Audience, Job, Nobody
 from loadtest.load.limit import LimitError, Play
+from loadtest.load.plan import Plan
 from loadtest.load.scenario import Scenario
+from loadtest.load.tomltext import dumps
 
-ROUNDS: Final = 3
 SPARE_FILES: Final = 200  # descriptors that are no client's connection
 
 Start: TypeAlias = Callable[[Peer, int | None], AbstractContextManager[Running]]
@@ -65,30 +68,43 @@ class Silent:
     def note(self, text: str) -> None: ...
 
 
+@dataclass(frozen=True)
+class Means:
+    """What a comparison is run with. `start` and `play` stand in for brokers and for the conductor in tests."""
+
+    listener: Listener = field(default_factory=Silent)
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by whoever wants it to end."""
+    start: Start = started
+    play: Play = conductor.play
+
+
 class Contest:
     """A comparison that is to be run: what stands in it, and what it is run with."""
 
     def __init__(
-        self, scenario: Scenario, text: str, brokers: Sequence[str], rounds: int = ROUNDS, mqtt: Version | None = None
+        self, scenario: Scenario, text: str, brokers: Sequence[str], rounds: int, mqtt: Version | None = None
     ) -> None:
         """Nothing is started yet. `mqtt`: the version that all clients are to speak; None: as the scenario says, but
         3.1.1 for everybody where a broker speaks no other and the scenario allows it.
 
         Raises:
+            PlanError: the scenario cannot be played.
             UnknownBroker: of a name there is no broker.
             VersionConflict: the scenario uses what this version does not have.
         """
         entrants = _entrants(choose(brokers))
         remarks: list[str] = []
         if mqtt is not None:
-            scenario, text = with_version(scenario, mqtt), _headed(text, mqtt)
+            scenario = with_version(scenario, mqtt)
+            text = _written(scenario, mqtt)
             remarks.append(f"every client speaks MQTT {mqtt}, as asked")
         for entrant in entrants:
             entrant.failure = entrant.peer.missing()
         if mqtt is None:
             rewritten = _for_all(scenario, [each for each in entrants if not each.failure], remarks)
             if rewritten is not None:
-                scenario, text = rewritten, _headed(text, "3.1.1")
+                scenario, text = rewritten, _written(rewritten, "3.1.1")
         for entrant in entrants:
             lacking = sorted(needs(scenario) & entrant.peer.lacks)
             if lacking and entrant.failure is None:
@@ -108,80 +124,76 @@ class Contest:
             environment=watch.environment(),
             remarks=remarks,
         )
-        files = clients(scenario) + SPARE_FILES
+        files = Plan(scenario, "0" * 8).clients + SPARE_FILES
         if not raise_file_limit(files):
             remarks.append(f"{files:,} open files are more than this system allows: raise the limit (ulimit -n)")
 
     async def run(
-        self,
-        play: Play,
-        listener: Listener | None = None,
-        *,
-        processes: int | None = None,
-        own_limit: bool = True,
-        start: Start = started,
+        self, means: Means | None = None, *, processes: int | None = None, own_limit: bool = True
     ) -> Comparison:
-        """Play all rounds. `play` is `conductor.play`; `processes` is how many the generator has (one for each of its
-        cores); `own_limit` says whether the generator's own limit is measured first. To start and to end a broker
-        blocks the event loop.
+        """Play all rounds, or what can be played until it is stopped: the run that is under way then is broken off.
+        `processes` is how many the generator has (None: one for each of its cores, as far as the scenario bears it);
+        `own_limit` says whether the generator's own limit is measured first. To start and to end a broker blocks the
+        event loop.
 
         Raises:
-            CancelledError: it was interrupted; `comparison` holds what there is.
+            CancelledError: it was cancelled; `comparison` holds what there is.
         """
-        listener = listener or Silent()
+        means = means or Means()
         comparison = self.comparison
         for text in comparison.remarks:
-            listener.note(text)
+            means.listener.note(text)
         for entrant in comparison.entrants:
             if entrant.failure is not None:
-                listener.note(f"{entrant.label}: {entrant.failure}")
+                means.listener.note(f"{entrant.label}: {entrant.failure}")
             else:
                 entrant.version = entrant.peer.version()
         try:
             if own_limit and any(entrant.failure is None for entrant in comparison.entrants):
-                await self._measure_limit(play, listener)
+                await self._measure_limit(means)
             job = Job(
                 self.scenario,
                 comparison.scenario_text,
                 targets=[],
-                processes=processes or max(1, len(self.cores.generator)),
+                processes=processes or most_processes(self.scenario, len(self.cores.generator)),
                 cores=self.cores.generator,
                 own_limit=None if comparison.own_limit is None else comparison.own_limit.rate,
             )
             with self.cores.kept():
                 for number in range(1, comparison.rounds + 1):
                     for entrant in comparison.entrants:
+                        comparison.interrupted |= means.stop.is_set()
                         if entrant.failure is None and not comparison.interrupted:
-                            await self._turn(entrant, number, job, play, listener, start)
+                            await self._turn(entrant, number, job, means)
         except (asyncio.CancelledError, KeyboardInterrupt):
             comparison.interrupted = True
             raise
         return comparison
 
-    async def _measure_limit(self, play: Play, listener: Listener) -> None:
+    async def _measure_limit(self, means: Means) -> None:
         try:
-            self.comparison.own_limit = await limit.measure(play)
-        except (LimitError, BrokerFailed) as error:
+            self.comparison.own_limit = await limit.measure(play=means.play, stop=means.stop)
+        except (LimitError, BrokerFailed, RunError) as error:
             self.comparison.remarks.append(f"the generator's own limit is not known: {error}")
-            listener.note(self.comparison.remarks[-1])
+            means.listener.note(self.comparison.remarks[-1])
 
-    async def _turn(
-        self, entrant: Entrant, number: int, job: Job, play: Play, listener: Listener, start: Start
-    ) -> None:
+    async def _turn(self, entrant: Entrant, number: int, job: Job, means: Means) -> None:
         """One run on a fresh broker. What goes wrong becomes the entrant's failure, and it is not asked again."""
-        audience = listener.run(entrant.label, number, self.comparison.rounds)
+        audience = means.listener.run(entrant.label, number, self.comparison.rounds)
         try:
-            with start(entrant.peer, self.cores.broker) as running:
+            with means.start(entrant.peer, self.cores.broker) as running:
                 notes = {"round": f"{number} of {self.comparison.rounds}", "cores used": str(self.cores)}
-                result = await play(
-                    replace(job, targets=[running.target], broker_pid=running.pid, notes=notes), audience
-                )
+                job = replace(job, targets=[running.target], broker_pid=running.pid, notes=notes)
+                begun, before = time.monotonic(), waited(running.pid)
+                result = await means.play(job, audience, means.stop)
+                share = (waited(running.pid) - before) / 1e9 / (time.monotonic() - begun)
+                entrant.waited = max(entrant.waited, share)
                 self.comparison.interrupted |= result.interrupted
                 running.process.check()  # a run in which the broker died is no run
                 entrant.results.append(result)
-        except BrokerFailed as error:
+        except (BrokerFailed, RunError) as error:
             entrant.failure = f"failed in round {number}: {error}"
-            listener.note(f"{entrant.label}: {entrant.failure}")
+            means.listener.note(f"{entrant.label}: {entrant.failure}")
 
 
 def _entrants(peers: Sequence[Peer]) -> list[Entrant]:
@@ -210,6 +222,7 @@ def _for_all(scenario: Scenario, there: Sequence[Entrant], remarks: list[str]) -
     return rewritten
 
 
-def _headed(text: str, version: Version) -> str:
-    """The scenario's text, with a word on what was changed in it."""
-    return f'# Played with version = "{version}" in every group.\n{text}'
+def _written(scenario: Scenario, version: Version) -> str:
+    """A scenario that was rewritten, as TOML."""
+    data = scenario.model_dump(mode="json", exclude_defaults=True)
+    return f"# {scenario.name}, in MQTT {version} for every client\n\n{dumps(data)}"

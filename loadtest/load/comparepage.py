@@ -71,25 +71,24 @@ class PageError(Exception):
     """The folder cannot be written to; the message is one line for people."""
 
 
-def write(comparison: Comparison, folder: Path) -> list[Path]:
-    """Write `compare.html` and `compare.json` into a folder, which is made where there is none; what was written.
+def write(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
+    """Write `compare.html` and `compare.json` into a folder, which is made where there is none; both paths.
 
     Raises:
         PageError: that is not possible.
     """
     contents = {"compare.json": json.dumps(comparison.as_json(), indent=1) + "\n", "compare.html": page(comparison)}
-    written: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in contents.items():
             part = folder / f".{name}.part"
             part.write_text(text, encoding="utf-8")
-            written.append(part.replace(folder / name))
+            part.replace(folder / name)
     except OSError as error:
         raise PageError(
             f"{folder}: cannot be written to ({error.strerror or error}): choose another with --out"
         ) from None
-    return written
+    return folder / "compare.html", folder / "compare.json"
 
 
 def page(comparison: Comparison) -> str:

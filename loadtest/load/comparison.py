@@ -24,6 +24,7 @@ FORMAT: Final = 1
 """Version of `compare.json`; it grows when a key changes its meaning or goes away."""
 
 MEGABYTE: Final = 1e6
+DISTURBED: Final = 0.05  # share of a run waited for a core above which it is said
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,11 @@ def _few(value: float) -> str:
     if value >= 99.95:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+
+
+def _plain(text: str) -> str:
+    """Text from outside without what a terminal would obey."""
+    return "".join(letter if letter.isprintable() else "�" for letter in text)
 
 
 def _percent(value: float) -> str:
@@ -94,6 +100,8 @@ class Entrant:
     results: list[Result] = field(default_factory=list)
     failure: str | None = None
     """Why there are no runs of it, or no more."""
+    waited: float = 0.0
+    """Share of a run for which the broker's main thread was ready and something else had its core, at the most."""
 
     @property
     def counted(self) -> list[Result]:
@@ -126,6 +134,8 @@ class Entrant:
             )
         if any(result.interrupted for result in runs):
             found.append("broken off: the figures are of a part of the run")
+        if self.waited > DISTURBED:
+            found.append(f"others had its core for up to {100 * self.waited:.0f} % of a run: the machine was busy")
         for word in ("duplicates", "reordered", "altered", "unjudged", "unconfirmed"):
             count = sum(getattr(result.deliveries, word) for result in runs)
             if count:
@@ -134,7 +144,7 @@ class Entrant:
         for result in runs:
             for text, count in result.errors.items():
                 errors[text] = errors.get(text, 0) + count
-        found += [f"{text} ({count:,} times)" if count > 1 else text for text, count in errors.items()]
+        found += [f"{_plain(text)} ({count:,} times)" if count > 1 else _plain(text) for text, count in errors.items()]
         if any(result.reconciled is not None and result.reconciled.agrees is False for result in runs):
             found.append("what it says it dropped is not what was seen missing")
         if self.failure:
@@ -217,6 +227,7 @@ class Comparison:
             "version": entrant.version,
             "failure": entrant.failure,
             "notes": entrant.notes(),
+            "waited_share": entrant.waited,
             "figures": figures,
             "runs": [result.as_json() for result in entrant.results],
         }

@@ -11,21 +11,27 @@ payloads or higher QoS the generator does less.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Protocol
 
 from loadtest.bench.peers import PEERS
+from loadtest.load import conductor
 from loadtest.load.brokers import Cores, started
 from loadtest.load.job import Audience, Job, Nobody
 from loadtest.load.result import Result
 from loadtest.load.scenario import Group, Payload, Publish, Scenario, Stage, Subscribe
 
-Play: TypeAlias = Callable[[Job, Audience], Awaitable[Result]]
-
 PAYLOAD: Final = 64  # bytes
 IN_FLIGHT: Final = 4000
 WARMUP: Final = 0.3  # seconds
+
+
+class Play(Protocol):
+    """What plays a job: `conductor.play`."""
+
+    def __call__(self, job: Job, audience: Audience, stop: asyncio.Event | None = None) -> Awaitable[Result]: ...
 
 
 class LimitError(Exception):
@@ -69,11 +75,13 @@ def scenario(seconds: float) -> Scenario:
     )
 
 
-async def measure(play: Play, seconds: float = 1.0) -> OwnLimit:
-    """What one process of the generator does on this machine, measured for so many seconds. `play` is `conductor.play`.
+async def measure(seconds: float = 1.0, play: Play | None = None, stop: asyncio.Event | None = None) -> OwnLimit:
+    """What one process of the generator does on this machine, measured for so many seconds, or until `stop` is set.
+    `play` stands in for `conductor.play`.
 
     Raises:
-        LimitError: nothing was delivered, or something was lost: then nothing is known.
+        LimitError: nothing was delivered, something was lost, or it was stopped: then nothing is known.
+        RunError: the generator itself failed.
         BrokerFailed: the bare server did not start.
     """
     cores = Cores.choose()
@@ -86,7 +94,7 @@ async def measure(play: Play, seconds: float = 1.0) -> OwnLimit:
             cores=cores.generator[:1],
             samples=0,
         )
-        result = await play(job, Nobody())
+        result = await (play or conductor.play)(job, Nobody(), stop)
     return judged(result)
 
 

@@ -18,7 +18,7 @@ from loadtest.load.brokers import (
     UnknownBroker,
     VersionConflict,
     choose,
-    clients,
+    most_processes,
     needs,
     started,
     with_version,
@@ -153,6 +153,16 @@ def test_what_only_the_other_version_has_is_named() -> None:
     assert str(raised.value).startswith("groups.fleet.session_expiry: exists in MQTT 5.0 only")
 
 
-def test_clients_are_counted_by_scale() -> None:
-    asked = scenario({"clients": 1000}, {"clients": 7, "scaled": False}, {"clients": 2}, scale=0.01)
-    assert clients(asked) == 10 + 7 + 1
+def test_closed_loops_say_how_many_processes_there_may_be() -> None:
+    loop = {"topic": "t/%c", "in_flight": 4}
+    publishers = {"clients": 9, "publish": [loop]}
+    pairs = scenario(publishers, {"clients": 9, "subscribe": [{"filter": "t/%c"}]})
+    assert most_processes(pairs, 5) == 5
+    assert most_processes(pairs, 0) == 1
+    fan_in = scenario(publishers, {"clients": 1, "subscribe": [{"filter": "t/+"}]})
+    assert most_processes(fan_in, 5) == 1
+    some = scenario(publishers, {"clients": 3, "subscribe": [{"filter": "t/+"}]})
+    assert most_processes(some, 5) == 3
+    acknowledged = scenario({"clients": 9, "publish": [{**loop, "qos": 1}]})
+    assert most_processes(acknowledged, 5) == 5
+    assert most_processes(scenario({"clients": 2}, scale=0.5), 5) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +17,8 @@ from loadtest.bench.peers import PEERS, Peer
 from loadtest.bench.process import BrokerFailed
 from loadtest.load import brokers
 from loadtest.load.brokers import Running, UnknownBroker, VersionConflict
-from loadtest.load.compare import Contest
+from loadtest.load.compare import Contest, Means
+from loadtest.load.conductor import RunError
 from loadtest.load.job import Audience, Job, Nobody
 from loadtest.load.limit import OwnLimit
 from loadtest.load.result import Result
@@ -68,9 +70,9 @@ class Stage:
         finally:
             self.running -= 1
 
-    async def play(self, job: Job, audience: Audience) -> Result:
+    async def play(self, job: Job, audience: Audience, stop: asyncio.Event | None = None) -> Result:
         """In place of the conductor."""
-        del audience
+        del audience, stop
         await asyncio.sleep(0)
         self.jobs.append(job)
         given = self.results.pop(0) if self.results else result()
@@ -94,7 +96,7 @@ def end(pid: int) -> None:
 
 async def played(contest: Contest, stage: Stage, **given: Any) -> None:
     """Run a contest on a stage."""
-    await contest.run(stage.play, stage, start=stage.start, **{"own_limit": False, **given})
+    await contest.run(Means(stage, start=stage.start, play=stage.play), **{"own_limit": False, **given})
 
 
 async def test_brokers_take_turns_on_fresh_processes() -> None:
@@ -136,7 +138,7 @@ async def test_the_same_broker_twice_shows_the_noise() -> None:
 
 def test_an_unknown_broker_is_refused() -> None:
     with pytest.raises(UnknownBroker, match="no broker 'rabbits'"):
-        Contest(SCENARIO, "", ["canopy", "rabbits"])
+        Contest(SCENARIO, "", ["canopy", "rabbits"], rounds=1)
 
 
 async def test_who_is_not_installed_is_told_and_the_others_play(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,14 +165,14 @@ async def test_who_fails_is_not_asked_again_and_the_others_go_on() -> None:
 async def test_a_run_in_which_the_broker_died_is_no_run() -> None:
     stage = Stage()
 
-    async def play(job: Job, audience: Audience) -> Result:
-        del audience
+    async def play(job: Job, audience: Audience, stop: asyncio.Event | None = None) -> Result:
+        del audience, stop
         assert job.broker_pid is not None
         end(job.broker_pid)
         return result()
 
     contest = Contest(SCENARIO, "", ["canopy"], rounds=2)
-    await contest.run(play, stage, start=stage.start, own_limit=False)
+    await contest.run(Means(stage, start=stage.start, play=play), own_limit=False)
     (entrant,) = contest.comparison.entrants
     assert entrant.results == []
     assert "failed in round 1: the broker ended with code -9" in (entrant.failure or "")
@@ -205,26 +207,51 @@ async def test_an_interruption_ends_the_broker_and_keeps_what_there_is(kind: typ
     assert os.sched_getaffinity(0) == before
 
 
+async def test_nothing_is_begun_once_it_was_stopped() -> None:
+    stage = Stage()
+    contest = Contest(SCENARIO, "", ["canopy", "mosquitto"], rounds=2)
+    stop = asyncio.Event()
+
+    async def play(job: Job, audience: Audience, stop: asyncio.Event | None = None) -> Result:
+        assert stop is not None
+        stop.set()
+        return await stage.play(job, audience)
+
+    await contest.run(Means(stage, stop, stage.start, play), own_limit=False)
+    assert stage.turns == ["canopy"]
+    assert contest.comparison.interrupted
+    assert len(contest.comparison.entrants[0].results) == 1
+
+
+async def test_a_generator_that_fails_is_told_in_a_line() -> None:
+    stage = Stage()
+    stage.results = [RunError("out of ports"), result()]
+    contest = Contest(SCENARIO, "", ["canopy", "mosquitto"], rounds=1)
+    await played(contest, stage)
+    assert contest.comparison.entrants[0].failure == "failed in round 1: out of ports"
+    assert contest.comparison.entrants[1].failure is None
+
+
 def test_all_speak_3_1_1_where_one_speaks_no_other() -> None:
-    contest = Contest(SCENARIO, "text", ["canopy", "amqtt"])
+    contest = Contest(SCENARIO, "text", ["canopy", "amqtt"], rounds=1)
     assert {group.version for group in contest.scenario.groups} == {"3.1.1"}
     (remark,) = contest.comparison.remarks
     assert remark.startswith("every client speaks MQTT 3.1.1, for amqtt speaks no other")
-    assert contest.comparison.scenario_text.startswith('# Played with version = "3.1.1"')
-    assert contest.comparison.scenario_text.endswith("\ntext")
+    written = Scenario.model_validate(tomllib.loads(contest.comparison.scenario_text))
+    assert written == contest.scenario
     assert not any(entrant.failure for entrant in contest.comparison.entrants)
-    assert Contest(SCENARIO, "text", ["canopy", "mosquitto"]).scenario == SCENARIO
+    assert Contest(SCENARIO, "text", ["canopy", "mosquitto"], rounds=1).scenario == SCENARIO
 
 
 def test_a_broker_that_is_missing_does_not_choose_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PEERS, "amqtt", replace(PEERS["amqtt"], missing=lambda: "not here"))
-    assert Contest(SCENARIO, "", ["canopy", "amqtt"]).scenario == SCENARIO
+    assert Contest(SCENARIO, "", ["canopy", "amqtt"], rounds=1).scenario == SCENARIO
 
 
 def test_who_lacks_what_the_scenario_needs_is_left_out() -> None:
     groups = [group.model_copy(update={"session_expiry": 60}) for group in SCENARIO.groups]
     scenario = SCENARIO.model_copy(update={"groups": groups})
-    contest = Contest(scenario, "", ["canopy", "amqtt"])
+    contest = Contest(scenario, "", ["canopy", "amqtt"], rounds=1)
     assert contest.scenario == scenario
     assert contest.comparison.entrants[0].failure is None
     assert contest.comparison.entrants[1].failure == "left out: amqtt has no MQTT 5.0, and the scenario needs it"
@@ -232,13 +259,13 @@ def test_who_lacks_what_the_scenario_needs_is_left_out() -> None:
 
 
 def test_the_version_can_be_asked_for() -> None:
-    older = Contest(SCENARIO, "", ["canopy"], mqtt="3.1.1")
+    older = Contest(SCENARIO, "", ["canopy"], rounds=1, mqtt="3.1.1")
     assert {group.version for group in older.scenario.groups} == {"3.1.1"}
-    newer = Contest(SCENARIO, "", ["canopy", "aedes"], mqtt="5.0")
+    newer = Contest(SCENARIO, "", ["canopy", "aedes"], rounds=1, mqtt="5.0")
     assert newer.comparison.entrants[1].failure == "left out: aedes has no MQTT 5.0, and the scenario needs it"
     groups = [group.model_copy(update={"session_expiry": 60}) for group in SCENARIO.groups]
     with pytest.raises(VersionConflict, match=r"groups\.subscribers\.session_expiry"):
-        Contest(SCENARIO.model_copy(update={"groups": groups}), "", ["canopy"], mqtt="3.1.1")
+        Contest(SCENARIO.model_copy(update={"groups": groups}), "", ["canopy"], rounds=1, mqtt="3.1.1")
 
 
 async def test_the_generators_own_limit_comes_first_and_stands_in_every_job() -> None:

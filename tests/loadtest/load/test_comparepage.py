@@ -96,7 +96,7 @@ def test_a_page_can_be_made_of_nothing() -> None:
 def test_both_files_are_written_whole(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
     written = write(comparison({"canopy": [result()]}), folder)
-    assert sorted(written) == sorted(folder.iterdir()) == [folder / "compare.html", folder / "compare.json"]
+    assert list(written) == sorted(folder.iterdir()) == [folder / "compare.html", folder / "compare.json"]
     assert json.loads((folder / "compare.json").read_text())["scenario"] == "unicast"
     assert (folder / "compare.html").read_text().endswith("</html>\n")
 

@@ -96,16 +96,18 @@ def test_a_run_broken_off_counts_only_where_there_is_no_other() -> None:
 def test_whatever_changes_the_reading_is_noted() -> None:
     run = result(
         deliveries=Deliveries(expected=10, received=10, duplicates=2, reordered=3),
-        errors={"connection lost": 4, "CONNECT refused": 1},
+        errors={"connection lost": 4, "CONNECT refused \x1b[2J": 1},
         reconciled=Reconciled(seen=1, reported=2, agrees=False),
     )
     entrant = comparison({"canopy": [run, run]}).entrants[0]
     entrant.failure = "failed in round 3: it ended"
+    entrant.waited = 0.251
     assert entrant.notes() == [
+        "others had its core for up to 25 % of a run: the machine was busy",
         "4 duplicates",
         "6 reordered",
         "connection lost (8 times)",
-        "CONNECT refused (2 times)",
+        "CONNECT refused �[2J (2 times)",
         "what it says it dropped is not what was seen missing",
         "failed in round 3: it ended",
     ]

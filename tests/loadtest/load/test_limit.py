@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -24,8 +25,8 @@ def command_line(pid: int) -> str:
 async def test_the_generator_plays_against_a_bare_server_of_its_own() -> None:
     seen: list[Job] = []
 
-    async def play(job: Job, audience: Audience) -> Result:
-        del audience
+    async def play(job: Job, audience: Audience, stop: asyncio.Event | None = None) -> Result:
+        del audience, stop
         seen.append(job)
         assert job.broker_pid is not None
         command = command_line(job.broker_pid)
@@ -36,7 +37,7 @@ async def test_the_generator_plays_against_a_bare_server_of_its_own() -> None:
         return result(receive_rate=900_000.0, generator_cpu=0.9)
 
     before = os.sched_getaffinity(0)
-    found = await measure(play, 2.0)
+    found = await measure(2.0, play)
     assert found == OwnLimit(900_000.0, 1_000_000.0)
     (job,) = seen
     assert job.processes == 1

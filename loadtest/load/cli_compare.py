@@ -1,0 +1,195 @@
+"""`canopy load compare` and `canopy load limit`.
+
+Owns: their arguments, what is printed while they run, and their exit codes.
+
+Promises: what can be foreseen is told in a line, without a traceback. Exit codes of `compare`: 0 when every broker that
+was asked for played every round, 1 when one was missing, was left out or failed, or when a file could not be written, 2
+for a wrong command line or scenario, 130 when it was interrupted, with a report of what there is. Of `limit`: 0, 1 and
+130.
+
+Refuses: to do the work (``compare``, ``limit``), which is imported when it is needed: `canopy serve` starts without.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TypeVar
+
+import typer
+
+from loadtest.bench.peers import PEERS
+
+if TYPE_CHECKING:
+    from loadtest.load.brokers import Version
+    from loadtest.load.comparison import Comparison
+    from loadtest.load.job import Audience
+
+FAILED: Final = 1
+MISUSED: Final = 2
+INTERRUPTED: Final = 130
+ROUNDS: Final = 3
+MOST_ROUNDS: Final = 1000
+
+Outcome = TypeVar("Outcome")
+
+
+class Mqtt(StrEnum):
+    """What `--mqtt` takes."""
+
+    V3_1_1 = "3.1.1"
+    V5_0 = "5.0"
+
+
+VERSIONS: Final[dict[Mqtt, Version]] = {Mqtt.V3_1_1: "3.1.1", Mqtt.V5_0: "5.0"}
+
+
+def compare(
+    scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A built-in scenario, or a file.")],
+    broker: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME", help=f"Of: {', '.join(PEERS)}. Repeatable; the others are compared with the first."
+        ),
+    ],
+    rounds: Annotated[int, typer.Option(min=1, max=MOST_ROUNDS, help="Runs of each broker.")] = ROUNDS,
+    scale: Annotated[float | None, typer.Option(metavar="F", help="Multiply the numbers of clients by this.")] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="One value of the scenario. Repeatable."),
+    ] = None,
+    mqtt: Annotated[
+        Mqtt | None,
+        typer.Option(help="Of every client. Without it: as the scenario says, or 3.1.1 where a broker needs that."),
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=256, help="Of the generator. Without it, one for each of its cores, as far as it goes."
+        ),
+    ] = None,
+    own_limit: Annotated[
+        bool, typer.Option("--limit/--no-limit", help="Measure the generator's own limit first.")
+    ] = True,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where the report goes (canopy-load/compare-SCENARIO-TIME)."),
+    ] = None,
+) -> None:
+    """Play a scenario on several brokers that are started for it, in turn, and put their figures side by side."""
+    from loadtest.load import library
+    from loadtest.load.brokers import UnknownBroker, VersionConflict
+    from loadtest.load.compare import Contest, Means
+
+    try:
+        asked, text = library.load(scenario, sets or (), scale)
+        contest = Contest(asked, text, broker, rounds, VERSIONS[mqtt] if mqtt else None)
+    except (library.ScenarioError, UnknownBroker, VersionConflict) as error:
+        _fail(str(error), MISUSED)
+    comparison = contest.comparison
+    listener = Progress()
+    try:
+        _run(lambda stop: contest.run(Means(listener, stop), processes=processes, own_limit=own_limit))
+    except asyncio.CancelledError:
+        pass
+    finally:
+        listener.clear()
+    started = f"{datetime.now():%Y%m%d-%H%M%S}"  # noqa: DTZ005 - for people, by their own clock
+    _report(comparison, out or Path("canopy-load") / f"compare-{comparison.name}-{started}")
+    if comparison.interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if not comparison.whole:
+        raise typer.Exit(FAILED)
+
+
+def limit(
+    seconds: Annotated[float, typer.Option(min=0.1, max=600, help="How long it is measured.")] = 1.0,
+) -> None:
+    """Measure what one process of the generator sends and checks against a server that only copies bytes."""
+    from loadtest.bench.process import BrokerFailed
+    from loadtest.load.conductor import RunError
+    from loadtest.load.limit import LimitError, measure
+
+    try:
+        found = _run(lambda stop: measure(seconds, stop=stop))
+    except asyncio.CancelledError:
+        raise typer.Exit(INTERRUPTED) from None
+    except (LimitError, BrokerFailed, RunError) as error:
+        _fail(str(error), FAILED)
+    typer.echo(f"{found} (QoS 0, 64 B, one publisher, one subscriber)")
+
+
+class Progress:
+    """A line on standard error about what runs now, written over where somebody watches; notes stay."""
+
+    def __init__(self) -> None:
+        self._watched = sys.stderr.isatty()
+
+    def run(self, label: str, number: int, rounds: int) -> Audience:
+        text = f"round {number} of {rounds}: {label}"
+        if self._watched:
+            typer.echo(f"\r\x1b[K{text}", nl=False, err=True)
+        else:
+            typer.echo(text, err=True)
+        from loadtest.load.job import Nobody
+
+        return Nobody()
+
+    def note(self, text: str) -> None:
+        self.clear()
+        typer.echo(f"canopy: {text}", err=True)
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._watched:
+            typer.echo("\r\x1b[K", nl=False, err=True)
+
+
+def _report(comparison: Comparison, folder: Path) -> None:
+    from rich.console import Console
+
+    from loadtest.load import comparepage
+    from loadtest.load.comparetable import table
+
+    console = Console()
+    console.print(table(comparison))
+    try:
+        page, _ = comparepage.write(comparison, folder)
+    except comparepage.PageError as error:
+        _fail(str(error), FAILED)
+    console.print(f"report: {page}", soft_wrap=True, highlight=False)
+
+
+def _run(work: Callable[[asyncio.Event], Coroutine[None, None, Outcome]]) -> Outcome:
+    """Run it. The first Ctrl-C or SIGTERM asks it to stop, the second cancels it.
+
+    Raises:
+        CancelledError: it was cancelled.
+    """
+
+    async def main() -> Outcome:
+        stop = asyncio.Event()
+        task = asyncio.create_task(work(stop))
+
+        def interrupt() -> None:
+            if stop.is_set():
+                task.cancel()
+            stop.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, interrupt)
+        return await task
+
+    return asyncio.run(main())
+
+
+def _fail(text: str, code: int) -> NoReturn:
+    """End the command with a message; every line of it says who speaks."""
+    for line in text.splitlines():
+        typer.echo(f"canopy: {line}", err=True)
+    raise typer.Exit(code)
