@@ -142,8 +142,8 @@ def with_version(scenario: Scenario, version: Version) -> Scenario:
 
 
 def most_processes(scenario: Scenario, cores: int) -> int:
-    """How many processes of the generator this scenario bears, at most 8 and one for each of so many cores. A closed loop
-    with QoS 0 needs a subscriber in the publisher's own process.
+    """How many processes of the generator this scenario bears, at most 8 and one for each of so many cores. A closed
+    loop with QoS 0 needs a subscriber in the publisher's own process.
 
     Raises:
         PlanError: the scenario cannot be played.

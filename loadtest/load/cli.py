@@ -1,38 +1,31 @@
 """The command: ``canopy load``.
 
-Owns: its subcommands, their flags, and how failures look. The work is done by ``conductor``, ``report``, ``compare``,
+Owns: its subcommands. What they share is in ``commands``; the work is done by ``conductor``, ``report``, ``compare``,
 ``capture`` and ``replay``, which are imported when they are needed: `canopy serve` starts without them.
-
-Promises: exit codes: 0 the run took place, 1 it could not or nothing was sent, 2 the scenario or the command line is
-wrong, 3 `--strict` and something was lost, doubled, out of order, altered, or not reconciled, 130 after Ctrl-C (with a
-report of what there was).
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from datetime import datetime
-from functools import wraps
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from loadtest.load.job import Job
-    from loadtest.load.result import Result
-    from loadtest.load.scenario import Scenario
-
-FAILED: Final = 1
-MISUSED: Final = 2
-FAULTY: Final = 3
-INTERRUPTED: Final = 130
-
-MOST_PROCESSES: Final = 8
-"""More than these are not started unasked."""
-
-EXTRA: Final = frozenset({"hdrh", "plotly", "pyarrow"})
+from loadtest.load.cli_compare import compare, limit
+from loadtest.load.commands import (
+    DriverOption,
+    LimitOption,
+    OutOption,
+    ProcessesOption,
+    ScaleOption,
+    SetOption,
+    StrictOption,
+    TargetOption,
+    default_processes,
+    load_scenario,
+    parse_targets,
+    play_and_report,
+    told,
+)
 
 app = typer.Typer(
     name="load",
@@ -42,53 +35,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-TargetOption = Annotated[
-    list[str] | None,
-    typer.Option("--target", metavar="URL", help="mqtt://HOST:PORT (mqtt://127.0.0.1:1883); several are used in turn."),
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Change the scenario, as in groups.sensors.clients=10. Repeatable."
-    ),
-]
-ScaleOption = Annotated[
-    float | None, typer.Option("--scale", metavar="F", help="Multiply the numbers of clients.", min=0.0)
-]
-OutOption = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Where the report goes (canopy-load/SCENARIO-TIME).")
-]
-ProcessesOption = Annotated[
-    int | None, typer.Option("--processes", metavar="N", min=1, max=256, help="Processes of the generator.")
-]
-DriverOption = Annotated[str, typer.Option("--driver", metavar="NAME", help="Whose client speaks: canopy or amqtt.")]
-LimitOption = Annotated[bool, typer.Option("--limit/--no-limit", help="First measure the generator's own limit here.")]
-StrictOption = Annotated[
-    bool, typer.Option("--strict", help="Exit code 3 when anything was lost, doubled, out of order or altered.")
-]
-
-
-def fail(text: str, code: int = FAILED) -> NoReturn:
-    """End the command with a message; every line of it says who speaks."""
-    for line in text.splitlines():
-        typer.echo(f"canopy: {line}", err=True)
-    raise typer.Exit(code)
-
-
-def told(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Foreseen failures of a command as lines for people."""
-
-    @wraps(command)
-    def guarded(*arguments: Any, **flags: Any) -> Any:
-        try:
-            return command(*arguments, **flags)
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] not in EXTRA:
-                raise
-            fail(f"`canopy load` needs {error.name}: install Canopy with its extra: pip install 'canopy-mqtt[load]'")
-
-    return guarded
 
 
 @app.command()
@@ -101,7 +47,7 @@ def run(
     processes: ProcessesOption = None,
     driver: DriverOption = "canopy",
     out: OutOption = None,
-    limit: LimitOption = True,
+    calibrate: LimitOption = True,
     strict: StrictOption = False,
 ) -> None:
     """Play a scenario on a broker that runs, and write a report."""
@@ -115,7 +61,7 @@ def run(
         processes=processes or default_processes(played),
         driver=driver,
     )
-    play_and_report(job, out, limit, strict)
+    play_and_report(job, out, calibrate, strict)
 
 
 @app.command("list")
@@ -141,80 +87,8 @@ def show(
     typer.echo(load_scenario(scenario, sets, scale)[1], nl=False)
 
 
-def load_scenario(name: str, sets: list[str] | None, scale: float | None) -> tuple[Scenario, str]:
-    """A scenario and its text; ends the command where there is something wrong with it."""
-    from loadtest.load import library
-
-    try:
-        return library.load(name, sets or (), scale)
-    except library.ScenarioError as error:
-        fail(str(error), MISUSED)
-
-
-def parse_targets(texts: list[str] | None) -> list[Any]:
-    """The targets of the command line; ends the command where one is none."""
-    from loadtest.load.job import Target
-
-    targets = []
-    for text in texts or ["mqtt://127.0.0.1:1883"]:
-        try:
-            targets.append(Target.parse(text))
-        except ValueError as error:
-            fail(f"--target {text}: {error}", MISUSED)
-    return targets
-
-
-def default_processes(scenario: Scenario) -> int:
-    """All cores but one, which is the broker's; one where a closed loop with QoS 0 needs everybody together."""
-    closed = any(
-        publish.in_flight is not None and publish.qos == 0 for group in scenario.groups for publish in group.publish
-    )
-    if closed:
-        return 1
-    return max(1, min(len(os.sched_getaffinity(0)) - 1, MOST_PROCESSES))
-
-
-def play_and_report(job: Job, out: Path | None, limit: bool, strict: bool) -> None:
-    """Play a job with a view on the terminal, write the report, end the command with its exit code."""
-    from dataclasses import replace
-
-    from rich.console import Console
-
-    from loadtest.load import live, report
-    from loadtest.load.playing import PlayError, own_limit, play
-
-    console = Console(stderr=False)
-    folder = out or Path("canopy-load") / f"{job.scenario.name}-{datetime.now():%Y%m%d-%H%M%S}"  # noqa: DTZ005
-    try:
-        if limit:
-            job = replace(job, own_limit=own_limit(console))
-        with live.audience(console, job.scenario, str(job.targets[0])) as audience:
-            result = play(job, audience)
-        files = report.write(result, folder)
-    except PlayError as error:
-        fail(str(error))
-    except report.ReportError as error:
-        fail(str(error))
-    console.print(live.summary(result))
-    console.print(f"report: {files.page}", soft_wrap=True, highlight=False)
-    raise typer.Exit(exit_code(result, strict))
-
-
-def exit_code(result: Result, strict: bool) -> int:
-    """What the command ends with."""
-    if result.interrupted:
-        return INTERRUPTED
-    subscribed = any(group.connects for group in result.groups)
-    if not subscribed or (any(group.publishes for group in result.groups) and not any(g.sent for g in result.groups)):
-        return FAILED
-    return FAULTY if strict and faults(result) else 0
-
-
-def faults(result: Result) -> bool:
-    """Whether anything went otherwise than it should, in groups that read as fast as they can."""
-    total = result.deliveries
-    disagrees = result.reconciled is not None and result.reconciled.agrees is False
-    return bool(total.lost or total.duplicates or total.reordered or total.altered or disagrees)
+app.command()(told(compare))
+app.command()(told(limit))
 
 
 def main() -> None:

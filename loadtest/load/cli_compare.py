@@ -13,30 +13,33 @@ Refuses: to do the work (``compare``, ``limit``), which is imported when it is n
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
-from collections.abc import Callable, Coroutine
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from loadtest.bench.peers import PEERS
+from loadtest.load.commands import (
+    FAILED,
+    INTERRUPTED,
+    MISUSED,
+    OutOption,
+    ProcessesOption,
+    ScaleOption,
+    SetOption,
+    fail,
+)
 
 if TYPE_CHECKING:
     from loadtest.load.brokers import Version
     from loadtest.load.comparison import Comparison
     from loadtest.load.job import Audience
 
-FAILED: Final = 1
-MISUSED: Final = 2
-INTERRUPTED: Final = 130
 ROUNDS: Final = 3
 MOST_ROUNDS: Final = 1000
-
-Outcome = TypeVar("Outcome")
 
 
 class Mqtt(StrEnum):
@@ -58,43 +61,33 @@ def compare(
         ),
     ],
     rounds: Annotated[int, typer.Option(min=1, max=MOST_ROUNDS, help="Runs of each broker.")] = ROUNDS,
-    scale: Annotated[float | None, typer.Option(metavar="F", help="Multiply the numbers of clients by this.")] = None,
-    sets: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="One value of the scenario. Repeatable."),
-    ] = None,
+    scale: ScaleOption = None,
+    sets: SetOption = None,
     mqtt: Annotated[
         Mqtt | None,
         typer.Option(help="Of every client. Without it: as the scenario says, or 3.1.1 where a broker needs that."),
     ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=256, help="Of the generator. Without it, one for each of its cores, as far as it goes."
-        ),
-    ] = None,
+    processes: ProcessesOption = None,
     own_limit: Annotated[
         bool, typer.Option("--limit/--no-limit", help="Measure the generator's own limit first.")
     ] = True,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Where the report goes (canopy-load/compare-SCENARIO-TIME)."),
-    ] = None,
+    out: OutOption = None,
 ) -> None:
     """Play a scenario on several brokers that are started for it, in turn, and put their figures side by side."""
     from loadtest.load import library
     from loadtest.load.brokers import UnknownBroker, VersionConflict
     from loadtest.load.compare import Contest, Means
+    from loadtest.load.playing import run
 
     try:
         asked, text = library.load(scenario, sets or (), scale)
         contest = Contest(asked, text, broker, rounds, VERSIONS[mqtt] if mqtt else None)
     except (library.ScenarioError, UnknownBroker, VersionConflict) as error:
-        _fail(str(error), MISUSED)
+        fail(str(error), MISUSED)
     comparison = contest.comparison
     listener = Progress()
     try:
-        _run(lambda stop: contest.run(Means(listener, stop), processes=processes, own_limit=own_limit))
+        run(lambda stop: contest.run(Means(listener, stop), processes=processes, own_limit=own_limit))
     except asyncio.CancelledError:
         pass
     finally:
@@ -114,13 +107,14 @@ def limit(
     from loadtest.bench.process import BrokerFailed
     from loadtest.load.conductor import RunError
     from loadtest.load.limit import LimitError, measure
+    from loadtest.load.playing import run
 
     try:
-        found = _run(lambda stop: measure(seconds, stop=stop))
+        found = run(lambda stop: measure(seconds, stop=stop))
     except asyncio.CancelledError:
         raise typer.Exit(INTERRUPTED) from None
     except (LimitError, BrokerFailed, RunError) as error:
-        _fail(str(error), FAILED)
+        fail(str(error), FAILED)
     typer.echo(f"{found} (QoS 0, 64 B, one publisher, one subscriber)")
 
 
@@ -161,35 +155,5 @@ def _report(comparison: Comparison, folder: Path) -> None:
     try:
         page, _ = comparepage.write(comparison, folder)
     except comparepage.PageError as error:
-        _fail(str(error), FAILED)
+        fail(str(error), FAILED)
     console.print(f"report: {page}", soft_wrap=True, highlight=False)
-
-
-def _run(work: Callable[[asyncio.Event], Coroutine[None, None, Outcome]]) -> Outcome:
-    """Run it. The first Ctrl-C or SIGTERM asks it to stop, the second cancels it.
-
-    Raises:
-        CancelledError: it was cancelled.
-    """
-
-    async def main() -> Outcome:
-        stop = asyncio.Event()
-        task = asyncio.create_task(work(stop))
-
-        def interrupt() -> None:
-            if stop.is_set():
-                task.cancel()
-            stop.set()
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, interrupt)
-        return await task
-
-    return asyncio.run(main())
-
-
-def _fail(text: str, code: int) -> NoReturn:
-    """End the command with a message; every line of it says who speaks."""
-    for line in text.splitlines():
-        typer.echo(f"canopy: {line}", err=True)
-    raise typer.Exit(code)

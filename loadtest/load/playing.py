@@ -1,15 +1,14 @@
 """A run from a command that is not asynchronous: signals, the event loop, the generator's own limit.
 
-Owns: what Ctrl-C and SIGTERM do: the first ends the stages, and the report is written all the same; the second ends the
-command at once.
+Owns: what Ctrl-C and SIGTERM do: the first asks the work to stop, the second cancels it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from loadtest.bench.process import BrokerFailed
 from loadtest.load import conductor
@@ -24,43 +23,58 @@ if TYPE_CHECKING:
 
 Outcome = TypeVar("Outcome")
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class PlayError(Exception):
     """A run could not take place; the message is for people."""
 
 
-def play(job: Job, audience: Audience) -> Result:
-    """Play a job.
+def run(
+    work: Callable[[asyncio.Event], Coroutine[Any, Any, Outcome]], on_stop: Callable[[], None] | None = None
+) -> Outcome:
+    """Run a coroutine function on uvloop, where that is installed; its event is set by the first signal.
 
     Raises:
-        PlayError: it could not be played, or was ended by a second signal.
+        CancelledError: there was a second signal.
     """
 
-    async def work() -> Result:
+    async def main() -> Outcome:
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
-        running = asyncio.current_task()
-        assert running is not None
+        task = asyncio.create_task(work(stop))
 
         def interrupt() -> None:
             if stop.is_set():
-                running.cancel()
-            else:
-                audience.phase("interrupted: ending the stages (once more ends everything)")
-                stop.set()
+                task.cancel()
+                return
+            stop.set()
+            if on_stop is not None:
+                on_stop()
 
         for number in SIGNALS:
             loop.add_signal_handler(number, interrupt)
         try:
-            return await conductor.play(job, audience, stop)
+            return await task
         finally:
             for number in SIGNALS:
                 loop.remove_signal_handler(number)
 
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(main())
+
+
+def play(job: Job, audience: Audience) -> Result:
+    """Play a job. After the first signal the stages end and there is a result all the same.
+
+    Raises:
+        PlayError: it could not be played, or was ended by a second signal.
+    """
     try:
-        return run(work())
+        return run(
+            lambda stop: conductor.play(job, audience, stop),
+            lambda: audience.phase("interrupted: ending the stages (once more ends everything)"),
+        )
     except RunError as error:
         raise PlayError(str(error)) from error
     except asyncio.CancelledError:
@@ -69,22 +83,9 @@ def play(job: Job, audience: Audience) -> Result:
 
 def own_limit(console: Console) -> float | None:
     """The generator's own limit on this machine; None, with a line for people, where it could not be measured."""
-    with console.status("measuring the generator's own limit") if console.is_terminal else _Quiet():
+    with console.status("measuring the generator's own limit"):
         try:
-            found = run(measure(conductor.play, 0.5))
+            return run(lambda stop: measure(0.5, stop=stop)).rate
         except (LimitError, RunError, BrokerFailed) as error:
             console.print(f"the generator's own limit could not be measured: {error}")
             return None
-    return found.rate
-
-
-def run(work: Coroutine[Any, Any, Outcome]) -> Outcome:
-    """Run a coroutine on uvloop, where that is installed."""
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(work)
-
-
-class _Quiet:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
