@@ -57,7 +57,7 @@ def scenario(seconds: float) -> Scenario:
         name="own-limit",
         description="The generator against a server that only copies bytes.",
         drain=2.0,
-        quiet=0.2,
+        quiet=1.0,
         stages=[
             Stage(name="warm-up", seconds=WARMUP, measured=False),
             Stage(name="measured", seconds=seconds),
