@@ -6,7 +6,7 @@
 #   make bench   Canopy beside mosquitto, on this machine      ARGS="--quick"
 #   make bench-routing  the routing core without a network, beside what the authors of its ideas reported
 #   make scale  what millions of filters and tens of thousands of clients cost   ARGS="filters --filters 100000"
-#   make demo    a broker, a subscriber and a publisher, for a few seconds
+#   make demo    a broker and an IoT fleet for 20 seconds, with a report   ARGS="--scale 2"
 #   make fuzz    random and mutated packets for FUZZ_SECONDS (default 60)
 #   make setup   only the environment, in .venv, with everything the tests need
 #   make clean   remove what the targets built

@@ -92,7 +92,7 @@ def compare(
         pass
     finally:
         listener.clear()
-    started = f"{datetime.now():%Y%m%d-%H%M%S}"  # noqa: DTZ005 - for people, by their own clock
+    started = f"{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     _report(comparison, out or Path("canopy-load") / f"compare-{comparison.name}-{started}")
     if comparison.interrupted:
         raise typer.Exit(INTERRUPTED)

@@ -116,7 +116,7 @@ def play_and_report(job: Job, out: Path | None, limit: bool, strict: bool) -> No
     from loadtest.load.playing import PlayError, own_limit, play
 
     console = Console(stderr=False)
-    folder = out or Path("canopy-load") / f"{job.scenario.name}-{datetime.now():%Y%m%d-%H%M%S}"  # noqa: DTZ005
+    folder = out or Path("canopy-load") / f"{job.scenario.name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     try:
         if limit:
             job = replace(job, own_limit=own_limit(console))

@@ -74,6 +74,7 @@ class Worker:
         self._received = 0
         self._last_received = 0
         self._last_at = 0
+        self._looked = 0
         self._timers: list[asyncio.TimerHandle] = []
         self._looking: asyncio.TimerHandle | None = None
         self._over = False
@@ -218,7 +219,7 @@ class Worker:
         self._alarm.set(NEVER)
         self._enter(DRAINING, at)
         self._say(Over(self._crew.sent(), unsent))
-        self._last_at = clock()
+        self._last_at = self._looked = clock()
         self._look_at_the_drain()
 
     def _look_at_the_drain(self) -> None:
@@ -226,7 +227,10 @@ class Worker:
             return
         received = self._received + sum(int(tally.received) for tally in self._crew.tallies)
         now = clock()
-        if received != self._last_received:
+        # One who had no core in between has not looked at its sockets either: that was no quiet time.
+        late = now - self._looked > 3 * LOOK * SECOND
+        self._looked = now
+        if received != self._last_received or late:
             self._last_received, self._last_at = received, now
         self._say(Draining(received, self._crew.under_way(), (now - self._last_at) / 1e6))
         self._looking = self._loop.call_later(LOOK, self._look_at_the_drain)
