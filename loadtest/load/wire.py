@@ -67,6 +67,9 @@ class Wire(Outlet):
         """PUBLISH packets a second; 0: as they come."""
         self.frozen = False
         self._acks: list[bytes] = []
+        # What stood before the payload of the last PUBLISH with QoS 0, and its topic.
+        self._head = b""
+        self._head_topic = b""
         self._reading = True
 
     # -- what asyncio calls --------------------------------------------------------------------------------------------
@@ -89,7 +92,10 @@ class Wire(Outlet):
             while decoder.next_frame():
                 if decoder.header >> 4 == 3:
                     publishes += 1
-                    self._publish(decoder.publish(), now)
+                    if decoder.header == 0x30:
+                        self._plain_publish(decoder, now)
+                    else:
+                        self._publish(decoder.publish(), now)
                     continue
                 identifier = decoder.short_ack()
                 if identifier >= 0:
@@ -176,6 +182,25 @@ class Wire(Outlet):
             self.transport.resume_reading()
 
     # -- packets -------------------------------------------------------------------------------------------------------
+
+    def _plain_publish(self, decoder: Decoder, now: i64) -> None:
+        """A PUBLISH with QoS 0. What is, up to its payload, the same bytes as the last one was decoded with that."""
+        data = decoder.buffer
+        start: i64 = decoder.start
+        end: i64 = decoder.end
+        head = self._head
+        size: i64 = len(head)
+        judge = self.judge
+        if size > 0 and end - start >= size and data[start : start + size] == head and judge is not None:
+            judge.receive(self._head_topic, data[start + size : end], 0, False, False, now)
+            return
+        packet = decoder.publish()
+        if packet.properties:
+            self._head = b""
+        else:
+            self._head = data[start : end - len(packet.payload)]
+            self._head_topic = packet.topic
+        self._publish(packet, now)
 
     def _publish(self, packet: Publish, now: i64) -> None:
         qos = packet.qos
