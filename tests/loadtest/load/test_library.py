@@ -120,6 +120,13 @@ def test_a_builtin_scenario_validates_expands_and_is_explained(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_what_a_builtin_scenario_says_to_change_can_be_changed(name: str) -> None:
+    comment = load(name)[1].partition("\nname = ")[0].replace("\n# ", " ")
+    for key in re.findall(r"(?:groups|stages)\.[\w.-]*\w", comment):
+        assert load(name, [f"{key}=20"])[1] != load(name)[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_builtin_scenario_is_played_small_by_scale(name: str) -> None:
     scenario, _ = load(name, scale=0.0001)
     assert Plan(scenario, "12345678").clients <= 150
