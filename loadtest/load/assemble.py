@@ -67,7 +67,7 @@ def second(plan: Plan, parts: Sequence[Interval], start_at: int, trace: Trace) -
     """One second, from all processes. Before the stages have begun, `start_at` is 0 and it starts at -1."""
     first = parts[0]
     groups = [group for part in parts for group in part.groups]
-    latencies = merged(group["latencies"] for group in groups)
+    latencies = merged(_read_freely(plan, parts))
     late = merged(group["late"] for group in groups)
     length = max((first.end - first.begin) / SECOND, 1e-6)
     stages = {stage.name: stage.measured for stage in plan.scenario.stages}
@@ -104,6 +104,14 @@ def second(plan: Plan, parts: Sequence[Interval], start_at: int, trace: Trace) -
         broker_cpu=None if cpu is None else cpu / length,
         broker_memory=memory,
     )
+
+
+def _read_freely(plan: Plan, parts: Sequence[Interval]) -> Iterator[dict[int, int]]:
+    """Latencies of the groups that read as fast as they can: the others' say how slow they are."""
+    for part in parts:
+        for group, counts in zip(plan.groups, part.groups, strict=True):
+            if group.reading is None:
+                yield counts["latencies"]
 
 
 def _used(trace: Trace, begin: int, end: int) -> tuple[float | None, int | None]:

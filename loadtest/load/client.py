@@ -317,7 +317,7 @@ class Client:
         planned, self._planned = self._planned, False
         for sender in self.senders:
             if planned:
-                sender.skip(clock())
+                sender.skip(clock(), self._random.random())
                 self.crew.pacer.put(sender)
             sender.connected(
                 wire,

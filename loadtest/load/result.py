@@ -203,6 +203,7 @@ class Result:
     deliveries: Deliveries = field(default_factory=Deliveries)
     """Of the whole run, to all groups that read as fast as they can."""
     latency: Latency = field(default_factory=Latency)
+    """Of groups that read as fast as they can."""
     late: Latency = field(default_factory=Latency)
     """How late the generator sent, by its own schedule."""
     connect: Latency = field(default_factory=Latency)

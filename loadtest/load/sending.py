@@ -247,11 +247,12 @@ class Sender(Source):
         """Messages that are due at the same time."""
         return float(self.burst) if self.arrival == BURSTS else 1.0
 
-    def skip(self, now: float) -> None:
-        """What became due in the meantime is not sent: the client was not meant to be there."""
+    def skip(self, now: float, share: float) -> None:
+        """What became due in the meantime is not sent: the client was not meant to be there. It goes on after a share
+        of an interval."""
         self.away = False
         if self.next_at < now and self.interval != NEVER:
-            self.next_at = now + self.phase * self.interval * self._together()
+            self.next_at = now + share * self.interval * self._together()
 
     def overdue(self, now: float) -> int:
         """How many messages are due and not sent."""
