@@ -41,11 +41,13 @@ class Session:
     version: int
     subscriptions: dict[str, SubscriptionRequest] = field(default_factory=dict)
     peer: Peer | None = None
-    connection: int = -1
+    connection: int = 0
     keeps: bool = False
     receive_maximum: int = 65_535
     deliveries: int = 0
     in_flight: dict[int, tuple[Publish, Written]] = field(default_factory=dict)
+    copies: dict[int, int] = field(default_factory=dict)
+    """By packet identifier, copies that will be acknowledged as well."""
     released: set[int] = field(default_factory=set)
     waiting: list[tuple[Publish, Written, str]] = field(default_factory=list)
     held: list[tuple[int, Callable[[], None]]] = field(default_factory=list)

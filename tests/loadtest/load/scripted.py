@@ -60,6 +60,9 @@ class ScriptedServer:
         self._known: dict[tuple[str, str, bytes], Message] = {}
         self.arrivals: dict[str, int] = {}
         self.attempts: dict[str, int] = {}
+        """By client, the number of its last CONNECT, from 0."""
+        self.accepted: dict[str, int] = {}
+        """The same of those that were accepted."""
         self._turns: dict[str, int] = {}
         self.peers: set[Peer] = set()
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
@@ -142,13 +145,11 @@ class ScriptedServer:
             self._will(session.peer, name)
         present = session is not None and session.keeps and not packet.clean_start
         if session is None or not present:
-            session = self.sessions[name] = Session(
-                name, packet.version, connection=session.connection if session else -1
-            )
+            session = self.sessions[name] = Session(name, packet.version)
         limits = packet.properties.integers
         session.version = packet.version
         session.peer = peer
-        session.connection += 1
+        session.connection = self.accepted[name] = self.accepted.get(name, -1) + 1
         session.keeps = (
             limits.get(properties.SESSION_EXPIRY_INTERVAL, 0) > 0 if packet.version == 5 else not packet.clean_start
         )
@@ -319,7 +320,8 @@ class ScriptedServer:
         told = message.properties if session.version == 5 else b""
         if fate.told and session.version == 5:
             told += properties.encode_forward(user=[("canopy-lost", value) for value in fate.told])
-        lost = sum(int(value.partition(";")[0]) for value in fate.told) if session.version == 5 else 0
+        counts = [value.partition(";")[0] for value in fate.told if session.version == 5]
+        lost = sum(int(each) for each in counts if each.isdigit())
         packet = Publish(topic.encode(), payload, qos, retained, properties=told)
         written = Written(
             message, session.client_id, session.connection, qos, False,
@@ -338,6 +340,7 @@ class ScriptedServer:
             return
         if packet.dup:
             packet.packet_id = session.next_id
+            session.copies[packet.packet_id] = session.copies.get(packet.packet_id, 0) + 1
         elif packet.qos:
             session.next_id = session.next_id % 65_535 + 1
             packet.packet_id = session.next_id
@@ -393,6 +396,9 @@ class ScriptedServer:
             session.unreleased.discard(number)
             session.incoming.discard(number)
             peer.send(Ack(packets.PUBCOMP, number))
+            return
+        if session.copies.get(number):
+            session.copies[number] -= 1
             return
         if number not in session.in_flight:
             self.violations.append(f"{session.client_id}: {packets.NAMES[packet.kind]} for {number}, which is free")
