@@ -52,7 +52,7 @@ class Crew:
         self.processes = processes
         self.opener = opener
         self.tallies = [Tally() for _ in plan.groups]
-        self.streams = Streams(plan.mark_run, lambda stream: plan.topic(stream).encode())
+        self.streams = Streams(plan.mark_run, lambda stream: plan.topic(stream).encode(), plan.around)
         self.pacer = Pacer()
         self.gate = asyncio.Semaphore(ATTEMPTS)
         self.churns = [Pattern(group.churn.filter if group.churn else "") for group in plan.groups]

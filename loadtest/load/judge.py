@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from loadtest.load.mark import Mark, filler
+from loadtest.load.mark import TEXT_SIZE, Mark, filler
 from loadtest.load.tally import Tally
 
 if TYPE_CHECKING:
@@ -39,10 +39,14 @@ class Source:
 class Receipt:
     """What came of one stream."""
 
-    def __init__(self, stream: int, topic: bytes, source: Source | None) -> None:
+    def __init__(
+        self, stream: int, topic: bytes, source: Source | None, around: tuple[bytes, bytes] | None = None
+    ) -> None:
         self.stream = stream
         self.topic = topic
         self.source = source
+        self.around = around
+        """What stands before and behind the mark where the payload comes from a template."""
         self.next: i64 = 0
         """One above the highest sequence number that came."""
         self.received: i64 = 0
@@ -59,6 +63,15 @@ class Receipt:
         # Gaps, oldest first: the first number that is missing, and one above the last.
         self.starts: list[int] = []
         self.ends: list[int] = []
+
+    def changed(self, payload: bytes, text: bool) -> bool:
+        """Whether a payload is not what was sent; `text`: how its mark was found."""
+        around = self.around
+        if around is None:
+            return text or not payload.endswith(filler(len(payload)))
+        before, after = around
+        size: i64 = len(before) + TEXT_SIZE + len(after)
+        return not text or len(payload) != size or not payload.startswith(before) or not payload.endswith(after)
 
     def gap(self, start: i64, end: i64) -> None:
         """Numbers from `start` to below `end` are missing."""
@@ -99,10 +112,20 @@ class Receipt:
 
 
 class Streams:
-    """What a process knows of all streams of the run. `topic` names a stream's topic; empty: there is no such one."""
+    """What a process knows of all streams of the run.
 
-    def __init__(self, run: int, topic: Callable[[int], bytes]) -> None:
+    `topic` names a stream's topic; empty: there is no such one. `around` says what stands before and behind the mark in
+    its payloads; None: it is no template.
+    """
+
+    def __init__(
+        self,
+        run: int,
+        topic: Callable[[int], bytes],
+        around: Callable[[int], tuple[bytes, bytes] | None] = lambda _: None,
+    ) -> None:
         self.topic = topic
+        self.around = around
         self.sources: dict[int, Source] = {}
         """By stream, the publishers of this process that wait for deliveries."""
         self.woken: list[Source] = []
@@ -164,7 +187,7 @@ class Judge:
         if retain:
             receipt.retained += 1
             return
-        if topic != receipt.topic or (mark.end != 0 and not payload.endswith(filler(len(payload)))):
+        if topic != receipt.topic or receipt.changed(payload, mark.end == 0):
             receipt.altered += 1
         sequence = mark.sequence
         tally = self.tally
@@ -197,7 +220,7 @@ class Judge:
         topic = streams.topic(stream)
         if not topic:
             return None
-        receipt = Receipt(stream, topic, streams.sources.get(stream))
+        receipt = Receipt(stream, topic, streams.sources.get(stream), streams.around(stream))
         if self.whole:
             receipt.epoch = self.epoch
             receipt.absence = self.absence

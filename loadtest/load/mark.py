@@ -8,8 +8,10 @@ message.
     bytes 8..11  stream     one publisher's one topic, counted through the whole scenario
     bytes 12..15 sequence   counts up from 0 in each stream
 
-The filler is the beginning of one endless pattern, so that a changed payload is noticed. In a template the mark
-stands as "mark:" and 32 hexadecimal digits.
+The filler says the payload's size, last digit first, and goes on in one endless pattern, so that a changed payload is
+noticed, and one that was cut short. In a template the mark stands as "mark:" and 32 hexadecimal digits. The run's
+second byte is above 127 and its first is not (``run_number``): no text in UTF-8 begins like that, and none is taken for
+a mark of the other form.
 
 Promises: reading never fails, it answers whether there is a mark of this run.
 """
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 SIZE: Final = 16
 TEXT: Final = b"mark:"
 TEXT_SIZE: Final = 37
-MAX_RUN: Final = 32_767
 
 _TWO: Final = struct.Struct(">QQ")
 _PERIOD: Final = bytes(range(97, 123)) + bytes(range(48, 58)) + b"\n"
@@ -57,17 +58,23 @@ class Mark:
         return self._read_text(payload)
 
     def _read_text(self, payload: bytes) -> bool:
+        # The template may say "mark:" itself.
         at = payload.find(TEXT)
-        if at < 0 or at + TEXT_SIZE > len(payload):
-            return False
-        try:
-            raw = bytes.fromhex(payload[at + 5 : at + TEXT_SIZE].decode("ascii"))
-        except ValueError:
-            return False
-        if len(raw) != SIZE or (raw[0] << 8 | raw[1]) != self.run or not self.read(raw):
-            return False
-        self.end = 0
-        return True
+        while at >= 0 and at + TEXT_SIZE <= len(payload):
+            try:
+                raw = bytes.fromhex(payload[at + 5 : at + TEXT_SIZE].decode("ascii"))
+            except ValueError:
+                raw = b""
+            if len(raw) == SIZE and (raw[0] << 8 | raw[1]) == self.run and self.read(raw):
+                self.end = 0
+                return True
+            at = payload.find(TEXT, at + 1)
+        return False
+
+
+def run_number(identifier: str) -> int:
+    """What marks say of a run whose identifier is 8 hexadecimal digits."""
+    return int(identifier, 16) & 0x7F7F | 0x80
 
 
 def pack(run: int, time: int, stream: int, sequence: int) -> bytes:
@@ -88,7 +95,8 @@ def filler(size: int) -> bytes:
     found = _fillers.get(size)
     if found is None:
         length = max(size - SIZE, 0)
-        found = (_PERIOD * (length // len(_PERIOD) + 1))[:length]
+        said = str(size)[::-1].encode() + b" "
+        found = (said + _PERIOD * (length // len(_PERIOD) + 1))[:length]
         if len(_fillers) < 4096:
             _fillers[size] = found
     return found

@@ -21,7 +21,8 @@ from typing import Final
 
 from broker.core.errors import ProtocolError
 from broker.core.topics import parse_shared, validate_filter, validate_topic
-from loadtest.load.mark import MAX_RUN
+from loadtest.load import payloads
+from loadtest.load.mark import run_number
 from loadtest.load.names import Pattern
 from loadtest.load.scenario import MAX_STREAMS, Group, Publish, Scenario
 
@@ -70,7 +71,7 @@ class Plan:
     def __init__(self, scenario: Scenario, run: str) -> None:
         self.scenario = scenario
         self.run = run
-        self.mark_run = int(run, 16) % MAX_RUN + 1
+        self.mark_run = run_number(run)
         self.groups: list[Group] = scenario.groups
         self.counts = [_scaled(group, scenario.scale) for group in scenario.groups]
         self.ids = [_pattern(group.client_id, f"groups.{group.name}.client_id") for group in scenario.groups]
@@ -142,6 +143,15 @@ class Plan:
         entry = self.entry(stream)
         client, number = entry.owner(stream)
         return entry.pattern.expand(self.run, self.groups[entry.group].name, client, number)
+
+    def around(self, stream: int) -> tuple[bytes, bytes] | None:
+        """What stands before and behind the mark in the payloads of a stream; None where they are no template."""
+        entry = self.entry(stream)
+        text = entry.publish.payload.template if entry.publish is not None else None
+        if text is None:
+            return None
+        client, number = entry.owner(stream)
+        return payloads.template(text, self.run, self.groups[entry.group].name, client)(number)
 
     def publisher(self, stream: int) -> int:
         """The number of the client whose stream it is."""
