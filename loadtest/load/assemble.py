@@ -153,8 +153,9 @@ def assemble(job: Job, plan: Plan, heard: Heard) -> Result:
     measured = [each for each in seconds if each.measured]
     length = sum(each.seconds for each in measured)
     sent = _all_sent(heard.outcomes)
-    subscriptions = Subscriptions(plan, everybody(plan))
-    settled = settle(plan, subscriptions, [each for one in heard.outcomes for each in one.accounts], sent)
+    accounts = [each for one in heard.outcomes for each in one.accounts]
+    refused = {each.subscriber: each.refused for each in accounts if each.refused}
+    settled = settle(plan, Subscriptions(plan, everybody(plan), refused), accounts, sent)
     measured_rows = [row for row, each in zip(rows, seconds, strict=True) if each.measured]
     result = Result(
         run=heard.run,

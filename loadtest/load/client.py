@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT: Final = 20.0
 """Seconds for a connection attempt, and again for its CONNACK; and for a SUBACK."""
 
+UNANSWERED: Final = 500_000
+"""Microseconds without an answer at the end of a run that are worth a line."""
+
 MAX_DELAY: Final = 30.0
 """Seconds between two attempts at the most."""
 
@@ -297,6 +300,9 @@ class Client:
                 self.crew.refused_subscribes[self.group] += 1
                 known = reason_name(code) if self.version >= packets.V5 else "failure"
                 self.crew.error(f"SUBSCRIBE: refused: {known}")
+        if request is not None and self.judge is not None:
+            for wanted, code in zip(request.requests, packet.reason_codes, strict=False):
+                self.judge.answered(wanted.topic_filter, code < 0x80)
         if request is not None and not any(entry[1] for entry in self._pending.values()):
             self._cancel("answer")
             self._be_up()
@@ -483,7 +489,13 @@ class Client:
         self._again()
 
     def end(self) -> None:
-        """Leave for good."""
+        """Leave for good. An attempt that has waited for long is one that failed, if not yet by the clock."""
+        waits = self.wanted and not self._connected and (self.wire is not None or self._task is not None)
+        if waits and clock() - self._intended > UNANSWERED:
+            self.crew.failed_connects[self.group] += 1
+            self.crew.error(
+                f"CONNECT: no {'CONNACK' if self.wire is not None else 'connection'} before the run was over"
+            )
         self.ended = True
         for name in list(self._timers):
             self._cancel(name)

@@ -9,7 +9,7 @@ miss by right, while it came or went, is unjudged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 
 from broker.core.topics import parse_shared
@@ -30,7 +30,10 @@ class Heard:
 class Subscriptions:
     """Who hears what, among some clients of a plan. A shared subscription is one subscriber."""
 
-    def __init__(self, plan: Plan, clients: Iterable[tuple[int, int]]) -> None:
+    def __init__(
+        self, plan: Plan, clients: Iterable[tuple[int, int]], refused: Mapping[int, Collection[str]] | None = None
+    ) -> None:
+        """`refused`: by subscriber, filters that the broker did not grant."""
         self._plan = plan
         self._trie = create("nodes")
         self._listeners: dict[str, list[tuple[int, int, bool]]] = {}
@@ -41,7 +44,10 @@ class Subscriptions:
                 if subscriber in shared:
                     continue
                 shared.add(subscriber)
+            without = refused.get(subscriber, ()) if refused else ()
             for name, qos, index in plan.topic_filters(group, number):
+                if name in without:
+                    continue
                 inner = parse_shared(name)[1]
                 if inner not in self._listeners:
                     self._trie.insert(inner)
@@ -80,6 +86,8 @@ class Account:
     """By stream: the lowest QoS from which on the subscription has been continuous since the last message."""
     gaps: dict[int, list[tuple[int, int]]]
     """Gaps of streams that have some."""
+    refused: set[str] = field(default_factory=set)
+    """Filters that the broker granted to none of its clients."""
 
 
 @dataclass
@@ -95,7 +103,7 @@ class Sent:
 
 def account(judge: Judge) -> Account:
     """What a judge has to say."""
-    made = Account(judge.number, judge.open, judge.whole, judge.told_lost, {}, {}, {}, {})
+    made = Account(judge.number, judge.open, judge.whole, judge.told_lost, {}, {}, {}, {}, judge.refused)
     for stream, receipt in judge.receipts.items():
         made.receipts[stream] = _deliveries(receipt)
         made.next[stream] = receipt.next
@@ -194,8 +202,9 @@ def _judge(found: Account, stream: int, count: int, qos: int, filters: int, sent
         outcome.lost -= doubtful
         outcome.unconfirmed += doubtful
     if filters > 1:
-        outcome.overlapping += outcome.duplicates + outcome.redelivered
-        outcome.duplicates = outcome.redelivered = 0
+        # One copy for each filter that matches is the broker's to send; more are not.
+        outcome.overlapping = min(outcome.duplicates, outcome.received * (filters - 1))
+        outcome.duplicates -= outcome.overlapping
     again = min(outcome.duplicates, sent.resent.get(stream, 0))
     outcome.duplicates -= again
     outcome.redelivered += again

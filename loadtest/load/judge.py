@@ -158,6 +158,18 @@ class Judge:
         """How often its connection was."""
         self.told_lost = 0
         self.shared = False
+        self.refused: set[str] = set()
+        """Filters for which the broker answered a SUBSCRIBE with a failure, to no member of a share without."""
+        self._granted: set[str] = set()
+
+    def answered(self, topic_filter: str, granted: bool) -> None:
+        """A SUBSCRIBE was answered, for one of its filters."""
+        if granted:
+            self.refused.discard(topic_filter)
+            if self.shared:
+                self._granted.add(topic_filter)
+        elif topic_filter not in self._granted:
+            self.refused.add(topic_filter)
 
     def left(self, session_kept: bool) -> None:
         """The connection is gone."""

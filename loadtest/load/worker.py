@@ -212,12 +212,12 @@ class Worker:
     def _finish_stages(self, at: int) -> None:
         if self._over:
             return
-        self._over = True
-        # What is due up to here goes still.
+        # What is due up to here goes still, and what cannot go is overdue in the last second.
         self._crew.pacer.run(at)
+        self._enter(DRAINING, at)
+        self._over = True
         unsent = self._crew.finish_stages(at)
         self._alarm.set(NEVER)
-        self._enter(DRAINING, at)
         self._say(Over(self._crew.sent(), unsent))
         self._last_at = self._looked = clock()
         self._look_at_the_drain()
