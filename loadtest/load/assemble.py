@@ -173,14 +173,14 @@ def assemble(job: Job, plan: Plan, heard: Heard) -> Result:
         measured_seconds=length,
         sent=sum(each.sent for each in measured),
         received=sum(each.received for each in measured),
-        latency=latency(merged(each.latencies for each in measured)),
+        latency=latency(_measured(plan, rows)),
         late=latency(merged(group["late"] for row in measured_rows for part in row for group in part.groups)),
         connect=latency(_times(rows, "connect_times")),
         subscribe=latency(_times(rows, "subscribe_times")),
         closed_loop=_closed(plan),
         own_limit=job.own_limit,
         errors=_errors(heard.outcomes, settled),
-        groups=_groups(plan, heard, settled, measured_rows),
+        groups=_groups(plan, heard, settled, rows),
         pairs=settled.pairs,
         seconds=seconds,
         samples=_samples(plan, heard),
@@ -192,6 +192,23 @@ def assemble(job: Job, plan: Plan, heard: Heard) -> Result:
     result.reconciled = reconcile(settled.groups, heard.before, heard.after)
     result.limit, result.verdict = _verdict(result)
     return result
+
+
+def _measured(plan: Plan, rows: Sequence[Sequence[Interval]], group: int | None = None) -> dict[int, int]:
+    """Latencies of what was meant to be sent in measured stages, whenever it came: of one group, or of all."""
+    found: Counter[int] = Counter()
+    stages = plan.scenario.stages
+    for part in (part for row in rows for part in row):
+        now = any(stage.measured for stage in stages if stage.name == part.stage)
+        for each in part.groups if group is None else [part.groups[group]]:
+            if now:
+                found.update(each["latencies"])
+            for number, latencies in each["carried"].items():
+                if now:
+                    found.subtract(latencies)
+                if stages[number].measured:
+                    found.update(latencies)
+    return {value: count for value, count in found.items() if count}
 
 
 def _all_sent(outcomes: Sequence[Outcome]) -> Sent:
@@ -221,9 +238,7 @@ def _closed(plan: Plan) -> bool:
     return bool(loops) and all(loops)
 
 
-def _groups(
-    plan: Plan, heard: Heard, settled: Settled, measured_rows: Sequence[Sequence[Interval]]
-) -> list[GroupResult]:
+def _groups(plan: Plan, heard: Heard, settled: Settled, rows: Sequence[Sequence[Interval]]) -> list[GroupResult]:
     made = []
     for number, group in enumerate(plan.groups):
         outcomes = heard.outcomes
@@ -244,7 +259,7 @@ def _groups(
                 connections_lost=sum(each.lost_connections[number] for each in outcomes),
                 subscribes_refused=sum(each.refused_subscribes[number] for each in outcomes),
                 deliveries=settled.groups[number],
-                latency=latency(merged(part.groups[number]["latencies"] for row in measured_rows for part in row)),
+                latency=latency(_measured(plan, rows, number)),
             )
         )  # fmt: skip
     return made

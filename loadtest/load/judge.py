@@ -220,6 +220,8 @@ class Judge:
         time = mark.time
         if time > 0:
             tally.latency(now - time)
+            if time < tally.since:
+                tally.carry(now - time, time)
         streams.sample_next -= 1
         if streams.sample_next < 0:
             streams.sample_next = streams.sample_every - 1

@@ -28,6 +28,9 @@ MAX_IN_FLIGHT: Final = 65_535
 MIN_PAYLOAD: Final = 16
 """Bytes of a payload that its mark takes (see ``mark``)."""
 
+RESERVED_STAGES: Final = ("", "connect", "drain")
+"""What a second is called that belongs to no stage."""
+
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
@@ -281,6 +284,9 @@ class Scenario(Part):
     @field_validator("stages")
     @classmethod
     def _stage_names(cls, stages: list[Stage]) -> list[Stage]:
+        for stage in stages:
+            if stage.name in RESERVED_STAGES:
+                raise ValueError(f"{stage.name!r} is what comes before or after all stages: another name, please")
         return _distinct(stages)
 
     @field_validator("groups")

@@ -8,6 +8,7 @@ bounded whatever comes: about 1,000 for each factor of two.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -31,9 +32,14 @@ class Tally:
         self.subscribes: i64 = 0
         self.offered: i64 = 0
         self.latencies: dict[int, int] = {}
+        self.since: i64 = 0
+        """When the stage began (microseconds)."""
+        self.carried: dict[int, dict[int, int]] = {}
+        """By stage (from 0), those of `latencies` that belong to an earlier one: they were meant to be sent in it."""
         self.late: dict[int, int] = {}
         self.connect_times: dict[int, int] = {}
         self.subscribe_times: dict[int, int] = {}
+        self._begins: list[int] = []
         self._value: i64 = -1
         self._count: i64 = 0
 
@@ -45,6 +51,16 @@ class Tally:
         self._flush()
         self._value = microseconds
         self._count = 1
+
+    def enter(self, at: i64) -> None:
+        """The next stage begins, or the drain behind the last."""
+        self._begins.append(at)
+        self.since = at
+
+    def carry(self, microseconds: i64, sent: i64) -> None:
+        """What was recorded last was meant to be sent at `sent`, before this stage began."""
+        stage = max(0, bisect_right(self._begins, sent) - 1)
+        add(self.carried.setdefault(stage, {}), microseconds, 1)
 
     def _flush(self) -> None:
         if self._count > 0:
@@ -66,6 +82,7 @@ class Tally:
             "subscribes": int(self.subscribes),
             "offered": int(self.offered),
             "latencies": self.latencies,
+            "carried": self.carried,
             "late": self.late,
             "connect_times": self.connect_times,
             "subscribe_times": self.subscribe_times,
@@ -81,6 +98,7 @@ class Tally:
         self.subscribes = 0
         self.offered = 0
         self.latencies = {}
+        self.carried = {}
         self.late = {}
         self.connect_times = {}
         self.subscribe_times = {}

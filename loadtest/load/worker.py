@@ -125,6 +125,9 @@ class Worker:
             self._report(at)
         self._phase = phase
         self._begin = at
+        if phase != CONNECTING:
+            for tally in self._crew.tallies:
+                tally.enter(at)
         self._next_second(at + SECOND)
 
     def _next_second(self, end: int) -> None:

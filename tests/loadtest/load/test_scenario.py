@@ -81,6 +81,9 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
     "two stages of a name": (
         lambda: scenario(stages=[{"name": "a", "seconds": 1}] * 2), "stages", "'a' stands there twice"
     ),
+    "a stage of a name that is taken": (
+        lambda: scenario(stages=[{"name": "drain", "seconds": 1}]), "stages", "'drain' is what comes before or after"
+    ),
     "nothing measured": (
         lambda: scenario(stages=[{"name": "a", "seconds": 1, "measured": False}]), "", "stages: none is measured"
     ),
