@@ -330,7 +330,8 @@ class ScriptedServer:
         for copy in range(fate.copies):
             again = copy > 0 and fate.dup and qos == 1
             note = replace(written, told=0 if copy else lost, dup=again)
-            self._send(session, replace_publish(packet, again), note, subscriber)
+            plain = message.properties if copy and session.version == 5 else packet.properties
+            self._send(session, replace_publish(packet, again, plain), note, subscriber)
 
     def _send(self, session: Session, packet: Publish, written: Written, subscriber: str) -> None:
         if packet.qos and (session.peer is None or len(session.in_flight) >= session.receive_maximum):
@@ -411,6 +412,6 @@ class ScriptedServer:
         self._pump(session)
 
 
-def replace_publish(packet: Publish, dup: bool) -> Publish:
+def replace_publish(packet: Publish, dup: bool, held: bytes) -> Publish:
     """A copy of a PUBLISH without its packet identifier."""
-    return Publish(packet.topic, packet.payload, packet.qos, packet.retain, dup, properties=packet.properties)
+    return Publish(packet.topic, packet.payload, packet.qos, packet.retain, dup, properties=held)

