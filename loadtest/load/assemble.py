@@ -195,12 +195,14 @@ def assemble(job: Job, plan: Plan, heard: Heard) -> Result:
 
 
 def _measured(plan: Plan, rows: Sequence[Sequence[Interval]], group: int | None = None) -> dict[int, int]:
-    """Latencies of what was meant to be sent in measured stages, whenever it came: of one group, or of all."""
+    """Latencies of what was meant to be sent in measured stages, whenever it came: of one group, or of all
+    that read as fast as they can."""
     found: Counter[int] = Counter()
     stages = plan.scenario.stages
     for part in (part for row in rows for part in row):
         now = any(stage.measured for stage in stages if stage.name == part.stage)
-        for each in part.groups if group is None else [part.groups[group]]:
+        readers = [each for each, it in zip(part.groups, plan.groups, strict=True) if it.reading is None]
+        for each in readers if group is None else [part.groups[group]]:
             if now:
                 found.update(each["latencies"])
             for number, latencies in each["carried"].items():
