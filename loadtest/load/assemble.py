@@ -148,7 +148,7 @@ def assemble(job: Job, plan: Plan, heard: Heard) -> Result:
     for each, row in zip(seconds, rows, strict=True):
         # What was due in this second: what was sent, and by how much the backlog grew.
         overdue = sum(part.overdue for part in row)
-        each.offered = max(0, each.sent + overdue - last_overdue)
+        each.offered = max(0, each.sent + overdue + sum(part.given_up for part in row) - last_overdue)
         last_overdue = overdue
     measured = [each for each in seconds if each.measured]
     length = sum(each.seconds for each in measured)

@@ -65,6 +65,9 @@ class Crew:
         self.failed_connects = [0] * groups
         self.lost_connections = [0] * groups
         self.refused_subscribes = [0] * groups
+        self.unsent = [0] * groups
+        self.given_up = 0
+        """Messages that were due and are not going to be sent, since the last report."""
         self.uncertain: list[tuple[int, int, int]] = []
         self.will_sent: dict[int, int] = {}
         self._resent: Counter[int] = Counter()
@@ -235,9 +238,13 @@ class Crew:
 
     def set_load(self, stage: str, load: float, now: int) -> None:
         """Rates for a stage, or for a step of it."""
-        for sender, publish, _, rate in self.senders:
+        for sender, publish, group, rate in self.senders:
             active = load > 0 and (publish.stages is None or stage in publish.stages)
             began = active and not sender.active
+            if sender.active and not active and not sender.away:
+                count = sender.give_up(now)
+                self.unsent[group] += count
+                self.given_up += count
             sender.active = active
             if not sender.closed:
                 sender.set_rate(rate * load if active else 0.0, now)
@@ -261,16 +268,15 @@ class Crew:
 
     def finish_stages(self, now: int) -> list[int]:
         """Publish no more; by group, how many messages stay unsent that were due by `now`."""
-        unsent = [0] * len(self.plan.groups)
         self.over = True
         for sender, _, group, _ in self.senders:
             if sender.active and not sender.away:
-                unsent[group] += sender.overdue(now)
+                self.unsent[group] += sender.overdue(now)
             sender.active = False
             sender.next_at = NEVER
         for client in self.clients:
             client.finish_stages()
-        return unsent
+        return self.unsent
 
     def under_way(self) -> int:
         """PUBLISH packets with QoS 1 and 2 that are not acknowledged, of clients that are connected."""

@@ -94,6 +94,8 @@ class Interval:
     cpu: float
     waited: float
     groups: list[dict[str, Any]]
+    given_up: int = 0
+    """Messages that were due and will not be sent, because their publishers have no part in the next stage."""
 
 
 @dataclass(frozen=True)

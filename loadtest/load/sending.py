@@ -150,6 +150,12 @@ class Sender(Source):
         self.burst: i64 = 1
         self.interval = NEVER
         """Microseconds between two messages; infinite: none are sent."""
+        self._owed: list[tuple[float, float, int]] = []
+        """What is overdue from rates before: intended time of the first, interval, count; the oldest first."""
+        self._head: i64 = 0
+        """How many of the oldest of these are left; `next_at` is then the next one's intended time."""
+        self._tail_at = NEVER
+        """What `next_at` will be when nothing is owed any more."""
         self.gap: Callable[[], float] | None = None
         """Draws from the exponential distribution with a mean of 1."""
         self.next_at = NEVER
@@ -231,17 +237,39 @@ class Sender(Source):
         interval = 1e6 / rate if rate > 0 else NEVER
         if interval == self.interval:
             return
-        if self.next_at == NEVER:
-            share = self.phase
-        elif self.next_at <= now:
-            share = -1.0
-        else:
-            share = min(1.0, (self.next_at - now) / (self.interval * self._together()))
+        following = self._tail_at if self._head > 0 else self.next_at
+        if following <= now:
+            # What is overdue stays so, at the times for which it was meant.
+            count = self._due(following, now)
+            self._owed.append((following, self.interval, count))
+            following += float(count + self._in_burst) * self.interval
+            self._in_burst = 0
+        share = self.phase
+        if following != NEVER:
+            share = min(1.0, max(0.0, following - now) / (self.interval * self._together()))
         self.interval = interval
-        if interval == NEVER:
-            self.next_at = NEVER
-        elif share >= 0.0:
-            self.next_at = now + share * interval * self._together()
+        following = NEVER if interval == NEVER else now + share * interval * self._together()
+        if self._owed:
+            self._tail_at = following
+            if self._head == 0:
+                self.next_at, _, self._head = self._owed[0]
+        else:
+            self.next_at = following
+
+    def give_up(self, now: float) -> int:
+        """Forget what is due and was not sent; how many messages these are."""
+        count = self.overdue(now)
+        self._owed = []
+        self._head = 0
+        self.next_at = NEVER
+        self.interval = NEVER
+        return count
+
+    def _due(self, start: float, now: float) -> int:
+        """How many messages the present rate makes due from `start` to `now`, both included."""
+        together = self._together()
+        count = (int((now - start) / (self.interval * together)) + 1) * int(together)
+        return count - int(self._in_burst)
 
     def _together(self) -> float:
         """Messages that are due at the same time."""
@@ -251,18 +279,30 @@ class Sender(Source):
         """What became due in the meantime is not sent: the client was not meant to be there. It goes on after a share
         of an interval."""
         self.away = False
+        self._owed = []
+        if self._head > 0:
+            self._head = 0
+            self.next_at = self._tail_at
         if self.next_at < now and self.interval != NEVER:
             self.next_at = now + share * self.interval * self._together()
 
     def overdue(self, now: float) -> int:
         """How many messages are due and not sent."""
-        if self.closed or self.next_at > now or self.interval == NEVER:
+        if self.closed:
             return 0
-        count = int((now - self.next_at) / self.interval) + 1
-        return min(count, self.remaining) if self.remaining >= 0 else count
+        count = 0
+        following = self.next_at
+        if self._head > 0:
+            count = int(self._head) + sum(each[2] for each in self._owed[1:])
+            following = self._tail_at
+        if following <= now and self.interval != NEVER:
+            count += self._due(following, now)
+        return min(count, int(self.remaining)) if self.remaining >= 0 else count
 
     def _advance(self) -> None:
-        if self.arrival == CONSTANT:
+        if self._head > 0:
+            self._repay()
+        elif self.arrival == CONSTANT:
             self.next_at += self.interval
         elif self.arrival == POISSON:
             assert self.gap is not None
@@ -272,6 +312,18 @@ class Sender(Source):
             if self._in_burst >= self.burst:
                 self._in_burst = 0
                 self.next_at += self.interval * float(self.burst)
+
+    def _repay(self) -> None:
+        """One less is owed."""
+        self._head -= 1
+        if self._head > 0:
+            self.next_at += self._owed[0][1]
+            return
+        del self._owed[0]
+        if self._owed:
+            self.next_at, _, self._head = self._owed[0]
+        else:
+            self.next_at = self._tail_at
 
     def _room(self) -> i64:
         """How many messages may be sent now as far as windows go."""

@@ -160,8 +160,10 @@ class Worker:
                 cpu - self._cpu,
                 waited - self._waited,
                 groups,
+                self._crew.given_up,
             )
         )
+        self._crew.given_up = 0
         self._cpu, self._waited = cpu, waited
         self._begin = end
 
@@ -189,6 +191,7 @@ class Worker:
     def _stage(self, stage: Stage, at: int) -> None:
         if self._over:
             return
+        self._crew.pacer.run(at)
         self._enter(stage.name, at)
         joining = [number for number, group in enumerate(self._plan.groups) if group.joins == stage.name]
         if joining:
@@ -204,6 +207,8 @@ class Worker:
 
     def _load(self, stage: str, load: float, at: int) -> None:
         if not self._over and self._phase == stage:
+            # What is due up to here goes by the old rate.
+            self._crew.pacer.run(at or clock())
             self._crew.set_load(stage, load, at or clock())
             self._due()
 

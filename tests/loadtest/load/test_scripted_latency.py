@@ -215,3 +215,28 @@ async def test_acknowledgements_that_come_slowly_or_never_are_charged_too() -> N
     # The nth could not go before n acknowledgements had come: n × 20 ms, and was due after n × 10 ms.
     for number in range(5, slow.sent, 5):
         assert above(named(result, "sub").latency, number * 0.01) >= slow.sent - number - 1
+
+
+async def test_what_is_overdue_does_not_change_with_the_load() -> None:
+    """40 messages are due in the first stage, 40 in the second and 40 in the ramp; one goes, and none is made up."""
+    script = Script(connack_properties={RECEIVE_MAXIMUM: 1}, puback=lambda _: None)
+    async with ScriptedServer(script) as server:
+        result = await play(
+            server,
+            sender(messages=None, qos=1),
+            sender("early", "u", messages=None, qos=1, stages=["slow"]),
+            reader(),
+            stages=[
+                stage(0.4, "slow"),
+                stage(0.1, "fast", load=4),
+                stage(0.2, "ramp", load=4, to=0),
+                stage(0.1, "none", load=0),
+            ],
+            drain=0.6,
+        )
+        balanced(result)
+    group, early = named(result, "pub"), named(result, "early")
+    assert (group.sent, early.sent) == (1, 1)
+    assert group.unsent == pytest.approx(119, abs=3)
+    assert early.unsent == pytest.approx(39, abs=1)
+    assert sum(second.offered for second in result.seconds) == sum(each.sent + each.unsent for each in result.groups)
