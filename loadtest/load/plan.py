@@ -204,6 +204,10 @@ class Plan:
             for client in {0, last}:
                 for topic_filter, _, _ in self.topic_filters(number, client):
                     self._check_filter(group, topic_filter)
+                if group.churn is not None:
+                    churn = _pattern(group.churn.filter, f"groups.{group.name}.churn.filter")
+                    for at in (0, group.churn.filters - 1):
+                        self._check_filter(group, churn.expand(self.run, group.name, client, at))
             shares = {parse_shared(name)[0] for name, _, _ in self.topic_filters(number, 0)}
             if self.shared[number] and (
                 len(shares) > 1 or any(filters.pattern.varies for filters in self.filters[number])
