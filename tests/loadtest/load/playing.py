@@ -11,8 +11,9 @@ import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import fields, replace
 from typing import Any
+from unittest import mock
 
-from loadtest.load import conductor
+from loadtest.load import conductor, ledger
 from loadtest.load.job import Job, Nobody, Target
 from loadtest.load.result import Deliveries, GroupResult, Result
 from loadtest.load.scenario import Scenario
@@ -56,8 +57,9 @@ def job(server: ScriptedServer, what: Scenario, **more: Any) -> Job:
 
 
 async def play(server: ScriptedServer, *groups: dict[str, Any], processes: int = 1, **more: Any) -> Result:
-    """Play these groups against the server to the end."""
-    return await conductor.play(job(server, scenario(*groups, **more), processes=processes), Nobody())
+    """Play these groups against the server to the end. It publishes nothing under $SYS, or does so at once."""
+    with mock.patch.object(ledger, "FIRST", 0.05):
+        return await conductor.play(job(server, scenario(*groups, **more), processes=processes), Nobody())
 
 
 def stated(deliveries: Deliveries) -> Account:

@@ -252,6 +252,10 @@ class ScriptedServer:
         """Note a message and route it."""
         self.route(self.note(publisher, packet, will))
 
+    def announce(self, topic: str, text: str) -> None:
+        """Publish a retained message of the server's own."""
+        self.route(Message("$SYS", topic, text.encode(), 0, 0, True))
+
     def route(self, message: Message) -> None:
         """Give a message to whoever has subscribed, as the script says."""
         if message.retain:
