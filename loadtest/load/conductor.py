@@ -18,12 +18,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from loadtest.load import assemble, watch
+from loadtest.load import assemble, drivers, watch
 from loadtest.load.expect import Sent, Subscriptions
 from loadtest.load.job import Audience, Job
 from loadtest.load.ledger import Listener
@@ -97,14 +97,16 @@ class Conductor:
     """One run."""
 
     def __init__(self, job: Job, audience: Audience, stop: asyncio.Event) -> None:
-        self._job = job
         self._audience = audience
         self._stop = stop
         self._loop = asyncio.get_running_loop()
         self._run = secrets.token_hex(4)
         try:
+            played = drivers.fitted(job.driver, job.scenario)
+            notes = {} if played == job.scenario else {"MQTT": f"3.1.1 for all clients: {job.driver} speaks no other"}
+            self._job = job = replace(job, scenario=played, notes=job.notes | notes)
             self._plan = Plan(job.scenario, self._run)
-        except PlanError as error:
+        except (PlanError, drivers.DriverError) as error:
             raise RunError(str(error)) from error
         self._processes: list[_Process] = []
         self._heard = asyncio.Event()
