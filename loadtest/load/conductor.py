@@ -90,7 +90,7 @@ async def play(job: Job, audience: Audience, stop: asyncio.Event | None = None) 
     try:
         return await conductor.run()
     finally:
-        conductor.close()
+        await asyncio.shield(conductor.close())
 
 
 class Conductor:
@@ -224,19 +224,14 @@ class Conductor:
             return False
         return True
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End every process."""
         if self._looking is not None:
             self._looking.cancel()
         for process in self._processes:
             if process.line is not None:
                 process.line.abort()
-        for process in self._processes:
-            try:
-                process.child.wait(GRACE if process.outcome is not None else 0.5)
-            except subprocess.TimeoutExpired:
-                process.child.kill()
-                process.child.wait()
+        await asyncio.to_thread(_reap, self._processes)
 
     # -- phases --------------------------------------------------------------------------------------------------------
 
@@ -359,3 +354,13 @@ def _begin() -> tuple[socket.socket, _Process]:
             pass_fds=[number],
         )
     return ours, _Process(child)
+
+
+def _reap(processes: list[_Process]) -> None:
+    """Wait for processes that are through, for a while, and end the others."""
+    for process in processes:
+        try:
+            process.child.wait(GRACE if process.outcome is not None else 0.5)
+        except subprocess.TimeoutExpired:
+            process.child.kill()
+            process.child.wait()

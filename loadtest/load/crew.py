@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Final, cast
 
+from broker.core.reasons import name as reason_name
 from loadtest.load import payloads
 from loadtest.load.client import Client
 from loadtest.load.expect import Account, Sent, Subscriptions, account
@@ -306,12 +307,20 @@ class Crew:
         """What every subscriber got."""
         return [account(judge) for judge in self._judges.values()]
 
+    def all_errors(self) -> dict[str, int]:
+        """What went wrong, in words, and how often."""
+        found = Counter(self.errors)
+        for sender, _, _, _ in self.senders:
+            for code, count in sender.refused.items():
+                found[f"PUBLISH: refused: {reason_name(code)}"] += count
+        return dict(found)
+
     def group_sent(self) -> list[tuple[int, int]]:
         """By group: messages sent, and refused by the broker."""
         made = [[0, 0] for _ in self.plan.groups]
         for sender, _, group, _ in self.senders:
             made[group][0] += int(sender.sent)
-            made[group][1] += int(sender.refused)
+            made[group][1] += sum(sender.refused.values())
         for stream, count in self.will_sent.items():
             made[self.plan.entry(stream).group][0] += count
         return [(sent, refused) for sent, refused in made]

@@ -167,7 +167,8 @@ class Sender(Source):
         # What was done.
         self.sequences: list[int] = [0] * topics
         self.sent: i64 = 0
-        self.refused: i64 = 0
+        self.refused: dict[int, int] = {}
+        """Messages that the broker refused, by reason code."""
         self.under_way: i64 = 0
         self.expected: i64 = 0
         self.seen: i64 = 0
@@ -222,7 +223,7 @@ class Sender(Source):
         """The broker has taken a message, or refused it (reason codes from 0x80)."""
         self.under_way -= 1
         if reason >= 0x80:
-            self.refused += 1
+            self.refused[reason] = self.refused.get(reason, 0) + 1
             self.doubt(outgoing)
 
     def doubt(self, outgoing: Outgoing) -> None:

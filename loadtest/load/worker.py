@@ -260,7 +260,7 @@ class Worker:
                 crew.lost_connections,
                 crew.refused_subscribes,
                 int(crew.streams.foreign),
-                dict(crew.errors),
+                crew.all_errors(),
                 crew.streams.samples,
             )
         )

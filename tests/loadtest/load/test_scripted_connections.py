@@ -106,6 +106,7 @@ def test_messages_that_are_refused(refusals: Played) -> None:
     assert (named(result, "p-refused").refused, named(result, "q-refused").refused) == (2, 2)
     found = named(result, "s-refused").deliveries
     assert (found.received, found.lost) == (56, 0)
+    assert sum(count for text, count in result.errors.items() if text.startswith("PUBLISH: refused: ")) == 4
 
 
 REFUSALS.add(
