@@ -48,8 +48,8 @@ STEP: Final = 100_000
 LOOK: Final = 0.05
 """Seconds between two looks at who is up, and at the drain."""
 
-SOONEST: Final = 20.0
-"""Microseconds to the next waking at the least."""
+SOONEST: Final = 50.0
+"""Microseconds to the next waking at the least: at high rates several messages are due by then, and go in one write."""
 
 CONNECTING: Final = "connect"
 DRAINING: Final = "drain"
