@@ -311,8 +311,12 @@ class Client:
         wire = self.wire
         if wire is None:
             return
-        if self.judge is not None:
-            self.judge.open = True
+        judge = self.judge
+        if judge is not None:
+            if not judge.shared:
+                judge.open = True
+            elif not self.up:
+                judge.joined()
         if not self.up:
             self.up = True
             self.crew.count_up(1)
@@ -461,17 +465,20 @@ class Client:
         """No longer connected, as far as counting goes."""
         for name in ("answer", "ping", "churn", "freeze"):
             self._cancel(name)
+        judge = self.judge
+        if judge is not None and judge.shared:
+            if self.up:
+                judge.parted()
+        elif judge is not None:
+            if self._connected:
+                judge.left(self.persistent)
+            judge.open = False
         if self.up:
             self.up = False
             self.crew.count_up(-1)
         for sender in self.senders:
             sender.lost(cleanly)
         self._pending.clear()
-        judge = self.judge
-        if judge is not None:
-            if self._connected and not judge.shared:
-                judge.left(self.persistent)
-            judge.open = judge.shared
 
     def _on_closed(self, why: str) -> None:
         """The connection is gone, and not by our wish."""

@@ -86,6 +86,8 @@ class Account:
     """By stream: the lowest QoS from which on the subscription has been continuous since the last message."""
     gaps: dict[int, list[tuple[int, int]]]
     """Gaps of streams that have some."""
+    away: bool = False
+    """Whether its connection was ever gone."""
     refused: set[str] = field(default_factory=set)
     """Filters that the broker granted to none of its clients."""
 
@@ -103,7 +105,9 @@ class Sent:
 
 def account(judge: Judge) -> Account:
     """What a judge has to say."""
-    made = Account(judge.number, judge.open, judge.whole, judge.told_lost, {}, {}, {}, {}, judge.refused)
+    made = Account(
+        judge.number, judge.open, judge.whole, judge.told_lost, {}, {}, {}, {}, judge.absence > 0, judge.refused
+    )
     for stream, receipt in judge.receipts.items():
         made.receipts[stream] = _deliveries(receipt)
         made.next[stream] = receipt.next
@@ -111,8 +115,9 @@ def account(judge: Judge) -> Account:
             made.current[stream] = 3
         elif receipt.absence != judge.absence:
             made.current[stream] = 1
-        if receipt.starts:
-            made.gaps[stream] = list(zip(receipt.starts, receipt.ends, strict=True))
+        gaps = receipt.gaps
+        if gaps is not None and gaps.starts:
+            made.gaps[stream] = list(zip(gaps.starts, gaps.ends, strict=True))
     return made
 
 
@@ -191,13 +196,15 @@ def _judge(found: Account, stream: int, count: int, qos: int, filters: int, sent
     missing = list(found.gaps.get(stream, ()))
     if count > start:
         seen = stream in found.receipts
-        continuous = found.open and (qos >= found.current.get(stream, 0) if seen else found.whole)
+        continuous = found.open and (
+            qos >= found.current.get(stream, 0) if seen else found.whole and (qos > 0 or not found.away)
+        )
         if continuous:
             outcome.lost += count - start
             missing.append((start, count))
         else:
             outcome.unjudged += count - start
-    for first, end in sent.uncertain.get(stream, ()):
+    for first, end in _united(sent.uncertain.get(stream, ())):
         doubtful = sum(max(0, min(end, to) - max(first, at)) for at, to in missing)
         outcome.lost -= doubtful
         outcome.unconfirmed += doubtful
@@ -210,3 +217,14 @@ def _judge(found: Account, stream: int, count: int, qos: int, filters: int, sent
     outcome.redelivered += again
     outcome.expected = outcome.received + outcome.lost + outcome.unconfirmed
     return outcome
+
+
+def _united(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same numbers in intervals that do not overlap."""
+    made: list[tuple[int, int]] = []
+    for first, end in sorted(intervals):
+        if made and first <= made[-1][1]:
+            made[-1] = made[-1][0], max(end, made[-1][1])
+        elif first < end:
+            made.append((first, end))
+    return made

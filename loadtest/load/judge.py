@@ -36,6 +36,50 @@ class Source:
         """Whether it is already in the list of those to be looked at."""
 
 
+class Gaps:
+    """Sequence numbers that did not come, as intervals."""
+
+    def __init__(self) -> None:
+        # Oldest first: the first number, and one above the last.
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+
+    def add(self, start: i64, end: i64) -> None:
+        """Numbers from `start` to below `end` did not come."""
+        if len(self.starts) >= MAX_GAPS:
+            del self.starts[: MAX_GAPS // 2]
+            del self.ends[: MAX_GAPS // 2]
+        self.starts.append(start)
+        self.ends.append(end)
+
+    def fill(self, sequence: i64) -> bool:
+        """A number came late: whether it is one of these, and then it is no longer."""
+        low: i64 = 0
+        high: i64 = len(self.starts)
+        while low < high:
+            middle: i64 = (low + high) // 2
+            if self.ends[middle] <= sequence:
+                low = middle + 1
+            else:
+                high = middle
+        if low == len(self.starts) or self.starts[low] > sequence:
+            return False
+        start: i64 = self.starts[low]
+        end: i64 = self.ends[low]
+        if start == sequence and end == sequence + 1:
+            del self.starts[low]
+            del self.ends[low]
+        elif start == sequence:
+            self.starts[low] = sequence + 1
+        elif end == sequence + 1:
+            self.ends[low] = sequence
+        else:
+            self.ends[low] = sequence
+            self.starts.insert(low + 1, sequence + 1)
+            self.ends.insert(low + 1, end)
+        return True
+
+
 class Receipt:
     """What came of one stream."""
 
@@ -60,9 +104,13 @@ class Receipt:
         self.epoch: i64 = -1
         """The judge's epoch in which the last message came; -1: none came yet."""
         self.absence: i64 = -1
-        # Gaps, oldest first: the first number that is missing, and one above the last.
-        self.starts: list[int] = []
-        self.ends: list[int] = []
+        """The judge's absence before which the last message came."""
+        self.before: i64 = 0
+        """Numbers below this came, or were due, before the last absence."""
+        self.gaps: Gaps | None = None
+        """What is missing; None: nothing has been."""
+        self.doubts: Gaps | None = None
+        """What cannot be judged."""
 
     def changed(self, payload: bytes, text: bool) -> bool:
         """Whether a payload is not what was sent; `text`: how its mark was found."""
@@ -72,43 +120,6 @@ class Receipt:
         before, after = around
         size: i64 = len(before) + TEXT_SIZE + len(after)
         return not text or len(payload) != size or not payload.startswith(before) or not payload.endswith(after)
-
-    def gap(self, start: i64, end: i64) -> None:
-        """Numbers from `start` to below `end` are missing."""
-        self.missing += end - start
-        if len(self.starts) >= MAX_GAPS:
-            del self.starts[: MAX_GAPS // 2]
-            del self.ends[: MAX_GAPS // 2]
-        self.starts.append(start)
-        self.ends.append(end)
-
-    def fill(self, sequence: i64) -> bool:
-        """A number from below `next` came: whether it was missing."""
-        low: i64 = 0
-        high: i64 = len(self.starts)
-        while low < high:
-            middle: i64 = (low + high) // 2
-            if self.ends[middle] <= sequence:
-                low = middle + 1
-            else:
-                high = middle
-        if low == len(self.starts) or self.starts[low] > sequence:
-            return False
-        start: i64 = self.starts[low]
-        end: i64 = self.ends[low]
-        if start == sequence and end == sequence + 1:
-            del self.starts[low]
-            del self.ends[low]
-        elif start == sequence:
-            self.starts[low] = sequence + 1
-        elif end == sequence + 1:
-            self.ends[low] = sequence
-        else:
-            self.ends[low] = sequence
-            self.starts.insert(low + 1, sequence + 1)
-            self.ends.insert(low + 1, end)
-        self.missing -= 1
-        return True
 
 
 class Streams:
@@ -158,6 +169,7 @@ class Judge:
         """How often its connection was."""
         self.told_lost = 0
         self.shared = False
+        self._members = 0
         self.refused: set[str] = set()
         """Filters for which the broker answered a SUBSCRIBE with a failure, to no member of a share without."""
         self._granted: set[str] = set()
@@ -170,6 +182,18 @@ class Judge:
                 self._granted.add(topic_filter)
         elif topic_filter not in self._granted:
             self.refused.add(topic_filter)
+
+    def joined(self) -> None:
+        """A member of the shared subscription is subscribed."""
+        self._members += 1
+        self.open = True
+
+    def parted(self) -> None:
+        """A member of the shared subscription that was subscribed is gone; with the last one, the subscription."""
+        self._members -= 1
+        if self._members == 0:
+            self.open = False
+            self.left(session_kept=False)
 
     def left(self, session_kept: bool) -> None:
         """The connection is gone."""
@@ -206,7 +230,9 @@ class Judge:
         if sequence == receipt.next:
             receipt.next = sequence + 1
             receipt.epoch = self.epoch
-            receipt.absence = self.absence
+            if receipt.absence != self.absence:
+                receipt.absence = self.absence
+                receipt.before = sequence
         elif not self._out_of_line(receipt, sequence, qos, dup):
             return
         receipt.received += 1
@@ -236,8 +262,9 @@ class Judge:
             return None
         receipt = Receipt(stream, topic, streams.sources.get(stream), streams.around(stream))
         if self.whole:
+            # Nothing was sent before its first absence, if it had one.
             receipt.epoch = self.epoch
-            receipt.absence = self.absence
+            receipt.absence = 0
         self.receipts[stream] = receipt
         return receipt
 
@@ -245,29 +272,43 @@ class Judge:
         """Whether it is one that had not come yet."""
         tally = self.tally
         expected = receipt.next
+        source = receipt.source
         if sequence > expected:
             away = receipt.epoch != self.epoch or (qos == 0 and receipt.absence != self.absence)
             receipt.epoch = self.epoch
-            receipt.absence = self.absence
+            if receipt.absence != self.absence:
+                receipt.absence = self.absence
+                receipt.before = expected
             receipt.next = sequence + 1
+            count: i64 = sequence - expected
             if away:
-                receipt.unjudged += sequence - expected
+                receipt.unjudged += count
+                if receipt.doubts is None:
+                    receipt.doubts = Gaps()
+                receipt.doubts.add(expected, sequence)
             else:
-                receipt.gap(expected, sequence)
-                tally.lost += sequence - expected
-                if receipt.source is not None:
-                    receipt.source.returned += sequence - expected
+                receipt.missing += count
+                if receipt.gaps is None:
+                    receipt.gaps = Gaps()
+                receipt.gaps.add(expected, sequence)
+                tally.lost += count
+            if source is not None:
+                source.returned += count
             return True
-        if receipt.fill(sequence):
-            if not self.shared:
-                receipt.reordered += 1
+        if receipt.gaps is not None and receipt.gaps.fill(sequence):
+            receipt.missing -= 1
             tally.lost -= 1
-            if receipt.source is not None:
-                receipt.source.returned -= 1
-            return True
-        if qos == 1 and (dup or self.absence > 0):
-            receipt.redelivered += 1
+        elif receipt.doubts is not None and receipt.doubts.fill(sequence):
+            receipt.unjudged -= 1
         else:
-            receipt.duplicates += 1
-            tally.duplicates += 1
-        return False
+            if qos == 1 and (dup or receipt.absence != self.absence or sequence < receipt.before):
+                receipt.redelivered += 1
+            else:
+                receipt.duplicates += 1
+                tally.duplicates += 1
+            return False
+        if not self.shared:
+            receipt.reordered += 1
+        if source is not None:
+            source.returned -= 1
+        return True
