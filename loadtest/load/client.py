@@ -50,6 +50,9 @@ UNANSWERED: Final = 500_000
 MAX_DELAY: Final = 30.0
 """Seconds between two attempts at the most."""
 
+MAX_ASKED: Final = 1000
+"""Requests of churn that are not answered."""
+
 PACKET_BYTES: Final = 32_768
 """Topic filters of one SUBSCRIBE take about so much."""
 
@@ -215,6 +218,7 @@ class Client:
                 sender.ping_answered()
         elif isinstance(packet, Unsuback):
             self._pending.pop(packet.packet_id, None)
+            self.session.reserved.discard(packet.packet_id)
         elif isinstance(packet, Disconnect):
             if self.wire is not None:
                 self.wire.fail(f"the broker sent DISCONNECT: {reason_name(packet.reason_code)}")
@@ -276,19 +280,19 @@ class Client:
         wire = self.wire
         if wire is None:
             return
-        packet.packet_id = self._identifier()
-        self._pending[packet.packet_id] = (clock(), None if churn else packet)
+        packet.packet_id = self._asks(None if churn else packet)
         wire.write(encoder.encode(packet, self.version))
 
-    def _identifier(self) -> int:
-        """Packet identifiers are one space for PUBLISH, SUBSCRIBE and UNSUBSCRIBE [MQTT-2.2.1-2]."""
-        while True:
-            number = self.session.identifier()
-            if number not in self._pending:
-                return number
+    def _asks(self, packet: Subscribe | None) -> int:
+        """A packet identifier for what will be answered."""
+        number = self.session.identifier()
+        self._pending[number] = (clock(), packet)
+        self.session.reserved.add(number)
+        return number
 
     def _suback(self, packet: Suback) -> None:
         begun, request = self._pending.pop(packet.packet_id, (0, None))
+        self.session.reserved.discard(packet.packet_id)
         if not begun:
             if self.wire is not None:
                 self.wire.fail("the broker sent a SUBACK nobody asked for")
@@ -395,7 +399,9 @@ class Client:
         self._timer("churn", 1 / churn.rate, self._churn)
         wire = self.wire
         # One who is not answered is asked no more; its requests stay bounded.
-        if wire is None or not self.up or len(self._pending) > 1000:
+        if wire is None or not self.up or len(self._pending) > MAX_ASKED:
+            return
+        if len(self.session.unacked) + len(self._pending) > 65_000:
             return
         number = self._churned
         self._churned += 1
@@ -405,8 +411,7 @@ class Client:
         self._send_subscribe(Subscribe(0, [SubscriptionRequest(wanted, churn.qos)]), churn=True)
         if number:
             former = pattern.expand(self.crew.plan.run, group, self.number, (number - 1) % churn.filters)
-            identifier = self._identifier()
-            self._pending[identifier] = (clock(), None)
+            identifier = self._asks(None)
             wire.write(encoder.encode(Unsubscribe(identifier, [former]), self.version))
 
     def _keep_alive(self) -> None:
@@ -479,6 +484,7 @@ class Client:
         for sender in self.senders:
             sender.lost(cleanly)
         self._pending.clear()
+        self.session.reserved.clear()
 
     def _on_closed(self, why: str) -> None:
         """The connection is gone, and not by our wish."""

@@ -29,7 +29,7 @@ from loadtest.load.names import Pattern
 from loadtest.load.pace import Pacer
 from loadtest.load.plan import Plan, PlanError
 from loadtest.load.scenario import Properties, Publish
-from loadtest.load.sending import BURSTS, CONSTANT, NEVER, POISSON, Outgoing, Sender
+from loadtest.load.sending import BURSTS, CONSTANT, MAX_LAYOUTS, NEVER, POISSON, Outgoing, Sender
 from loadtest.load.tally import Tally
 from loadtest.load.wire import Wire, clock
 
@@ -147,6 +147,9 @@ class Crew:
                     if local is None:
                         local = Subscriptions(self.plan, [(each.group, each.number) for each in self.clients])
                     self._count_fans(client, sender, local)
+
+        for sender, _, _, _ in self.senders:
+            sender.most_layouts = max(64, MAX_LAYOUTS // len(self.senders))
 
     def _sender(self, client: Client, publish: Publish, base: int, topics: int) -> Sender:
         plan = self.plan

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 SIZE: Final = 16
+MAX_FILLERS: Final = 64_000_000
+"""Bytes of filler that are kept, of all sizes together."""
 TEXT: Final = b"mark:"
 TEXT_SIZE: Final = 37
 
@@ -88,6 +90,7 @@ def pack_text(run: int, time: int, stream: int, sequence: int) -> bytes:
 
 
 _fillers: Final[dict[int, bytes]] = {}
+_kept = 0
 
 
 def filler(size: int) -> bytes:
@@ -97,6 +100,8 @@ def filler(size: int) -> bytes:
         length = max(size - SIZE, 0)
         said = str(size)[::-1].encode() + b" "
         found = (said + _PERIOD * (length // len(_PERIOD) + 1))[:length]
-        if len(_fillers) < 4096:
+        global _kept
+        if _kept + length <= MAX_FILLERS and len(_fillers) < 65_536:
             _fillers[size] = found
+            _kept += length
     return found

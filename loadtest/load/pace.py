@@ -8,7 +8,7 @@ looked at again after `RETRY`, and is not dropped: its messages keep their inten
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from loadtest.load.sending import NEVER, Sender
@@ -26,6 +26,10 @@ class Pacer:
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Sender]] = []
         self._order = 0
+        self._swept = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
 
     def put(self, sender: Sender) -> None:
         """Take note of when a sender is due; also when that has changed."""
@@ -37,6 +41,11 @@ class Pacer:
         if at != NEVER:
             self._order += 1
             heappush(self._heap, (at, self._order, sender))
+            # Times that have changed stay behind; a load that rises step by step leaves many.
+            if len(self._heap) > 2 * self._swept + 64:
+                self._heap[:] = [each for each in self._heap if each[2].scheduled == each[0]]
+                heapify(self._heap)
+                self._swept = len(self._heap)
 
     def run(self, now: i64) -> float:
         """Let everybody send who is due by `now`; when somebody is due next, NEVER if nobody is."""

@@ -33,11 +33,14 @@ MAX_BATCH: Final = 2048
 
 MAX_BATCH_BYTES: Final = 262_144
 
-MAX_LAYOUTS: Final = 20_000
-"""Laid-out frames kept by one sender."""
+MAX_LAYOUTS: Final = 200_000
+"""Laid-out frames kept by all senders of a process together, some 500 bytes each."""
 
 MAX_SNAPSHOT: Final = 1024
 """Streams of a sender for which it is remembered up to where a PINGRESP has confirmed them."""
+
+MAX_CHANGES: Final = 1000
+"""Changes of the rate that are kept for who is held up; of more, every other one."""
 
 CONSTANT: Final = 0
 POISSON: Final = 1
@@ -80,6 +83,9 @@ class Session:
         self.unacked: dict[int, Outgoing] = {}
         self.taken: set[int] = set()
         """Packet identifiers of QoS 2 messages that came and are not released yet."""
+        self.reserved: set[int] = set()
+        """Packet identifiers of SUBSCRIBE and UNSUBSCRIBE that are not answered: all kinds have one space of them
+        [MQTT-2.2.1-2]."""
         self._last: i64 = 0
 
     def identifier(self) -> int:
@@ -87,19 +93,19 @@ class Session:
         number = self._last
         while True:
             number = number + 1 if number < 65_535 else 1
-            if number not in self.unacked:
+            if number not in self.unacked and number not in self.reserved:
                 self._last = number
                 return number
 
 
 class Layout:
-    """A PUBLISH laid out: what stands before the packet identifier, before the mark, and after it."""
+    """A PUBLISH laid out: what stands before the packet identifier, before the mark, and, from a template, after it.
+    Filler is not kept with each."""
 
-    def __init__(self, frame: bytes, identifier_at: int, mark_at: int, mark_size: int) -> None:
+    def __init__(self, frame: bytes, identifier_at: int, mark_at: int, tail: bytes) -> None:
         self.head = frame[:identifier_at] if identifier_at else frame[:mark_at]
         self.middle = frame[identifier_at + 2 : mark_at] if identifier_at else b""
-        self.tail = frame[mark_at + mark_size :]
-        self.size = len(frame)
+        self.tail = tail
 
 
 class Sender(Source):
@@ -150,12 +156,8 @@ class Sender(Source):
         self.burst: i64 = 1
         self.interval = NEVER
         """Microseconds between two messages; infinite: none are sent."""
-        self._owed: list[tuple[float, float, int]] = []
-        """What is overdue from rates before: intended time of the first, interval, count; the oldest first."""
-        self._head: i64 = 0
-        """How many of the oldest of these are left; `next_at` is then the next one's intended time."""
-        self._tail_at = NEVER
-        """What `next_at` will be when nothing is owed any more."""
+        self._changes: list[tuple[float, float]] = []
+        """Times and intervals of changes that the schedule has not reached, since messages from before are overdue."""
         self.gap: Callable[[], float] | None = None
         """Draws from the exponential distribution with a mean of 1."""
         self.next_at = NEVER
@@ -171,12 +173,15 @@ class Sender(Source):
         """Messages that the broker refused, by reason code."""
         self.under_way: i64 = 0
         self.expected: i64 = 0
+        self.pardoned: i64 = 0
+        """Of how many deliveries it is no longer waited for."""
         self.seen: i64 = 0
         """`returned` a second ago."""
         self.uncertain: list[tuple[int, int, int]] = []
         """Stream, first and one above the last sequence number that the broker may not have got."""
         self._in_burst: i64 = 0
         self._turn: i64 = 0
+        self.most_layouts: i64 = MAX_LAYOUTS
         self._layouts: dict[int, Layout] = {}
         self._aliases: dict[int, int] = {}
         self._asked: list[int] | None = None
@@ -204,7 +209,7 @@ class Sender(Source):
                     start = known[number] if known is not None else 0
                     if sequence > start:
                         self.uncertain.append((self.base + number, start, sequence))
-            self._confirmed = list(self.sequences) if self.topics <= MAX_SNAPSHOT else None
+            self._confirmed = list(self.sequences)
 
     def ping_sent(self) -> None:
         """What was sent up to now is before a PINGREQ."""
@@ -236,41 +241,31 @@ class Sender(Source):
     def set_rate(self, rate: float, now: float) -> None:
         """Messages a second from `now` (microseconds) on; what has passed of the current interval stays passed."""
         interval = 1e6 / rate if rate > 0 else NEVER
-        if interval == self.interval:
+        if interval == (self._changes[-1][1] if self._changes else self.interval):
             return
-        following = self._tail_at if self._head > 0 else self.next_at
-        if following <= now:
-            # What is overdue stays so, at the times for which it was meant.
-            count = self._due(following, now)
-            self._owed.append((following, self.interval, count))
-            following += float(count + self._in_burst) * self.interval
-            self._in_burst = 0
+        if self.next_at > now:
+            self._turn_to(interval, now)
+            return
+        # What is overdue stays so, at the times for which it was meant: the change waits for the schedule to get there.
+        if len(self._changes) >= MAX_CHANGES:
+            del self._changes[1::2]
+        self._changes.append((now, interval))
+
+    def _turn_to(self, interval: float, at: float) -> None:
         share = self.phase
-        if following != NEVER:
-            share = min(1.0, max(0.0, following - now) / (self.interval * self._together()))
+        if self.next_at != NEVER:
+            share = (self.next_at - at) / (self.interval * self._together())
         self.interval = interval
-        following = NEVER if interval == NEVER else now + share * interval * self._together()
-        if self._owed:
-            self._tail_at = following
-            if self._head == 0:
-                self.next_at, _, self._head = self._owed[0]
-        else:
-            self.next_at = following
+        self.next_at = NEVER if interval == NEVER else at + share * interval * self._together()
 
     def give_up(self, now: float) -> int:
         """Forget what is due and was not sent; how many messages these are."""
         count = self.overdue(now)
-        self._owed = []
-        self._head = 0
+        self._changes = []
+        self._in_burst = 0
         self.next_at = NEVER
         self.interval = NEVER
         return count
-
-    def _due(self, start: float, now: float) -> int:
-        """How many messages the present rate makes due from `start` to `now`, both included."""
-        together = self._together()
-        count = (int((now - start) / (self.interval * together)) + 1) * int(together)
-        return count - int(self._in_burst)
 
     def _together(self) -> float:
         """Messages that are due at the same time."""
@@ -280,30 +275,34 @@ class Sender(Source):
         """What became due in the meantime is not sent: the client was not meant to be there. It goes on after a share
         of an interval."""
         self.away = False
-        self._owed = []
-        if self._head > 0:
-            self._head = 0
-            self.next_at = self._tail_at
-        if self.next_at < now and self.interval != NEVER:
-            self.next_at = now + share * self.interval * self._together()
+        if self.next_at >= now:
+            return
+        if self._changes:
+            self.interval = self._changes[-1][1]
+            self._changes = []
+        self._in_burst = 0
+        self.next_at = NEVER if self.interval == NEVER else now + share * self.interval * self._together()
 
     def overdue(self, now: float) -> int:
         """How many messages are due and not sent."""
         if self.closed:
             return 0
         count = 0
-        following = self.next_at
-        if self._head > 0:
-            count = int(self._head) + sum(each[2] for each in self._owed[1:])
-            following = self._tail_at
-        if following <= now and self.interval != NEVER:
-            count += self._due(following, now)
+        following, interval, begun = self.next_at, self.interval, int(self._in_burst)
+        together = self._together()
+        for at, after in [*self._changes, (now, NEVER)]:
+            if following <= at:
+                bursts = int((at - following) / (interval * together)) + 1
+                count += bursts * int(together) - begun
+                begun = 0
+                following += bursts * interval * together
+            share = self.phase if following == NEVER else (following - at) / (interval * together)
+            interval = after
+            following = NEVER if after == NEVER else at + share * after * together
         return min(count, int(self.remaining)) if self.remaining >= 0 else count
 
     def _advance(self) -> None:
-        if self._head > 0:
-            self._repay()
-        elif self.arrival == CONSTANT:
+        if self.arrival == CONSTANT:
             self.next_at += self.interval
         elif self.arrival == POISSON:
             assert self.gap is not None
@@ -313,18 +312,9 @@ class Sender(Source):
             if self._in_burst >= self.burst:
                 self._in_burst = 0
                 self.next_at += self.interval * float(self.burst)
-
-    def _repay(self) -> None:
-        """One less is owed."""
-        self._head -= 1
-        if self._head > 0:
-            self.next_at += self._owed[0][1]
-            return
-        del self._owed[0]
-        if self._owed:
-            self.next_at, _, self._head = self._owed[0]
-        else:
-            self.next_at = self._tail_at
+        while self._changes and self._changes[0][0] < self.next_at:
+            at, interval = self._changes.pop(0)
+            self._turn_to(interval, at)
 
     def _room(self) -> i64:
         """How many messages may be sent now as far as windows go."""
@@ -337,7 +327,10 @@ class Sender(Source):
             if free < room:
                 room = free
         elif self.closed:
-            away: i64 = int(float(self.expected - self.returned) / self.fan)
+            back: i64 = self.returned
+            if self.pardoned > back:
+                back = self.pardoned
+            away: i64 = int(float(self.expected - back) / self.fan)
             free = self.window - away
             # A quarter at a time: a burst costs little more than a message.
             if free * 4 < self.window:
@@ -355,10 +348,11 @@ class Sender(Source):
         return self.active and outlet is not None and not outlet.paused
 
     def forgive(self) -> bool:
-        """Count what is under way as come back, where deliveries are what it waits for; whether there was something."""
-        if not self.closed or self.qos > 0 or self.returned >= self.expected:
+        """Wait no longer for what is under way, where deliveries are what it waits for; whether there was something.
+        What comes all the same counts as that, and widens the window for nothing else."""
+        if not self.closed or self.qos > 0 or self.returned >= self.expected or self.pardoned >= self.expected:
             return False
-        self.returned = self.expected
+        self.pardoned = self.expected
         return True
 
     def pump(self, now: i64) -> None:
@@ -370,7 +364,8 @@ class Sender(Source):
         if room <= 0:
             return
         if self.closed:
-            if self.topics == 1 and self.qos == 0 and self.choose_size is None and self.template is None:
+            uniform = self.choose_size is None and self.template is None and not self.wants_alias
+            if self.topics == 1 and self.qos == 0 and uniform:
                 self._stream_burst(outlet, room, now)
                 return
             parts: list[bytes] = []
@@ -407,7 +402,8 @@ class Sender(Source):
         layout = self._layout(0, self.size, 0)
         mark = pack(self.run, now, self.base, sequence)
         before = layout.head + mark[:14]
-        outlet.write(before + (layout.tail + before).join(_LOW[low : low + count]) + layout.tail)
+        tail = filler(self.size)
+        outlet.write(before + (tail + before).join(_LOW[low : low + count]) + tail)
         self.sequences[0] = sequence + count
         self.sent += count
         self.tally.sent += count
@@ -432,18 +428,28 @@ class Sender(Source):
         stream: int = self.base + number
         if self.template is None:
             mark = pack(self.run, time, stream, sequence)
+            tail = filler(size)
         else:
             mark = pack_text(self.run, time, stream, sequence)
+            tail = layout.tail
         self.sent += 1
         self.tally.sent += 1
         if self.remaining > 0:
             self.remaining -= 1
         if self.qos == 0:
             self.expected += 1 if self.fans is None else self.fans[number]
-            return layout.head + mark + layout.tail
+            return layout.head + mark + tail
         identifier = self.session.identifier()
-        frame = b"".join((layout.head, two_bytes(identifier), layout.middle, mark, layout.tail))
-        self.session.unacked[identifier] = Outgoing(self, number, sequence, frame if self.session.keep_frames else b"")
+        name = two_bytes(identifier)
+        frame = b"".join((layout.head, name, layout.middle, mark, tail))
+        kept = b""
+        if self.session.keep_frames:
+            kept = frame
+            if self.wants_alias:
+                # Another connection will not know the alias.
+                plain = self._layout(number, size, 0)
+                kept = b"".join((plain.head, name, plain.middle, mark, tail))
+        self.session.unacked[identifier] = Outgoing(self, number, sequence, kept)
         self.under_way += 1
         return frame
 
@@ -463,7 +469,7 @@ class Sender(Source):
         found = self._layouts.get(key)
         if found is None:
             found = self._lay_out(number, size, alias, b"" if alias else self.name(number))
-            if len(self._layouts) >= MAX_LAYOUTS:
+            if len(self._layouts) >= self.most_layouts:
                 self._layouts = {}
             self._layouts[key] = found
         return found
@@ -490,4 +496,4 @@ class Sender(Source):
             while frame[identifier_at] >= 128:
                 identifier_at += 1
             identifier_at += 3 + len(topic)
-        return Layout(frame, identifier_at, mark_at, mark_size)
+        return Layout(frame, identifier_at, mark_at, b"" if self.template is None else after)
