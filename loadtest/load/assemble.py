@@ -33,6 +33,8 @@ WAITED: Final = 0.05
 """Share of the time without a core above which it is mentioned."""
 UNSENT: Final = 0.01
 """Share of what was sent that may stay unsent at the end before somebody is named for it."""
+SHORT: Final = 0.01
+"""Seconds by which a stage is shorter that was cut short."""
 LATE_FLOOR: Final = 2_000
 """Microseconds of lateness that nobody is blamed for."""
 
@@ -169,7 +171,7 @@ def assemble(job: Job, plan: Plan, heard: Heard) -> Result:
         interrupted=heard.interrupted,
         environment={**watch.environment(), **job.notes},
         processes=job.processes,
-        stages=_stages(plan),
+        stages=_stages(plan, seconds),
         measured_seconds=length,
         sent=sum(each.sent for each in measured),
         received=sum(each.received for each in measured),
@@ -222,12 +224,15 @@ def _all_sent(outcomes: Sequence[Outcome]) -> Sent:
     return total
 
 
-def _stages(plan: Plan) -> list[dict[str, object]]:
+def _stages(plan: Plan, seconds: Sequence[Second]) -> list[dict[str, object]]:
+    """The stages; one that was cut short has the seconds that it lasted."""
     made: list[dict[str, object]] = []
     begin = 0.0
     for stage in plan.scenario.stages:
-        made.append({"name": stage.name, "start": begin, "seconds": stage.seconds, "measured": stage.measured})
-        begin += stage.seconds
+        lasted = max((each.start + each.seconds for each in seconds if each.stage == stage.name), default=begin) - begin
+        length = lasted if lasted < stage.seconds - SHORT else stage.seconds
+        made.append({"name": stage.name, "start": begin, "seconds": length, "measured": stage.measured})
+        begin += length
     return made
 
 
@@ -248,7 +253,7 @@ def _groups(plan: Plan, heard: Heard, settled: Settled, rows: Sequence[Sequence[
             GroupResult(
                 name=group.name,
                 clients=plan.counts[number],
-                publishes=bool(group.publish),
+                publishes=bool(plan.published[number]),
                 subscribes=bool(group.subscribe),
                 frozen=group.reading is not None,
                 sent=sum(each.group_sent[number][0] for each in outcomes),

@@ -88,6 +88,11 @@ class Captured:
     trouble: str
     """Why the broker ended it; empty: it did not."""
 
+    def __str__(self) -> str:
+        more = f", {self.retained:,} of them retained" if self.retained else ""
+        more += f"; the broker tells of {self.told_lost:,} lost ones" if self.told_lost else ""
+        return f"{self.messages:,} messages on {self.topics:,} topics in {self.seconds:,.1f} s{more}"
+
 
 async def capture(wanted: Wanted, stop: asyncio.Event, progress: Callable[[int], None] = lambda _: None) -> Captured:
     """Capture until `stop` is set, the time is over, the messages have come, or the broker goes away. `progress` hears

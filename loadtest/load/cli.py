@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from loadtest.load.cli_compare import compare, limit
+from loadtest.load.cli_replay import capture, replay
 from loadtest.load.commands import (
     DriverOption,
     LimitOption,
@@ -89,6 +90,8 @@ def show(
 
 app.command()(told(compare))
 app.command()(told(limit))
+app.command()(told(capture))
+app.command()(told(replay))
 
 
 def main() -> None:

@@ -32,6 +32,7 @@ from loadtest.load.messages import (
     Assignment,
     Connect,
     Draining,
+    Exhausted,
     Failed,
     Finish,
     Interval,
@@ -43,6 +44,7 @@ from loadtest.load.messages import (
     Up,
 )
 from loadtest.load.plan import SECOND, Plan, PlanError
+from loadtest.load.recording import recorded
 from loadtest.load.result import Result
 from loadtest.load.wire import clock
 
@@ -77,6 +79,7 @@ class _Process:
     over: Over | None = None
     draining: Draining | None = None
     outcome: Outcome | None = None
+    exhausted: bool = False
     intervals: list[Interval] = field(default_factory=list)
 
 
@@ -105,7 +108,7 @@ class Conductor:
             played = drivers.fitted(job.driver, job.scenario)
             notes = {} if played == job.scenario else {"MQTT": f"3.1.1 for all clients: {job.driver} speaks no other"}
             self._job = job = replace(job, scenario=played, notes=job.notes | notes)
-            self._plan = Plan(job.scenario, self._run)
+            self._plan = Plan(job.scenario, self._run, recorded(job.replay, job.prefix, job.scenario))
         except (PlanError, drivers.DriverError) as error:
             raise RunError(str(error)) from error
         self._processes: list[_Process] = []
@@ -178,7 +181,7 @@ class Conductor:
             line.send(
                 Assignment(
                     job.scenario, self._run, job.targets, index, job.processes, job.driver, job.samples, core,
-                    job.replay, job.speed,
+                    job.replay, job.speed, job.prefix,
                 )
             )  # fmt: skip
 
@@ -204,6 +207,10 @@ class Conductor:
             process.outcome = message
         elif isinstance(message, Failed):
             self._failure = message.why
+        elif isinstance(message, Exhausted):
+            process.exhausted = True
+            if all(each.exhausted for each in self._processes):
+                self._say(Stop())
         self._heard.set()
 
     def _say(self, message: object) -> None:

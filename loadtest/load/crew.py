@@ -10,6 +10,7 @@ Refuses: to know the conductor (``worker`` does).
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import resource
 import socket
@@ -27,7 +28,8 @@ from loadtest.load.judge import Judge, Streams
 from loadtest.load.mark import SIZE
 from loadtest.load.names import Pattern
 from loadtest.load.pace import Pacer
-from loadtest.load.plan import Plan, PlanError
+from loadtest.load.plan import Plan, PlanError, Recorded
+from loadtest.load.recording import Recording, spooled
 from loadtest.load.scenario import Properties, Publish
 from loadtest.load.sending import BURSTS, CONSTANT, MAX_LAYOUTS, NEVER, POISSON, Outgoing, Sender
 from loadtest.load.tally import Tally
@@ -47,7 +49,16 @@ Opener = Callable[["Crew", Client, Wire], Coroutine[None, None, None]]
 class Crew:
     """The clients of process `index` of `processes`."""
 
-    def __init__(self, plan: Plan, targets: list[Target], index: int, processes: int, opener: Opener) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        targets: list[Target],
+        index: int,
+        processes: int,
+        opener: Opener,
+        recording: Recording | None = None,
+        speed: float = 1.0,
+    ) -> None:
         self.plan = plan
         self.index = index
         self.processes = processes
@@ -86,6 +97,7 @@ class Crew:
         """Clients of the first phase that have neither come up nor failed yet."""
         self.senders: list[tuple[Sender, Publish, int, float]] = []
         """Each with its settings, its group, and its messages a second at a load of 1."""
+        self._spool = spooled(recording, self._recorded_publishers(), speed)
         self._make_senders()
 
     # -- what clients ask ----------------------------------------------------------------------------------------------
@@ -135,7 +147,11 @@ class Crew:
             for entry in self.plan.published[client.group]:
                 publish = entry.publish
                 assert publish is not None
+                if isinstance(entry, Recorded) and entry.client != client.number:
+                    continue
                 sender = self._sender(client, publish, entry.stream(client.number, 0), entry.topics)
+                if isinstance(entry, Recorded):
+                    self._play(sender, entry)
                 client.senders.append(sender)
                 rate = publish.rate or 0.0
                 if publish.total_rate is not None:
@@ -191,6 +207,28 @@ class Crew:
             sender.closed = True
             sender.window = publish.in_flight
         return sender
+
+    def _recorded_publishers(self) -> list[int]:
+        """Which of a recording's publishers are clients of this process."""
+        numbers = {client.group: set[int]() for client in self.clients}
+        for client in self.clients:
+            numbers[client.group].add(client.number)
+        entries = (entry for group in numbers for entry in self.plan.published[group] if isinstance(entry, Recorded))
+        return [entry.client for entry in entries if entry.client in numbers[entry.group]]
+
+    def _play(self, sender: Sender, entry: Recorded) -> None:
+        """Let a sender play its part of the recording."""
+        assert self._spool is not None
+        cursor = self._spool.cursor(entry.client)
+        sender.kinds = bytes(entry.share.kinds)
+        sender.lowest = entry.share.lowest
+        sender.pick, sender.choose_size = cursor.pick, cursor.size
+        sender.following, sender.behind = cursor.following, cursor.behind
+        sender.hurry = math.isinf(self._spool.speed)
+
+    def exhausted(self) -> bool:
+        """Whether everybody has sent all messages there are to send."""
+        return all(sender.remaining == 0 for sender, _, _, _ in self.senders)
 
     def _count_fans(self, client: Client, sender: Sender, local: Subscriptions) -> None:
         """To how many subscribers of this process each message of a sender goes."""

@@ -161,9 +161,7 @@ def settle(plan: Plan, subscriptions: Subscriptions, accounts: Iterable[Account]
     settled: dict[int, set[int]] = {}
     for stream, count in sent.streams.items():
         publisher = plan.publisher(stream)
-        published = plan.entry(stream).publish
-        will = plan.groups[plan.entry(stream).group].will
-        qos = published.qos if published is not None else will.qos if will is not None else 0
+        qos = plan.quality(stream)
         for subscriber, heard in subscriptions.hear(plan.topic(stream), publisher).items():
             found = by_subscriber.get(subscriber)
             if found is None:

@@ -63,7 +63,9 @@ class Job:
     replay: str | None = None
     """A capture whose messages are sent as well (see ``replay``)."""
     speed: float = 1.0
-    """Of the replay."""
+    """Of the replay; infinite: as fast as sockets take it."""
+    prefix: str = ""
+    """What the replay puts before each topic."""
     notes: dict[str, str] = field(default_factory=dict)
     """More for the result's environment."""
 

@@ -26,6 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadtest.load.job import Audience
+from loadtest.load.recording import OPEN_END
 from loadtest.load.result import Result, Second
 from loadtest.load.scenario import Scenario
 from loadtest.load.words import (
@@ -141,9 +142,10 @@ class Live:
         line = Table.grid(padding=(0, 2))
         done = 0.0 if self._last is None else self._last.start + self._last.seconds
         done = min(max(done, 0.0), self._length)
+        known = self._length < OPEN_END
         line.add_row(
-            ProgressBar(self._length, done, 30, complete_style="green", finished_style="green"),
-            Text(f"{done:.0f} of {self._length:.0f} s"),
+            ProgressBar(self._length, done, 30, pulse=not known, complete_style="green", finished_style="green"),
+            Text(f"{done:.0f} of {self._length:.0f} s" if known else f"{done:.0f} s"),
             Text(f"clients {self._up:,} of {self._wanted:,}", "" if self._up >= self._wanted else "yellow"),
         )
         return line

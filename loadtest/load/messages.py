@@ -29,6 +29,7 @@ class Assignment:
     core: int | None
     replay: str | None
     speed: float
+    prefix: str
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,11 @@ class Over:
 
     sent: Sent
     unsent: list[int]
+
+
+@dataclass(frozen=True)
+class Exhausted:
+    """A replay as fast as it goes: everything is sent."""
 
 
 @dataclass(frozen=True)

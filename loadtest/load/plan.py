@@ -24,6 +24,7 @@ from broker.core.topics import parse_shared, validate_filter, validate_topic
 from loadtest.load import payloads
 from loadtest.load.mark import run_number
 from loadtest.load.names import Pattern
+from loadtest.load.recording import PUBLISHERS, Recording, Share
 from loadtest.load.scenario import MAX_STREAMS, Group, Publish, Scenario
 
 
@@ -55,6 +56,33 @@ class Entry:
         """Client and topic number of a stream."""
         return divmod(stream - self.base, self.topics)
 
+    def topic(self, run: str, group: str, client: int, number: int) -> str:
+        """The topic name for a client and a topic number."""
+        return self.pattern.expand(run, group, client, number)
+
+
+@dataclass(frozen=True)
+class Recorded(Entry):
+    """What one client of a group plays of a recording: `clients` is 1, and `client` which one."""
+
+    client: int
+    share: Share
+    prefix: str
+
+    def stream(self, client: int, number: int) -> int:
+        """The stream of a topic number."""
+        del client
+        return self.base + number
+
+    def owner(self, stream: int) -> tuple[int, int]:
+        """Client and topic number of a stream."""
+        return self.client, stream - self.base
+
+    def topic(self, run: str, group: str, client: int, number: int) -> str:
+        """The recorded topic name."""
+        del run, group, client
+        return self.prefix + self.share.topics[number]
+
 
 @dataclass(frozen=True)
 class Filters:
@@ -66,9 +94,10 @@ class Filters:
 
 
 class Plan:
-    """A scenario with its numbers. `run` is the run's identifier: 8 hexadecimal digits."""
+    """A scenario with its numbers. `run` is the run's identifier: 8 hexadecimal digits. A recording is played by the
+    clients of its group `PUBLISHERS`."""
 
-    def __init__(self, scenario: Scenario, run: str) -> None:
+    def __init__(self, scenario: Scenario, run: str, recording: Recording | None = None) -> None:
         self.scenario = scenario
         self.run = run
         self.mark_run = run_number(run)
@@ -85,6 +114,10 @@ class Plan:
                 pattern = _pattern(publish.topic, f"groups.{group.name}.publish.{index}.topic")
                 mine.append(Entry(number, publish, base, self.counts[number], publish.topics, pattern))
                 base = mine[-1].end
+            if recording is not None and group.name == PUBLISHERS:
+                for each in _recorded(recording, number, base):
+                    mine.append(each)
+                    base = each.end
             self.published.append(mine)
             self.entries += mine
             if group.will is not None:
@@ -142,7 +175,17 @@ class Plan:
             return ""
         entry = self.entry(stream)
         client, number = entry.owner(stream)
-        return entry.pattern.expand(self.run, self.groups[entry.group].name, client, number)
+        return entry.topic(self.run, self.groups[entry.group].name, client, number)
+
+    def quality(self, stream: int) -> int:
+        """The QoS with which a stream's messages are published."""
+        entry = self.entry(stream)
+        if isinstance(entry, Recorded):
+            return entry.share.kinds[stream - entry.base] & 3
+        if entry.publish is not None:
+            return entry.publish.qos
+        will = self.groups[entry.group].will
+        return will.qos if will is not None else 0
 
     def around(self, stream: int) -> tuple[bytes, bytes] | None:
         """What stands before and behind the mark in the payloads of a stream; None where they are no template."""
@@ -194,8 +237,10 @@ class Plan:
                     "one identifier would throw each other out"
                 )
             for entry in [*self.published[number], *([self.wills[number]] if number in self.wills else [])]:
+                if isinstance(entry, Recorded):
+                    continue  # all its topics were looked at when the recording was read
                 for client, topic in ((0, 0), (last, entry.topics - 1)):
-                    self._check_topic(group, entry.pattern.expand(self.run, group.name, client, topic))
+                    self._check_topic(group, entry.topic(self.run, group.name, client, topic))
                 if entry.topics > 1 and not entry.pattern.uses("n"):
                     raise PlanError(
                         f"groups.{group.name}: topic {entry.pattern.text!r} needs %n: it stands for "
@@ -234,6 +279,17 @@ class Plan:
 
 SECOND: Final = 1_000_000
 """Microseconds."""
+
+
+def _recorded(recording: Recording, group: int, base: int) -> Iterator[Recorded]:
+    """An entry for each publisher that has something to play."""
+    for client, share in enumerate(recording.shares):
+        if share.topics:
+            publish = Publish(topic="recorded", qos=share.highest, rate=1.0, messages=share.messages)
+            topics = len(share.topics)
+            entry = Recorded(group, publish, base, 1, topics, Pattern(""), client, share, recording.prefix)
+            base = entry.end
+            yield entry
 
 
 def _scaled(group: Group, scale: float) -> int:

@@ -139,6 +139,11 @@ class Sender(Source):
         self.choose_size: Callable[[], int] | None = None
         self.template: Callable[[int], tuple[bytes, bytes]] | None = None
         self.pick: Callable[[], int] | None = None
+        self.kinds = b""
+        """By topic number, where its messages have QoS and RETAIN of their own: the QoS, and 4 for RETAIN. `qos` is the
+        highest then."""
+        self.lowest: i64 = qos
+        """The lowest QoS of its messages."""
         self.properties = b""
         self.message_expiry = -1
         self.wants_alias = False
@@ -160,6 +165,14 @@ class Sender(Source):
         """Times and intervals of changes that the schedule has not reached, since messages from before are overdue."""
         self.gap: Callable[[], float] | None = None
         """Draws from the exponential distribution with a mean of 1."""
+        self.following: Callable[[], float] | None = None
+        """Of recorded messages, which have times and no rate: when the next one is due, in microseconds since `origin`;
+        infinite: there is none."""
+        self.behind: Callable[[float], int] | None = None
+        """How many recorded messages are due so many microseconds after `origin`."""
+        self.origin = NEVER
+        self.hurry = False
+        """Recorded messages go as fast as the socket takes them, each meant for the moment at which it goes."""
         self.next_at = NEVER
         self.phase = 0.0
         """Share of its first interval after which it begins, so that clients do not all send at the same moment."""
@@ -202,18 +215,18 @@ class Sender(Source):
         if self.outlet is None:
             return
         self.outlet = None
-        if self.qos == 0:
+        if self.lowest == 0:
             known = self._confirmed
             if not cleanly:
                 for number, sequence in enumerate(self.sequences):
                     start = known[number] if known is not None else 0
-                    if sequence > start:
+                    if sequence > start and self._quality(number) == 0:
                         self.uncertain.append((self.base + number, start, sequence))
             self._confirmed = list(self.sequences)
 
     def ping_sent(self) -> None:
         """What was sent up to now is before a PINGREQ."""
-        if self.qos == 0 and self.topics <= MAX_SNAPSHOT:
+        if self.lowest == 0 and self.topics <= MAX_SNAPSHOT:
             self._asked = list(self.sequences)
 
     def ping_answered(self) -> None:
@@ -243,6 +256,9 @@ class Sender(Source):
         interval = 1e6 / rate if rate > 0 else NEVER
         if interval == (self._changes[-1][1] if self._changes else self.interval):
             return
+        if self.following is not None:
+            self._follow(interval, now)
+            return
         if self.next_at > now:
             self._turn_to(interval, now)
             return
@@ -257,6 +273,14 @@ class Sender(Source):
             share = (self.next_at - at) / (self.interval * self._together())
         self.interval = interval
         self.next_at = NEVER if interval == NEVER else at + share * interval * self._together()
+
+    def _follow(self, interval: float, now: float) -> None:
+        """Begin with what was recorded, or go on; at no rate, pause."""
+        assert self.following is not None
+        if self.origin == NEVER:
+            self.origin = now
+        self.interval = interval
+        self.next_at = NEVER if interval == NEVER else self.origin + self.following()
 
     def give_up(self, now: float) -> int:
         """Forget what is due and was not sent; how many messages these are."""
@@ -285,8 +309,10 @@ class Sender(Source):
 
     def overdue(self, now: float) -> int:
         """How many messages are due and not sent."""
-        if self.closed:
+        if self.closed or self.hurry:
             return 0
+        if self.behind is not None:
+            return self.behind(now - self.origin) if self.interval != NEVER else 0
         count = 0
         following, interval, begun = self.next_at, self.interval, int(self._in_burst)
         together = self._together()
@@ -302,7 +328,11 @@ class Sender(Source):
         return min(count, int(self.remaining)) if self.remaining >= 0 else count
 
     def _advance(self) -> None:
-        if self.arrival == CONSTANT:
+        if self.following is not None:
+            after = self.following()
+            if after == NEVER or not self.hurry:
+                self.next_at = self.origin + after
+        elif self.arrival == CONSTANT:
             self.next_at += self.interval
         elif self.arrival == POISSON:
             assert self.gap is not None
@@ -380,6 +410,8 @@ class Sender(Source):
         clock: float = float(now)
         if self.next_at > clock:
             return
+        if self.hurry:
+            self.next_at = clock
         batch: list[bytes] = []
         bytes_: i64 = 0
         late = self.tally.late
@@ -436,7 +468,7 @@ class Sender(Source):
         self.tally.sent += 1
         if self.remaining > 0:
             self.remaining -= 1
-        if self.qos == 0:
+        if self._quality(number) == 0:
             self.expected += 1 if self.fans is None else self.fans[number]
             return layout.head + mark + tail
         identifier = self.session.identifier()
@@ -452,6 +484,13 @@ class Sender(Source):
         self.session.unacked[identifier] = Outgoing(self, number, sequence, kept)
         self.under_way += 1
         return frame
+
+    def _quality(self, number: i64) -> i64:
+        """The QoS of a topic's messages."""
+        if not self.kinds:
+            return self.qos
+        kind: i64 = self.kinds[number]
+        return kind & 3
 
     def _known_alias(self, number: i64, size: i64) -> Layout:
         """With the topic and an alias the first time, with the alias alone after that, as far as aliases go."""
@@ -483,14 +522,15 @@ class Sender(Source):
             before, after = self.template(number)
             mark_size = TEXT_SIZE
         payload = before + bytes(mark_size) + after
+        qos = self._quality(number)
+        retain = self.retain if not self.kinds else self.kinds[number] & 4 == 4
         packet = Publish(
-            topic, payload, self.qos, self.retain, False, 1 if self.qos else 0, self.properties, alias,
-            self.message_expiry,
+            topic, payload, qos, retain, False, 1 if qos else 0, self.properties, alias, self.message_expiry
         )  # fmt: skip
         frame = encoder.publish(packet, self.version)
         mark_at: i64 = len(frame) - len(after) - mark_size
         identifier_at: i64 = 0
-        if self.qos:
+        if qos:
             # Behind the fixed header and the topic with its length.
             identifier_at = 1
             while frame[identifier_at] >= 128:

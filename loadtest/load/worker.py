@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import math
 import os
 import signal
 import socket
@@ -27,6 +28,7 @@ from loadtest.load.messages import (
     Assignment,
     Connect,
     Draining,
+    Exhausted,
     Failed,
     Finish,
     Interval,
@@ -38,6 +40,7 @@ from loadtest.load.messages import (
     Up,
 )
 from loadtest.load.plan import SECOND, Plan, PlanError
+from loadtest.load.recording import recorded
 from loadtest.load.scenario import Stage
 from loadtest.load.sending import NEVER
 from loadtest.load.wire import clock
@@ -62,9 +65,12 @@ class Worker:
         self._line = line
         self._assignment = assignment
         self._loop = asyncio.get_running_loop()
-        self._plan = Plan(assignment.scenario, assignment.run)
+        recording = recorded(assignment.replay, assignment.prefix, assignment.scenario)
+        self._plan = Plan(assignment.scenario, assignment.run, recording)
         opener = drivers.opener(assignment.driver)
-        self._crew = Crew(self._plan, assignment.targets, assignment.index, assignment.processes, opener)
+        self._crew = Crew(
+            self._plan, assignment.targets, assignment.index, assignment.processes, opener, recording, assignment.speed
+        )
         self._alarm = Alarm(self._loop, self._due)
         self._done = asyncio.Event()
         self._phase = ""
@@ -78,6 +84,8 @@ class Worker:
         self._timers: list[asyncio.TimerHandle] = []
         self._looking: asyncio.TimerHandle | None = None
         self._over = False
+        self._hurried = recording is not None and math.isinf(assignment.speed)
+        """Whether the conductor wants to hear that everything is sent."""
 
     async def run(self) -> None:
         """Serve the conductor until the run is over or the conductor gone."""
@@ -216,6 +224,9 @@ class Worker:
         """Let everybody send whose time has come, and wake up for the next."""
         after = self._crew.pacer.run(clock())
         self._alarm.set(after if after == NEVER else max(after, clock() + SOONEST))
+        if self._hurried and self._crew.exhausted():
+            self._hurried = False
+            self._say(Exhausted())
 
     def _finish_stages(self, at: int) -> None:
         if self._over:
