@@ -18,5 +18,6 @@ Modules, from the inside out: ``mark`` (what each message carries) · ``judge`` 
 (the schema) · ``library`` (finding scenarios) · ``names`` and ``payloads`` (patterns) · ``plan`` (who exists) ·
 ``client`` (what one does) · ``worker`` (a process full of them) · ``conductor`` (all processes) · ``expect`` (what
 should have come) · ``watch`` (the broker from outside) · ``result`` (what came of it) · ``report`` · ``live`` ·
-``cli``.
+``cli``. Beside them: ``capture``, ``capturefile``, ``recording``, ``spool`` and ``replay`` (recorded traffic as load),
+``drivers`` and ``amqttdriver`` (whose client speaks).
 """

@@ -64,9 +64,9 @@ def _scan(path: str, prefix: str, publishers: int, version: tuple[int, int]) -> 
         recording.last = batch.column("time")[batch.num_rows - 1].as_py()
         recording.messages += batch.num_rows
         recording.small += pc.sum(pc.less(batch.column("size"), SIZE)).as_py()
-        for each in streams.codes(batch).value_counts():
-            share, _ = streams.where(each["values"].as_py())
-            recording.shares[share].messages += each["counts"].as_py()
+        for code, count in _counted(streams.codes(batch)):
+            share, _ = streams.where(code)
+            recording.shares[share].messages += count
     if not recording.messages:
         raise CaptureError(f"{path}: holds no messages")
     recording.topics = len(streams.topics)
@@ -212,12 +212,17 @@ class Spool:
         order = pc.sort_indices(owner)  # a stable one
         columns = [column.take(order) for column in (played, number, size)]
         start = 0
-        for each in owner.take(order).value_counts():
-            publisher, count = each["values"].as_py(), each["counts"].as_py()
+        for publisher, count in _counted(owner.take(order)):
             if publisher in self._counts:
                 times, numbers, sizes = (column.slice(start, count) for column in columns)
                 yield publisher, times, numbers, sizes
             start += count
+
+
+def _counted(column: Any) -> Iterator[tuple[int, int]]:
+    """Every value with how often it stands there, in the order in which they first appear."""
+    counts = column.value_counts()
+    return zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True)
 
 
 def _buffer(column: Any) -> memoryview:
