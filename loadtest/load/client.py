@@ -91,8 +91,12 @@ class Client:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._intended = 0
         self._connected = False
-        self._planned = False
-        """Whether it is away by its scenario."""
+        self._introduced = False
+        """Whether a broker that has not answered may hold its will."""
+        self._subscribed = False
+        """Whether its session has the subscriptions of this run."""
+        self._keep_alive = 0
+        """Seconds, as the broker wants it."""
         self._limits: dict[int, int] = {}
         self._pending: dict[int, tuple[int, Subscribe | None]] = {}
         self.attempts = 0
@@ -113,9 +117,11 @@ class Client:
 
     def connect(self, intended: int) -> None:
         """Begin a connection attempt that was meant to begin at `intended` (microseconds)."""
-        if self.ended or self._task is not None or self.wire is not None:
+        if self.ended:
             return
         self.wanted = True
+        if self._task is not None or self.wire is not None:
+            return
         self._intended = intended
         self._task = asyncio.get_running_loop().create_task(self._open())
 
@@ -141,6 +147,7 @@ class Client:
         if self.ended or not self.wanted:
             self.leave(cut=True)
             return
+        self._introduced = True
         wire.write(self._connect_packet())
         self._timer("answer", CONNECT_TIMEOUT, self._no_answer, "CONNACK")
 
@@ -235,13 +242,19 @@ class Client:
         if packet.reason_code:
             code = packet.reason_code
             known = RETURN_CODES.get(code, str(code)) if self.version < packets.V5 else reason_name(code)
+            self._introduced = False
             wire.fail(f"refused: {known}")
             return
         self._connected = True
+        present = packet.session_present
+        if present and self.settings.clean_start:
+            self.crew.error("the broker broke the protocol: it resumed a session that was to be a new one")
+            present = False
         self.attempts = 0
         add(self.tally.connect_times, clock() - self._intended, 1)
         self.tally.connects += 1
-        if not packet.session_present:
+        if not present:
+            self._subscribed = False
             if self.judge is not None and self.judge.absence > 0 and not self.judge.shared:
                 self.judge.forgotten()
             for outgoing in self.session.unacked.values():
@@ -250,9 +263,11 @@ class Client:
             self.session.unacked.clear()
             self.session.taken.clear()
         self._limits = packet.properties.integers
-        self._keep_alive()
+        self._keep_alive = self._limits.get(properties.SERVER_KEEP_ALIVE, self.settings.keep_alive)
+        self._ping_later()
         self._read_as_told()
-        if self.settings.subscribe and not packet.session_present:
+        # A session may be an earlier run's, or have begun on a connection that ended before the SUBACK.
+        if self.settings.subscribe and not self._subscribed:
             self._subscribe()
         else:
             self._be_up()
@@ -299,16 +314,21 @@ class Client:
             return
         add(self.tally.subscribe_times, clock() - begun, 1)
         self.tally.subscribes += 1
+        if request is not None and len(packet.reason_codes) != len(request.requests) and self.wire is not None:
+            codes, filters = len(packet.reason_codes), len(request.requests)
+            self.wire.fail(f"the broker broke the protocol: a SUBACK with {codes} reason codes for {filters} filters")
+            return
         for code in packet.reason_codes:
             if code >= 0x80:
                 self.crew.refused_subscribes[self.group] += 1
                 known = reason_name(code) if self.version >= packets.V5 else "failure"
                 self.crew.error(f"SUBSCRIBE: refused: {known}")
         if request is not None and self.judge is not None:
-            for wanted, code in zip(request.requests, packet.reason_codes, strict=False):
+            for wanted, code in zip(request.requests, packet.reason_codes, strict=True):
                 self.judge.answered(wanted.topic_filter, code < 0x80)
         if request is not None and not any(entry[1] for entry in self._pending.values()):
             self._cancel("answer")
+            self._subscribed = True
             self._be_up()
 
     def _be_up(self) -> None:
@@ -325,21 +345,25 @@ class Client:
             self.up = True
             self.crew.count_up(1)
         wire.senders = self.senders
-        resent = list(self.session.unacked.items())
+        unacked = self.session.unacked
+        for number in [number for number, each in unacked.items() if not each.frame and not each.received]:
+            # It was not kept, since the session should not have been.
+            outgoing = unacked.pop(number)
+            outgoing.sender.under_way -= 1
+            outgoing.sender.doubt(outgoing)
+        resent = list(unacked.items())
         if resent:
             wire.write(b"".join(self._again_frame(number, outgoing) for number, outgoing in resent))
-        planned, self._planned = self._planned, False
         for sender in self.senders:
-            if planned:
-                sender.skip(clock(), self._random.random())
-                self.crew.pacer.put(sender)
             sender.connected(
                 wire,
                 self._limits.get(properties.TOPIC_ALIAS_MAXIMUM, 0),
                 self._limits.get(properties.RECEIVE_MAXIMUM, 65_535),
             )
             sender.pump(clock())
+            self.crew.pacer.put(sender)
         if self.crew.running:
+            self.crew.wake()
             self.begin()
 
     def _again_frame(self, identifier: int, outgoing: Outgoing) -> bytes:
@@ -386,11 +410,21 @@ class Client:
         cycle = self.settings.cycle
         assert cycle is not None
         self.wanted = False
-        self._planned = True
+        self._cancel("again")
+        now = clock()
         for sender in self.senders:
+            if not sender.away:
+                self.crew.give_up(self.group, sender.overdue(now) if sender.active else 0)
             sender.away = True
         self.leave(cut=cycle.goodbye == "cut")
-        self._timer("cycle", cycle.down * self._around(cycle.spread), lambda: self.connect(clock()))
+        self._timer("cycle", cycle.down * self._around(cycle.spread), self._return)
+
+    def _return(self) -> None:
+        """Come back. From now on its messages are due, however long the broker takes."""
+        for sender in self.senders:
+            sender.skip(clock(), self._random.random())
+            self.crew.pacer.put(sender)
+        self.connect(clock())
 
     def _churn(self) -> None:
         """Another filter, and one less."""
@@ -414,12 +448,11 @@ class Client:
             identifier = self._asks(None)
             wire.write(encoder.encode(Unsubscribe(identifier, [former]), self.version))
 
-    def _keep_alive(self) -> None:
+    def _ping_later(self) -> None:
         """PINGREQ in half the keep alive time, whatever else is sent; the answer within the next half."""
-        seconds = self.settings.keep_alive
-        if seconds:
+        if self._keep_alive:
             self._ping_open = False
-            self._timer("ping", seconds / 2, self._ping)
+            self._timer("ping", self._keep_alive / 2, self._ping)
 
     def _ping(self) -> None:
         wire = self.wire
@@ -433,7 +466,7 @@ class Client:
         wire.write(encoder.PINGREQ)
         for sender in self.senders:
             sender.ping_sent()
-        self._timer("ping", self.settings.keep_alive / 2, self._ping)
+        self._timer("ping", self._keep_alive / 2, self._ping)
 
     # -- leaving -------------------------------------------------------------------------------------------------------
 
@@ -458,8 +491,10 @@ class Client:
 
     def _count_will(self, certain: bool) -> None:
         will = self.settings.will
-        if will is None or not self._connected:
+        if will is None or not (self._connected or self._introduced):
             return
+        certain = certain and self._connected
+        self._introduced = False
         stream = self.crew.plan.wills[self.group].stream(self.number, 0)
         if not certain or will.delay:
             self.crew.uncertain.append((stream, self._will_sequence, self._will_sequence + 1))
@@ -492,6 +527,7 @@ class Client:
         self._gone(cleanly=False)
         self.wire = None
         if not connected:
+            self._count_will(certain=False)
             self._failed(why)
             return
         self._count_will(certain=False)

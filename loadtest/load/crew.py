@@ -43,6 +43,9 @@ PORTS: Final = 25_000
 
 ARRIVALS: Final = {"constant": CONSTANT, "poisson": POISSON, "bursts": BURSTS}
 
+Address = tuple[int, tuple[str, int]]
+"""Address family; host and port."""
+
 Opener = Callable[["Crew", Client, Wire], Coroutine[None, None, None]]
 
 
@@ -66,6 +69,8 @@ class Crew:
         self.tallies = [Tally() for _ in plan.groups]
         self.streams = Streams(plan.mark_run, lambda stream: plan.topic(stream).encode(), plan.around)
         self.pacer = Pacer()
+        self.wake: Callable[[], None] = lambda: None
+        """Called when somebody may be due sooner than the pacer has said."""
         self.gate = asyncio.Semaphore(ATTEMPTS)
         self.churns = [Pattern(group.churn.filter if group.churn else "") for group in plan.groups]
         self.running = False
@@ -84,7 +89,7 @@ class Crew:
         self.will_sent: dict[int, int] = {}
         self._resent: Counter[int] = Counter()
         self._judges: dict[int, Judge] = {}
-        self._addresses = [_resolve(target) for target in targets]
+        self._addresses: list[list[Address]] = [_resolve(target) for target in targets]
         mine = [
             (group, number)
             for group, count in enumerate(plan.counts)
@@ -117,6 +122,10 @@ class Crew:
 
     def address(self, client: Client) -> tuple[int, tuple[str, int]]:
         """Address family, host and port for a client: the targets in turn."""
+        return self.addresses(client)[0]
+
+    def addresses(self, client: Client) -> list[Address]:
+        """All addresses of a client's target; what has answered may be put first."""
         return self._addresses[client.index % len(self._addresses)]
 
     def error(self, text: str) -> None:
@@ -134,6 +143,11 @@ class Crew:
     def since_start(self) -> float:
         """Seconds since the stages began."""
         return (clock() - self.started_at) / 1e6
+
+    def give_up(self, group: int, count: int) -> None:
+        """So many messages of a group were due and are not going to be sent."""
+        self.unsent[group] += count
+        self.given_up += count
 
     def resent(self, outgoing: Outgoing) -> None:
         """A PUBLISH was sent once more."""
@@ -284,9 +298,7 @@ class Crew:
             active = load > 0 and (publish.stages is None or stage in publish.stages)
             began = active and not sender.active
             if sender.active and not active and not sender.away:
-                count = sender.give_up(now)
-                self.unsent[group] += count
-                self.given_up += count
+                self.give_up(group, sender.give_up(now))
             sender.active = active
             if not sender.closed:
                 sender.set_rate(rate * load if active else 0.0, now)
@@ -369,8 +381,22 @@ class Crew:
 
 async def open_socket(crew: Crew, client: Client, wire: Wire) -> None:
     """Open a TCP connection of our own."""
+    addresses = crew.addresses(client)
+    for number, (family, address) in enumerate(addresses):
+        try:
+            await _connect(client, wire, family, address)
+        except OSError:
+            if number + 1 == len(addresses):
+                raise
+        else:
+            if number:
+                # What a name stands for first need not be where the broker listens.
+                addresses.insert(0, addresses.pop(number))
+            return
+
+
+async def _connect(client: Client, wire: Wire, family: int, address: tuple[str, int]) -> None:
     loop = asyncio.get_running_loop()
-    family, address = crew.address(client)
     sock = client.socket(family)
     try:
         if client.index >= PORTS and address[0].startswith("127."):
@@ -382,13 +408,12 @@ async def open_socket(crew: Crew, client: Client, wire: Wire) -> None:
         raise
 
 
-def _resolve(target: Target) -> tuple[int, tuple[str, int]]:
+def _resolve(target: Target) -> list[Address]:
     try:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise PlanError(f"{target}: {error.strerror or error}") from error
-    family, _, _, _, address = found[0]
-    return family, (str(address[0]), int(address[1]))
+    except (OSError, UnicodeError) as error:
+        raise PlanError(f"{target}: {getattr(error, 'strerror', None) or error}") from error
+    return [(int(family), (str(address[0]), int(address[1]))) for family, _, _, _, address in found]
 
 
 def _raise_file_limit(clients: int) -> None:

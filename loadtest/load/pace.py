@@ -2,8 +2,9 @@
 
 Owns: the order of what is due. Compiled; knows no event loop: the owner calls `run` at the time that it returned.
 
-Promises: each sender stands in the heap once. One that is due and cannot send (its connection is down or full) is
-looked at again after `RETRY`, and is not dropped: its messages keep their intended times.
+Promises: each sender stands in the heap once, beside times of its own that have changed, and these are swept out. One
+that is due and cannot send because its connection is full is looked at again after `RETRY`; one that has no connection
+is not looked at until it is `put` anew. Nothing is dropped: messages keep their intended times.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ class Pacer:
                 self._push(sender, sender.next_at)
             elif sender.ready and sender.qos == 0 and sender.remaining != 0:
                 self._push(sender, clock + 1.0)  # a batch is full: the sockets first, then the rest
-            elif sender.remaining != 0:
+            elif sender.remaining != 0 and sender.outlet is not None:
                 self._push(sender, clock + RETRY)
             else:
-                sender.scheduled = NEVER
+                sender.scheduled = NEVER  # through, or not connected: who connects is put anew
         while heap and heap[0][2].scheduled != heap[0][0]:
             heappop(heap)
         return heap[0][0] if heap else NEVER

@@ -72,6 +72,7 @@ class Worker:
             self._plan, assignment.targets, assignment.index, assignment.processes, opener, recording, assignment.speed
         )
         self._alarm = Alarm(self._loop, self._due)
+        self._crew.wake = self._due
         self._done = asyncio.Event()
         self._phase = ""
         self._begin = 0
