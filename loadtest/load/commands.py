@@ -118,6 +118,7 @@ def play_and_report(job: Job, out: Path | None, limit: bool, strict: bool) -> No
     console = Console(stderr=False)
     folder = out or Path("canopy-load") / f"{job.scenario.name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     try:
+        report.check(folder)
         if limit:
             job = replace(job, own_limit=own_limit(console))
         with live.audience(console, job.scenario, str(job.targets[0])) as audience:

@@ -141,10 +141,7 @@ class Conductor:
             await self._connect()
             await self._stages()
             await self._drain()
-            if heard:
-                audience.phase("waiting for the broker's own figures")
-                await listener.fresh()
-            after = listener.dropped() if heard else None
+            after = listener.dropped() if heard and await self._figures(listener) else None
         finally:
             listener.close()
         self._say(Finish())
@@ -295,7 +292,21 @@ class Conductor:
     async def _wait_for_stop(self) -> None:
         await self._stop.wait()
         self._interrupted = True
-        self._say(Stop())
+        self._say(Stop(clock() + LEAD))
+
+    async def _figures(self, listener: Listener) -> bool:
+        """Wait for the broker's own figures; whether they came before somebody wanted to wait no longer."""
+        self._audience.phase("waiting for the broker's own figures")
+        fresh = asyncio.create_task(listener.fresh())
+        # One signal that ended the stages is not one against this.
+        stopping = asyncio.create_task(asyncio.Event().wait() if self._interrupted else self._stop.wait())
+        try:
+            await asyncio.wait({fresh, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            return fresh.done() and fresh.result()
+        finally:
+            for task in (fresh, stopping):
+                task.cancel()
+            await asyncio.wait({fresh, stopping})
 
     async def _drain(self) -> None:
         """Wait for what is under way."""

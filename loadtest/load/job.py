@@ -35,6 +35,8 @@ class Target:
             raise ValueError(f"{parts.scheme}:// is not supported yet, only mqtt://HOST:PORT")
         if parts.scheme != "mqtt" or not parts.hostname or parts.path not in ("", "/") or parts.username:
             raise ValueError("not of the form mqtt://HOST:PORT")
+        if parts.port == 0:
+            raise ValueError("port 0 is none to connect to")
         return cls(parts.hostname, parts.port or DEFAULT_PORT)
 
     def __str__(self) -> str:

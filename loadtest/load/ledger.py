@@ -67,18 +67,23 @@ class Listener:
             return False
         return VERSION in self.values
 
-    async def fresh(self) -> None:
-        """Wait until everything was published anew, twice, so that a value from before is not taken for one after."""
+    async def fresh(self) -> bool:
+        """Wait until everything was published anew, twice, so that a value from before is not taken for one after;
+        whether it was, once at least."""
         if UPTIME not in self.values or self._transport is None:
-            return
-        wanted = self.updates + 2
+            return False
+        before = self.updates
+        wanted = before + 2
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LONGEST):
                 while self.updates < wanted and self._transport is not None:
                     await self._next()
+        return self.updates > before and self._transport is not None
 
     def dropped(self) -> tuple[int, dict[str, int]] | None:
-        """Messages dropped since the broker's start, and by cause; None when it does not say."""
+        """Messages dropped since the broker's start, and by cause; None when it does not say, or is gone."""
+        if self._transport is None:
+            return None
         for total in TOTALS:
             value = self.values.get(total, "")
             if value.isdecimal():
@@ -166,10 +171,13 @@ def reconcile(
     open_ = sum(group.unjudged + group.unconfirmed for group in groups)
     if after is None:
         why = "The broker publishes no count of dropped messages: what was seen missing stands alone."
-        if told:
-            why += f" It told its subscribers of {told:,} losses."
-        return Reconciled(seen, None, {}, told, None, why)
+        if before is not None:
+            why = "The broker published no new count of dropped messages after the run: what was seen stands alone."
+        return _alone(seen, told, why)
     total, causes = before or (0, {})
+    if after[0] < total:
+        why = "The broker's count of dropped messages began anew during the run: what was seen missing stands alone."
+        return _alone(seen, told, why)
     reported = after[0] - total
     by_cause = {cause: count - causes.get(cause, 0) for cause, count in after[1].items()}
     by_cause = {cause: count for cause, count in by_cause.items() if count}
@@ -185,3 +193,9 @@ def reconcile(
     if told:
         why += f" Subscribers were told of {told:,} in band."
     return Reconciled(seen, reported, by_cause, told, agrees, why)
+
+
+def _alone(seen: int, told: int, why: str) -> Reconciled:
+    if told:
+        why += f" It told its subscribers of {told:,} losses."
+    return Reconciled(seen, None, {}, told, None, why)

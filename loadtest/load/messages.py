@@ -48,7 +48,9 @@ class Start:
 
 @dataclass(frozen=True)
 class Stop:
-    """The stages are over, now."""
+    """The stages are over at `at`: the same moment for all processes, or their seconds would not fit together."""
+
+    at: int
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Outcome = TypeVar("Outcome")
 
+EARLY: Final = "ended by a signal before the run began; there is no report"
+
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -82,10 +84,24 @@ def play(job: Job, audience: Audience) -> Result:
 
 
 def own_limit(console: Console) -> float | None:
-    """The generator's own limit on this machine; None, with a line for people, where it could not be measured."""
+    """The generator's own limit on this machine; None, with a line for people, where it could not be measured.
+
+    Raises:
+        PlayError: there was a signal.
+    """
+    stopped = False
+
+    def note() -> None:
+        nonlocal stopped
+        stopped = True
+
     with console.status("measuring the generator's own limit"):
         try:
-            return run(lambda stop: measure(0.5, stop=stop)).rate
+            return run(lambda stop: measure(0.5, stop=stop), note).rate
+        except asyncio.CancelledError:
+            raise PlayError(EARLY) from None
         except (LimitError, RunError, BrokerFailed) as error:
+            if stopped:
+                raise PlayError(EARLY) from None
             console.print(f"the generator's own limit could not be measured: {error}")
             return None

@@ -9,6 +9,6 @@ fetches nothing; text from outside can do nothing in it.
 Refuses: to judge, and to be imported by anything but `canopy load`: it needs the `load` extra.
 """
 
-from loadtest.load.report.files import Files, ReportError, write
+from loadtest.load.report.files import Files, ReportError, check, write
 
-__all__ = ["Files", "ReportError", "write"]
+__all__ = ["Files", "ReportError", "check", "write"]

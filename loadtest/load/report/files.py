@@ -10,6 +10,7 @@ Refuses: to delete what it did not write. Files of an earlier report in the same
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 from dataclasses import dataclass
@@ -59,6 +60,25 @@ class Files:
     def scenario(self) -> Path:
         """The scenario as it was played."""
         return self.folder / "scenario.toml"
+
+
+def check(folder: Path) -> None:
+    """Whether a report can be written into a folder, as far as that is known before there is one. Leaves nothing.
+
+    Raises:
+        ReportError: the folder cannot be made or written to.
+    """
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".report-", dir=folder):
+            pass
+    except OSError as error:
+        raise ReportError(f"{folder}: the report cannot be written ({error.strerror or error})") from error
+    finally:
+        for each in made:
+            with contextlib.suppress(OSError):
+                each.rmdir()
 
 
 def write(result: Result, folder: Path) -> Files:
