@@ -207,7 +207,7 @@ class Conductor:
         elif isinstance(message, Exhausted):
             process.exhausted = True
             if all(each.exhausted for each in self._processes):
-                self._say(Stop())
+                self._say(Stop(clock() + LEAD))
         self._heard.set()
 
     def _say(self, message: object) -> None:

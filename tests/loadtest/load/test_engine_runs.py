@@ -39,7 +39,7 @@ async def test_processes_that_are_stopped_have_the_same_seconds(monkeypatch: pyt
     what = scenario(sender(), reader(), stages=[stage(60)])
     ears = [Ear(), Ear()]
     workers = [
-        Worker(ear, Assignment(what, "00000001", [Target("127.0.0.1", 1)], number, 2, "canopy", 0, None, None, 1.0))  # type: ignore[arg-type]
+        Worker(ear, Assignment(what, "00000001", [Target("127.0.0.1", 1)], number, 2, "canopy", 0, None, None, 1.0, ""))  # type: ignore[arg-type]
         for number, ear in enumerate(ears)
     ]
     runs = [asyncio.create_task(worker.run()) for worker in workers]
