@@ -11,12 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from typing import Final
 
-from broker.core.topics import parse_shared
+from broker.core.topics import matches, parse_shared
 from broker.core.trie import create
 from loadtest.load.judge import Judge, Receipt
+from loadtest.load.names import Pattern
 from loadtest.load.plan import Plan
 from loadtest.load.result import Deliveries, Pair
+
+NOTHING: Final = Deliveries()
 
 
 @dataclass
@@ -54,6 +58,15 @@ class Subscriptions:
                     self._listeners[inner] = []
                 no_local = plan.groups[group].subscribe[index].no_local
                 self._listeners[inner].append((subscriber, qos, no_local))
+
+    def churned(self, subscriber: int, topic: str) -> bool:
+        """Whether a filter that comes and goes by `churn` matches a topic."""
+        group, number = self._plan.who(subscriber)
+        churn = self._plan.groups[group].churn
+        if churn is None:
+            return False
+        pattern, name, run = Pattern(churn.filter), self._plan.groups[group].name, self._plan.run
+        return any(matches(pattern.expand(run, name, number, at), topic) for at in range(churn.filters))
 
     def hear(self, topic: str, publisher: int = -1) -> dict[int, Heard]:
         """By subscriber, how it hears a topic on which the client `publisher` publishes."""
@@ -166,6 +179,8 @@ def settle(plan: Plan, subscriptions: Subscriptions, accounts: Iterable[Account]
             found = by_subscriber.get(subscriber)
             if found is None:
                 continue
+            if found.receipts.get(stream, NOTHING).duplicates and subscriptions.churned(subscriber, plan.topic(stream)):
+                heard.filters += 1
             outcome = _judge(found, stream, count, min(qos, heard.qos), heard.filters, sent)
             settled.setdefault(subscriber, set()).add(stream)
             add(pairs.setdefault((publisher, subscriber), Deliveries()), outcome)

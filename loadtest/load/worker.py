@@ -51,6 +51,9 @@ STEP: Final = 100_000
 LOOK: Final = 0.05
 """Seconds between two looks at who is up, and at the drain."""
 
+MAX_SAMPLES: Final = 200_000
+"""Samples that a process keeps, about 40 MB."""
+
 SOONEST: Final = 50.0
 """Microseconds to the next waking at the least: at high rates several messages are due by then, and go in one write."""
 
@@ -73,6 +76,8 @@ class Worker:
         )
         self._alarm = Alarm(self._loop, self._due)
         self._crew.wake = self._due
+        self._samples = assignment.samples
+        """Deliveries a second of which a sample is kept."""
         self._done = asyncio.Event()
         self._phase = ""
         self._begin = 0
@@ -149,7 +154,12 @@ class Worker:
             return
         self._report(end)
         self._crew.unstick()
-        self._crew.streams.sample_room = self._assignment.samples
+        samples = self._crew.streams.samples
+        if len(samples) > MAX_SAMPLES:
+            # Every other one, and half as many from now on: all parts of a long run have the same share.
+            del samples[::2]
+            self._samples //= 2
+        self._crew.streams.sample_room = self._samples
         self._next_second(end + SECOND)
 
     def _report(self, end: int) -> None:
@@ -159,7 +169,7 @@ class Worker:
         groups = [tally.take() for tally in self._crew.tallies]
         received = sum(group["received"] for group in groups)  # type: ignore[misc]
         self._received += received
-        self._crew.streams.sample_every = max(1, received // max(self._assignment.samples, 1))
+        self._crew.streams.sample_every = max(1, received // max(self._samples, 1))
         self._say(
             Interval(
                 self._phase,
@@ -181,7 +191,7 @@ class Worker:
 
     def _connect(self, at: int) -> None:
         self._enter(CONNECTING, at)
-        self._crew.streams.sample_room = self._assignment.samples
+        self._crew.streams.sample_room = self._samples
         self._crew.connect(at, [number for number, group in enumerate(self._plan.groups) if group.joins is None])
         self._look_who_is_up()
 

@@ -96,3 +96,15 @@ def test_a_share_is_there_while_one_of_its_members_is() -> None:
     one.joined()
     give(one, 4)
     assert outcome(known, account(one), Sent({0: 6})) == Deliveries(expected=3, received=2, lost=1, unjudged=3)
+
+
+def test_a_copy_by_a_filter_that_comes_and_goes_is_no_duplicate() -> None:
+    for churn, expected in (("%n", Deliveries(2, 2, overlapping=1)), ("u/%n", Deliveries(2, 2, duplicates=1))):
+        keys = {"churn": {"filter": churn, "filters": 20, "rate": 1}}
+        known = Plan(scenario(sender(topic="7"), reader(filters="7", keys=keys)), RUN)
+        one = judge(known)
+        for sequence in (0, 1, 1):
+            payload = mark.pack(one.streams.mark.run, 1, 0, sequence) + mark.filler(24)
+            one.receive(b"7", payload, 0, False, False, 2)
+        found = outcome(known, account(one), Sent({0: 2}))
+        assert found == expected

@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from loadtest.load import playing, report
+from loadtest.load import worker as worker_module
 from loadtest.load.crew import Crew
 from loadtest.load.job import Target
 from loadtest.load.limit import LimitError, OwnLimit
@@ -59,6 +60,27 @@ async def test_processes_that_are_stopped_have_the_same_seconds(monkeypatch: pyt
     first, second = (ear.seconds()[:-1] for ear in ears)
     assert first == second == [("connect", now, now + 1000), ("go", now + 1000, end)]
     assert all(isinstance(ear.said[-1], Outcome) for ear in ears)
+
+
+async def test_samples_of_a_long_run_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "MAX_SAMPLES", 10)
+    what = scenario(sender(), reader())
+    assigned = Assignment(what, "00000001", [Target("127.0.0.1", 1)], 0, 1, "canopy", 8, None, None, 1.0, "")
+    one = Worker(Ear(), assigned)  # type: ignore[arg-type]
+    streams = one._crew.streams
+    rooms = []
+    for second in range(40):
+        streams.samples += [(0, second, 0, 0, 0, 0, 0)] * int(streams.sample_room)
+        one._begin = 0
+        one._second("", clock())
+        rooms.append(int(streams.sample_room))
+        assert len(streams.samples) <= 20
+    assert rooms[0] == 8
+    assert rooms[-1] < 2
+    one.hang_up()
+    await one.run()
+    for timer in one._timers:
+        timer.cancel()
 
 
 @pytest.mark.parametrize("times", [1, 2])
