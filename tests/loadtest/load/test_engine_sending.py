@@ -12,21 +12,25 @@ from hypothesis import strategies as st
 from broker.core.decoder import Decoder
 from broker.core.packets import V5, Publish
 from loadtest.load import mark
+from loadtest.load.judge import Streams
 from loadtest.load.mark import Mark
 from loadtest.load.pace import Pacer
-from loadtest.load.sending import BURSTS, CONSTANT, MAX_SNAPSHOT, POISSON, Outlet, Sender, Session
+from loadtest.load.sending import BURSTS, CONSTANT, MAX_SNAPSHOT, POISSON, Sender, Session
 from loadtest.load.tally import Tally
+from loadtest.load.wire import Wire
 
 RUN = 0x81
 SECOND = 1_000_000
 
 
-class Paper(Outlet):
-    """An outlet that keeps what was written."""
+class Paper:
+    """Under a connection's name, what was written to it. (It is compiled, and nothing here may inherit from it.)"""
 
     def __init__(self) -> None:
-        super().__init__()
         self.data = b""
+        streams = Streams(RUN, lambda _: b"")
+        self.wire = Wire(V5, None, streams, Tally(), Session(False), lambda _: None, lambda _: None)
+        self.wire.transport = self  # type: ignore[assignment]
 
     def write(self, data: bytes) -> None:
         self.data += data
@@ -56,7 +60,7 @@ def new(topics: int = 1, qos: int = 0, keep_frames: bool = False) -> tuple[Sende
     name: Callable[[int], bytes] = lambda number: b"t/%d" % number  # noqa: E731
     sender = Sender(RUN, 0, topics, name, qos, False, V5, Tally(), Session(keep_frames))
     paper = Paper()
-    sender.connected(paper, 0, 65_535)
+    sender.connected(paper.wire, 0, 65_535)
     sender.active = True
     return sender, paper
 
@@ -152,11 +156,11 @@ def test_who_is_held_up_has_the_schedule_of_one_who_is_not(
         for sender in (free, stuck):
             sender.set_rate(rate, now)
         now += pause
-        late.paused = holds
+        late.wire.paused = holds
         _pump(free, now)
         _pump(stuck, now)
         assert int(free.sent) == int(stuck.sent) + stuck.overdue(now)
-    late.paused = False
+    late.wire.paused = False
     _pump(stuck, now)
     assert stuck.overdue(now) == 0
     times = [(found[1], found[2]) for found in letters.marks()]
@@ -225,7 +229,7 @@ def test_frames_of_many_sizes_do_not_keep_their_payloads() -> None:
 def test_an_alias_stands_for_its_topic_as_far_as_the_broker_allows(closed: bool) -> None:
     sender, paper = loop(6, topics=3)
     sender.wants_alias = True
-    sender.connected(paper, 2, 65_535)
+    sender.connected(paper.wire, 2, 65_535)
     if not closed:
         sender.closed = False
         sender.set_rate(1000, 0)
@@ -237,7 +241,7 @@ def test_an_alias_stands_for_its_topic_as_far_as_the_broker_allows(closed: bool)
 def test_one_topic_in_a_closed_loop_has_an_alias_too() -> None:
     sender, paper = loop(3)
     sender.wants_alias = True
-    sender.connected(paper, 9, 65_535)
+    sender.connected(paper.wire, 9, 65_535)
     sender.pump(1)
     assert [(packet.topic, packet.topic_alias) for packet in paper.packets()] == [(b"t/0", 1), (b"", 1), (b"", 1)]
 
@@ -245,7 +249,7 @@ def test_one_topic_in_a_closed_loop_has_an_alias_too() -> None:
 def test_what_is_kept_to_be_sent_again_knows_its_topic_without_an_alias() -> None:
     sender, paper = new(qos=1, keep_frames=True)
     sender.wants_alias = True
-    sender.connected(paper, 9, 65_535)
+    sender.connected(paper.wire, 9, 65_535)
     sender.set_rate(1000, 0)
     sender.pump(1500)
     written = paper.packets()
@@ -261,7 +265,7 @@ def test_what_is_kept_to_be_sent_again_knows_its_topic_without_an_alias() -> Non
 
 def test_the_receive_maximum_holds_for_all_of_a_client() -> None:
     sender, paper = new(qos=1)
-    sender.connected(paper, 0, 3)
+    sender.connected(paper.wire, 0, 3)
     sender.set_rate(1000, 0)
     sender.pump(SECOND)
     assert [packet.packet_id for packet in paper.packets()] == [1, 2, 3]
@@ -287,7 +291,7 @@ def test_each_message_is_doubted_once_however_often_the_connection_breaks(topics
     for now in (topics, 3 * topics, 4 * topics):
         _pump(sender, now)
         sender.lost(cleanly=False)
-        sender.connected(paper, 0, 65_535)
+        sender.connected(paper.wire, 0, 65_535)
     doubted = [(stream, number) for stream, first, end in sender.uncertain for number in range(first, end)]
     assert len(doubted) == len(set(doubted)) == sender.sent
 
@@ -303,7 +307,7 @@ def test_what_a_pingresp_confirms_and_what_went_before_a_disconnect_is_not_doubt
     [(stream, first, end)] = sender.uncertain
     assert stream == 0
     assert 0 < first < end == sender.sent
-    sender.connected(paper, 0, 65_535)
+    sender.connected(paper.wire, 0, 65_535)
     sender.pump(20)
     sender.lost(cleanly=True)
     assert len(sender.uncertain) == 1
