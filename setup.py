@@ -38,6 +38,7 @@ COMPILED = [
     "loadtest/load/judge.py",
     "loadtest/load/mark.py",
     "loadtest/load/pace.py",
+    "loadtest/load/schedule.py",
     "loadtest/load/sending.py",
     "loadtest/load/tally.py",
     "loadtest/load/wire.py",

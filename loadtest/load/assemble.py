@@ -21,22 +21,11 @@ from loadtest.load.job import Job
 from loadtest.load.ledger import reconcile
 from loadtest.load.messages import Interval, Outcome
 from loadtest.load.plan import SECOND, Plan
-from loadtest.load.result import GroupResult, Limit, Result, Sample, Second
+from loadtest.load.result import GroupResult, Result, Sample, Second
+from loadtest.load.verdict import verdict
 
-BUSY: Final = 0.9
-"""Share of a core above which a process is at its limit."""
-LATE: Final = 0.5
-"""Share of the latency's 99th percentile above which the generator's own lateness spoils it."""
-CLOSED: Final = 0.6
-"""The same in a closed loop, where the broker used less than half of it."""
-WAITED: Final = 0.05
-"""Share of the time without a core above which it is mentioned."""
-UNSENT: Final = 0.01
-"""Share of what was sent that may stay unsent at the end before somebody is named for it."""
 SHORT: Final = 0.01
 """Seconds by which a stage is shorter that was cut short."""
-LATE_FLOOR: Final = 2_000
-"""Microseconds of lateness that nobody is blamed for."""
 
 Trace = Sequence[tuple[int, float | None, int | None]]
 
@@ -192,7 +181,7 @@ def assemble(job: Job, plan: Plan, heard: Heard) -> Result:
             add(result.deliveries, group.deliveries)
     _rates(result, measured)
     result.reconciled = reconcile(settled.groups, heard.before, heard.after)
-    result.limit, result.verdict = _verdict(result)
+    result.limit, result.verdict = verdict(result)
     return result
 
 
@@ -321,36 +310,3 @@ def _rates(result: Result, measured: Sequence[Second]) -> None:
             result.broker_us = broker / result.received * 1e6
     memory = [each.broker_memory for each in result.seconds if each.broker_memory is not None]
     result.broker_memory = max(memory) if memory else None
-
-
-def _verdict(result: Result) -> tuple[Limit, str]:
-    """Whose figures these are."""
-    if not result.received and not result.sent:
-        return "unknown", "Nothing was sent in the measured stages."
-    own, broker = result.generator_busiest, result.broker_cpu
-    unsent = sum(group.unsent for group in result.groups)
-    shares = f"The generator's busiest process used {own:.0%} of a core"
-    shares += f", the broker {broker:.0%}." if broker is not None else "; the broker's CPU is not known."
-    if result.generator_waited >= WAITED:
-        shares += f" Others kept it from its core for {result.generator_waited:.0%} of the time."
-    # What it was kept from using counts as used: it could not have done more.
-    full = own + result.generator_waited >= BUSY
-    # A closed loop has no idle time but in the kernel: whoever uses more was the limit.
-    full = full or (result.closed_loop and own >= CLOSED and (broker is None or broker < own / 2))
-    if full and (broker is None or broker < own):
-        return "generator", f"{shares} The generator was the limit: these rates are its own and not the broker's."
-    late, high = result.late.p99, result.latency.p99
-    if late is not None and high is not None and late > LATE_FLOOR and late > high * LATE and own >= BUSY / 2:
-        return "generator", (
-            f"{shares} The generator was late by {late / 1000:.1f} ms (99th percentile) itself: "
-            "the latencies are its own and not the broker's."
-        )
-    if broker is not None and broker >= BUSY:
-        return "broker", f"{shares} The broker was the limit."
-    if unsent > result.sent * UNSENT:
-        return "broker" if broker is not None else "unknown", (
-            f"{shares} {unsent:,} messages that were due could not be sent: the broker did not take them in time."
-        )
-    if broker is None:
-        return "unknown", shares
-    return "neither", f"{shares} Neither was at its limit."

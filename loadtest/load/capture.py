@@ -43,7 +43,7 @@ from broker.core.properties import decode_forward
 from broker.core.reasons import name as reason_name
 from broker.core.topics import parse_shared, validate_filter
 from loadtest.load.capturefile import CaptureError, Writer
-from loadtest.load.client import RETURN_CODES
+from loadtest.load.greeting import RETURN_CODES
 from loadtest.load.job import Target
 from loadtest.load.ledger import Listener
 from loadtest.load.wire import MAX_PACKET, told

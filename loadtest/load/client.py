@@ -13,14 +13,12 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from broker.core import encoder, packets, properties
 from broker.core.packets import (
     Connack,
-    Connect,
     Disconnect,
     Packet,
     Pingresp,
@@ -29,11 +27,10 @@ from broker.core.packets import (
     SubscriptionRequest,
     Unsuback,
     Unsubscribe,
-    Will,
 )
 from broker.core.properties import Properties
 from broker.core.reasons import name as reason_name
-from loadtest.load.mark import filler, pack
+from loadtest.load import greeting
 from loadtest.load.sending import Outgoing, Sender, Session
 from loadtest.load.tally import Tally, add
 from loadtest.load.wire import Wire, clock
@@ -56,14 +53,6 @@ MAX_ASKED: Final = 1000
 PACKET_BYTES: Final = 32_768
 """Topic filters of one SUBSCRIBE take about so much."""
 
-RETURN_CODES: Final = {
-    1: "unacceptable protocol version",
-    2: "identifier rejected",
-    3: "server unavailable",
-    4: "bad user name or password",
-    5: "not authorized",
-}
-
 
 class Client:
     """Client `number` of a group."""
@@ -76,7 +65,7 @@ class Client:
         self.settings = plan.groups[group]
         self.index = plan.client(group, number)
         self.client_id = plan.client_id(group, number)
-        self.version = packets.V5 if self.settings.version == "5.0" else packets.V311
+        self.version = greeting.version(self.settings)
         self.tally: Tally = crew.tallies[group]
         self.session = Session(keep_frames=self.persistent)
         self.judge = crew.judge(group, number) if self.settings.subscribe or self.settings.churn else None
@@ -148,52 +137,8 @@ class Client:
             self.leave(cut=True)
             return
         self._introduced = True
-        wire.write(self._connect_packet())
+        wire.write(greeting.connect(self.crew.plan, self.group, self.number, self._will_sequence))
         self._timer("answer", CONNECT_TIMEOUT, self._no_answer, "CONNACK")
-
-    def socket(self, family: int) -> socket.socket:
-        """A socket as the group's clients have it, not connected."""
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self.settings.reading is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.settings.reading.receive_buffer)
-            # With the loopback's own segments the sender's kernel takes megabytes for one who does not read.
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1460)
-        return sock
-
-    def _connect_packet(self) -> bytes:
-        settings = self.settings
-        held = Properties()
-        if self.version == packets.V5:
-            if settings.session_expiry:
-                held.integers[properties.SESSION_EXPIRY_INTERVAL] = settings.session_expiry
-            if settings.receive_maximum is not None:
-                held.integers[properties.RECEIVE_MAXIMUM] = settings.receive_maximum
-            if settings.maximum_packet_size is not None:
-                held.integers[properties.MAXIMUM_PACKET_SIZE] = settings.maximum_packet_size
-        return encoder.encode(
-            Connect(
-                self.client_id,
-                self.version,
-                settings.clean_start,
-                settings.keep_alive,
-                self._will(),
-                settings.user_name,
-                None if settings.password is None else settings.password.encode(),
-                held,
-            ),
-            self.version,
-        )
-
-    def _will(self) -> Will | None:
-        will = self.settings.will
-        if will is None:
-            return None
-        plan = self.crew.plan
-        stream = plan.wills[self.group].stream(self.number, 0)
-        payload = pack(plan.mark_run, 0, stream, self._will_sequence) + filler(will.size)
-        return Will(plan.topic(stream), payload, will.qos, will.retain, will.delay)
 
     def _failed(self, why: str) -> None:
         self.attempts += 1
@@ -241,7 +186,7 @@ class Client:
         self._cancel("answer")
         if packet.reason_code:
             code = packet.reason_code
-            known = RETURN_CODES.get(code, str(code)) if self.version < packets.V5 else reason_name(code)
+            known = greeting.refusal(code, self.version)
             self._introduced = False
             wire.fail(f"refused: {known}")
             return

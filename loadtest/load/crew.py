@@ -23,6 +23,7 @@ from broker.core.reasons import name as reason_name
 from loadtest.load import payloads
 from loadtest.load.client import Client
 from loadtest.load.expect import Account, Sent, Subscriptions, account
+from loadtest.load.greeting import new_socket
 from loadtest.load.job import Target
 from loadtest.load.judge import Judge, Streams
 from loadtest.load.mark import SIZE
@@ -31,7 +32,8 @@ from loadtest.load.pace import Pacer
 from loadtest.load.plan import Plan, PlanError, Recorded
 from loadtest.load.recording import Recording, spooled
 from loadtest.load.scenario import Properties, Publish
-from loadtest.load.sending import BURSTS, CONSTANT, MAX_LAYOUTS, NEVER, POISSON, Outgoing, Sender
+from loadtest.load.schedule import BURSTS, CONSTANT, NEVER, POISSON
+from loadtest.load.sending import MAX_LAYOUTS, Outgoing, Sender
 from loadtest.load.tally import Tally
 from loadtest.load.wire import Wire, clock
 
@@ -397,7 +399,7 @@ async def open_socket(crew: Crew, client: Client, wire: Wire) -> None:
 
 async def _connect(client: Client, wire: Wire, family: int, address: tuple[str, int]) -> None:
     loop = asyncio.get_running_loop()
-    sock = client.socket(family)
+    sock = new_socket(client.settings, family)
     try:
         if client.index >= PORTS and address[0].startswith("127."):
             sock.bind((f"127.0.1.{client.index // PORTS}", 0))

@@ -12,7 +12,8 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from loadtest.load.sending import NEVER, Sender
+from loadtest.load.schedule import NEVER
+from loadtest.load.sending import Sender
 
 if TYPE_CHECKING:
     from mypy_extensions import i64

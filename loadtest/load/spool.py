@@ -31,7 +31,7 @@ from broker.core.topics import validate_topic
 from loadtest.load.capturefile import CaptureError, about, rows
 from loadtest.load.mark import SIZE
 from loadtest.load.recording import MOST_STREAMS, RETAIN, Recording, Share
-from loadtest.load.sending import NEVER
+from loadtest.load.schedule import NEVER
 
 BYTES: Final = 16
 """Of one message: eight of its time, four of its stream's number, four of its size."""

@@ -42,7 +42,7 @@ from loadtest.load.messages import (
 from loadtest.load.plan import SECOND, Plan, PlanError
 from loadtest.load.recording import recorded
 from loadtest.load.scenario import Stage
-from loadtest.load.sending import NEVER
+from loadtest.load.schedule import NEVER
 from loadtest.load.wire import clock
 
 STEP: Final = 100_000

@@ -15,7 +15,8 @@ from loadtest.load import mark
 from loadtest.load.judge import Streams
 from loadtest.load.mark import Mark
 from loadtest.load.pace import Pacer
-from loadtest.load.sending import BURSTS, CONSTANT, MAX_SNAPSHOT, POISSON, Sender, Session
+from loadtest.load.schedule import BURSTS, CONSTANT, POISSON
+from loadtest.load.sending import MAX_SNAPSHOT, Sender, Session
 from loadtest.load.tally import Tally
 from loadtest.load.wire import Wire
 

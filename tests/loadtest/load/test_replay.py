@@ -35,7 +35,8 @@ from loadtest.load.plan import Plan
 from loadtest.load.recording import Recording, recorded
 from loadtest.load.replay import Asked, parse_speed, prepare
 from loadtest.load.result import Result
-from loadtest.load.sending import NEVER, Sender, Session
+from loadtest.load.schedule import NEVER
+from loadtest.load.sending import Sender, Session
 from loadtest.load.spool import Spool, scan
 from loadtest.load.tally import Tally
 from loadtest.load.wire import Wire
