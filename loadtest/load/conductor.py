@@ -131,18 +131,20 @@ class Conductor:
             pid = await asyncio.to_thread(watch.find, target.host, target.port)
         self._watch = watch.Watch(pid) if pid is not None else None
         audience.phase(f"starting {job.processes} process{'es' if job.processes > 1 else ''}")
-        await self._spawn()
-        await self._until(lambda: all(each.clients is not None for each in self._processes))
         listener = Listener(f"load-{self._run}-listener")
+        opening = asyncio.create_task(listener.open(target))
         try:
-            heard = await listener.open(target)
+            await self._spawn()
+            await self._until(lambda: all(each.clients is not None for each in self._processes))
+            heard = await opening
             before = listener.dropped() if heard else None
             self._look()
             await self._connect()
             await self._stages()
-            await self._drain()
-            after = listener.dropped() if heard and await self._figures(listener) else None
+            complete = await self._drain()
+            after = listener.dropped() if heard and await self._figures(listener, complete) else None
         finally:
+            opening.cancel()
             listener.close()
         self._say(Finish())
         await self._until(lambda: all(each.outcome is not None for each in self._processes))
@@ -294,10 +296,14 @@ class Conductor:
         self._interrupted = True
         self._say(Stop(clock() + LEAD))
 
-    async def _figures(self, listener: Listener) -> bool:
-        """Wait for the broker's own figures; whether they came before somebody wanted to wait no longer."""
+    async def _figures(self, listener: Listener, complete: bool) -> bool:
+        """Wait for the broker's own figures; whether they came before somebody wanted to wait no longer.
+
+        They are published one after the other, so that one time may be half of it from before; where nothing is
+        missing, one time does all the same.
+        """
         self._audience.phase("waiting for the broker's own figures")
-        fresh = asyncio.create_task(listener.fresh())
+        fresh = asyncio.create_task(listener.fresh(1 if complete else 2))
         # One signal that ended the stages is not one against this.
         stopping = asyncio.create_task(asyncio.Event().wait() if self._interrupted else self._stop.wait())
         try:
@@ -308,8 +314,8 @@ class Conductor:
                 task.cancel()
             await asyncio.wait({fresh, stopping})
 
-    async def _drain(self) -> None:
-        """Wait for what is under way."""
+    async def _drain(self) -> bool:
+        """Wait for what is under way; whether all that had to come has come, as far as that is quickly found out."""
         self._audience.phase("waiting for what is under way")
         scenario = self._plan.scenario
         expected = self._expected()
@@ -324,11 +330,12 @@ class Conductor:
             received = sum(state.received for state in states)
             idle = min((state.idle for state in states), default=0.0)
             if idle >= scenario.quiet and (under_way == 0 or idle >= 3 * scenario.quiet):
-                return
+                return expected is not None and received >= expected
             if expected is not None and received >= expected and under_way == 0:
                 complete_at = complete_at or clock()
                 if clock() - complete_at >= SETTLE * SECOND and idle >= SETTLE:
-                    return
+                    return True
+        return False
 
     def _expected(self) -> int | None:
         """How many deliveries have to come in all, where that is quickly found out."""

@@ -67,13 +67,12 @@ class Listener:
             return False
         return VERSION in self.values
 
-    async def fresh(self) -> bool:
-        """Wait until everything was published anew, twice, so that a value from before is not taken for one after;
-        whether it was, once at least."""
+    async def fresh(self, times: int = 2) -> bool:
+        """Wait until everything was published anew, so many times; whether it was, once at least."""
         if UPTIME not in self.values or self._transport is None:
             return False
         before = self.updates
-        wanted = before + 2
+        wanted = before + times
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LONGEST):
                 while self.updates < wanted and self._transport is not None:

@@ -72,7 +72,7 @@ async def test_one_who_will_not_wait_for_the_ledger_has_a_result_at_once(monkeyp
     async def opened(_listener: Listener, _target: object) -> bool:
         return True
 
-    async def fresh(_listener: Listener) -> bool:
+    async def fresh(_listener: Listener, _times: int) -> bool:
         stop.set()
         await waits.wait()
         return True
