@@ -79,7 +79,7 @@ class Link(asyncio.Transport):
         super().__init__()
         self._crew = crew
         self._wire = wire
-        self._address = crew.address(client)[1]
+        self._addresses = [address for _, address in crew.addresses(client)]
         self._decoder = Decoder(MAX_PACKET)
         self._packets: asyncio.Queue[Packet | None] = asyncio.Queue()
         self._flights: set[asyncio.Task[None]] = set()
@@ -168,11 +168,9 @@ class Link(asyncio.Transport):
         if packet.will is not None:
             will = packet.will
             config.will = WillConfig(will.topic, _Raw(will.payload), will.qos, will.retain)
-        self._client = MQTTClient(packet.client_id, config)
-        self._overhear(self._client.plugins_manager)
         try:
             async with self._crew.gate:
-                await self._client.connect(self._uri(packet), cleansession=packet.clean_start)
+                await self._reach(packet, config)
         except ConnectError as error:
             code = getattr(error, "return_code", None)
             if code:
@@ -185,8 +183,22 @@ class Link(asyncio.Transport):
         self._answer(Connack(self._session_present))
         return ""
 
-    def _uri(self, packet: Connect) -> str:
-        host, port = self._address
+    async def _reach(self, packet: Connect, config: ClientConfig) -> None:
+        """Try every address of the target: what a name stands for first need not be where the broker listens."""
+        for number, address in enumerate(self._addresses, 1):
+            self._client = MQTTClient(packet.client_id, config)
+            self._overhear(self._client.plugins_manager)
+            try:
+                await self._client.connect(self._uri(packet, *address), cleansession=packet.clean_start)
+            except ConnectError as error:
+                refused = isinstance(error.__cause__, OSError) and bool(error.__cause__.errno)
+                if not refused or number == len(self._addresses):
+                    raise
+            else:
+                return
+
+    @staticmethod
+    def _uri(packet: Connect, host: str, port: int) -> str:
         place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if packet.user_name is None:
             return f"mqtt://{place}"

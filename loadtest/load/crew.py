@@ -246,6 +246,10 @@ class Crew:
         """Whether everybody has sent all messages there are to send."""
         return all(sender.remaining == 0 for sender, _, _, _ in self.senders)
 
+    def stranded(self) -> bool:
+        """Whether nobody who has something left to send is connected."""
+        return all(sender.remaining == 0 or sender.outlet is None for sender, _, _, _ in self.senders)
+
     def _count_fans(self, client: Client, sender: Sender, local: Subscriptions) -> None:
         """To how many subscribers of this process each message of a sender goes."""
         base = int(sender.base)
@@ -327,7 +331,7 @@ class Crew:
         self.over = True
         for sender, _, group, _ in self.senders:
             if sender.active and not sender.away:
-                self.unsent[group] += sender.overdue(now)
+                self.unsent[group] += int(sender.remaining) if sender.hurry else sender.overdue(now)
             sender.active = False
             sender.next_at = NEVER
         for client in self.clients:

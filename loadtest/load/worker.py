@@ -57,6 +57,9 @@ MAX_SAMPLES: Final = 200_000
 SOONEST: Final = 50.0
 """Microseconds to the next waking at the least: at high rates several messages are due by then, and go in one write."""
 
+STRANDED: Final = 10
+"""Seconds without a connection after which a replay as fast as it goes is given up: it has no end of its own."""
+
 CONNECTING: Final = "connect"
 DRAINING: Final = "drain"
 
@@ -92,6 +95,8 @@ class Worker:
         self._over = False
         self._hurried = recording is not None and math.isinf(assignment.speed)
         """Whether the conductor wants to hear that everything is sent."""
+        self._stranded = 0
+        """Seconds for which nobody has been connected who has something left to send."""
 
     async def run(self) -> None:
         """Serve the conductor until the run is over or the conductor gone."""
@@ -154,6 +159,9 @@ class Worker:
             return
         self._report(end)
         self._crew.unstick()
+        self._stranded = self._stranded + 1 if self._crew.running and self._crew.stranded() else 0
+        if self._hurried and self._stranded >= STRANDED:
+            self._exhausted()
         samples = self._crew.streams.samples
         if len(samples) > MAX_SAMPLES:
             # Every other one, and half as many from now on: all parts of a long run have the same share.
@@ -237,8 +245,11 @@ class Worker:
         after = self._crew.pacer.run(clock())
         self._alarm.set(after if after == NEVER else max(after, clock() + SOONEST))
         if self._hurried and self._crew.exhausted():
-            self._hurried = False
-            self._say(Exhausted())
+            self._exhausted()
+
+    def _exhausted(self) -> None:
+        self._hurried = False
+        self._say(Exhausted())
 
     def _finish_stages(self, at: int) -> None:
         if self._over:

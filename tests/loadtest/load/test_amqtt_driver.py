@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import sys
 from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from broker.app import Broker
-from broker.core.packets import Connect
+from broker.core import encoder
+from broker.core.packets import Connack, Connect, Disconnect, Packet, Suback, Subscribe, SubscriptionRequest
 from broker.settings import Settings, Sys
 from loadtest.load import conductor, drivers
+from loadtest.load.amqttdriver import open_amqtt
 from loadtest.load.conductor import RunError
 from loadtest.load.drivers import DriverError
 from loadtest.load.job import Job, Nobody, Target
+from loadtest.load.judge import Streams
 from loadtest.load.result import Result
 from loadtest.load.scenario import Scenario
+from loadtest.load.sending import Session
+from loadtest.load.tally import Tally
+from loadtest.load.wire import Wire
 from tests.loadtest.load.script import DELIVER, DROP, Delivery, Fate, Script
 from tests.loadtest.load.scripted import ScriptedServer
 
@@ -161,6 +170,48 @@ async def test_nobody_listens() -> None:
         RunError, match=f"mqtt://127.0.0.1:{port}: no client could connect: CONNECT: connection refused"
     ):
         await play("amqtt", port, scenario(publisher("pub", "t", reconnect=False)))
+
+
+@pytest.mark.parametrize("end", ["close", "abort", "server"])
+async def test_every_address_is_tried_and_nothing_is_left(end: str) -> None:
+    """The link alone: what it gives the wire, and its tasks when it is over."""
+    before = asyncio.all_tasks()
+    came: list[Packet] = []
+    heard, closed = asyncio.Event(), asyncio.Event()
+
+    def hear(packet: Packet) -> None:
+        came.append(packet)
+        heard.set()
+
+    wire = Wire(4, None, Streams(7, lambda _: b""), Tally(), Session(False), hear, lambda _: closed.set())
+    async with ScriptedServer() as nobody:
+        pass
+    async with ScriptedServer() as server:
+        addresses = [(socket.AF_INET, ("127.0.0.1", port)) for port in (nobody.port, server.port)]
+        crew: Any = SimpleNamespace(addresses=lambda _: addresses, gate=asyncio.Semaphore(1), error=print)
+        await open_amqtt(crew, crew, wire)
+        wire.write(encoder.encode(Connect("c", 4, True, 60), 4))
+        await heard.wait()
+        assert came == [Connack(False, 0)]
+        heard.clear()
+        wire.write(encoder.encode(Subscribe(9, [SubscriptionRequest("t", 1), SubscriptionRequest("u/#", 2)]), 4))
+        await heard.wait()
+        assert came[1:] == [Suback(9, [1, 2])]
+        assert server.subscribed == [("c", "t"), ("c", "u/#")]
+        assert wire.transport is not None
+        if end == "server":
+            [peer] = server.peers
+            peer.transport.abort()
+        elif end == "abort":
+            wire.transport.abort()
+        else:
+            wire.write(encoder.encode(Disconnect(), 4))
+            wire.transport.close()
+        await closed.wait()
+        assert server.disconnected == (["c"] if end == "close" else [])
+    # Whatever is left has nothing more to wait for.
+    await asyncio.gather(*(asyncio.all_tasks() - before), return_exceptions=True)
+    assert wire.transport is None
 
 
 # -- before a run ------------------------------------------------------------------------------------------------------

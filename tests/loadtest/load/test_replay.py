@@ -41,6 +41,7 @@ from loadtest.load.spool import Spool, scan
 from loadtest.load.tally import Tally
 from loadtest.load.wire import Wire
 from tests.e2e import wire
+from tests.loadtest.load.account import Message
 from tests.loadtest.load.script import DELIVER, DROP, Script
 from tests.loadtest.load.scripted import ScriptedServer
 
@@ -203,6 +204,26 @@ async def test_a_broker_that_breaks_off_leaves_the_rest_unsent(tmp_path: Path) -
     assert publishers.unsent > 0
     assert result.deliveries.received == 4
     assert result.deliveries.lost == 0
+
+
+async def test_in_a_hurry_what_is_left_at_an_interruption_is_unsent(tmp_path: Path) -> None:
+    """The server does not read on; the stage would have no end."""
+    path = written(tmp_path / "x.parquet", [{"size": 200_000} for _ in range(200)])
+    stop = asyncio.Event()
+
+    def stall(message: Message) -> float:
+        if message.number == 3:
+            asyncio.get_running_loop().call_later(0.2, stop.set)
+            return 1.0
+        return 0.0
+
+    async with ScriptedServer(Script(stall=stall)) as server:
+        result = await conductor.play(job(path, server.port, Asked(speed=math.inf)), Nobody(), stop)
+    publishers = result.groups[1]
+    assert result.interrupted
+    assert publishers.sent + publishers.unsent == 200
+    assert publishers.unsent > 0
+    assert (result.deliveries.received, result.deliveries.lost) == (publishers.sent, 0)
 
 
 # -- before a run ------------------------------------------------------------------------------------------------------
