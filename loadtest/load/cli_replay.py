@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -41,7 +42,6 @@ MqttOption = Annotated[Mqtt, typer.Option("--mqtt", help="Version of MQTT.")]
 
 
 def capture(
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where it is written, as Parquet.")],
     filters: Annotated[
         list[str] | None, typer.Option("--filter", metavar="FILTER", help="What to subscribe to (#). Repeatable.")
     ] = None,
@@ -51,6 +51,9 @@ def capture(
     seconds: Annotated[float | None, typer.Option("--seconds", metavar="S", min=0.001, help="How long.")] = None,
     messages: Annotated[int | None, typer.Option("--messages", metavar="N", min=1, help="How many.")] = None,
     sizes_only: Annotated[bool, typer.Option("--sizes-only", help="Leave payloads out, keep their sizes.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Where it is written (capture-TIME.parquet).")
+    ] = None,
 ) -> None:
     """Write down what subscribers get, for `replay`: until Ctrl-C, for so long, or so many messages."""
     from loadtest.load.capture import Captured, Wanted
@@ -58,8 +61,9 @@ def capture(
     from loadtest.load.capturefile import CaptureError
     from loadtest.load.playing import run
 
+    file = out or Path(f"capture-{datetime.now():%Y%m%d-%H%M%S}.parquet")  # noqa: DTZ005 - for people, by their clock
     wanted = Wanted(
-        parse_targets([target])[0], filters or ["#"], out, qos, VERSIONS[mqtt], seconds, messages, sizes_only
+        parse_targets([target])[0], filters or ["#"], file, qos, VERSIONS[mqtt], seconds, messages, sizes_only
     )
     watched = sys.stderr.isatty()
 
@@ -77,9 +81,9 @@ def capture(
     finally:
         if watched:
             typer.echo("\r\x1b[K", nl=False, err=True)
-    typer.echo(f"{out}: {found}")
+    typer.echo(f"{file}: {found}")
     if found.trouble:
-        fail(f"{wanted.target}: {found.trouble}; {out} holds what came until then")
+        fail(f"{wanted.target}: {found.trouble}; {file} holds what came until then")
 
 
 def replay(

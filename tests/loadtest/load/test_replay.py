@@ -537,7 +537,7 @@ def served() -> Iterator[int]:
     thread.join(30)
 
 
-def test_capture_and_replay_from_the_command_line(served: int, tmp_path: Path) -> None:
+def test_capture_and_replay_from_the_command_line(served: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = CliRunner()
     target = f"mqtt://127.0.0.1:{served}"
     out = tmp_path / "kept.parquet"
@@ -550,6 +550,11 @@ def test_capture_and_replay_from_the_command_line(served: int, tmp_path: Path) -
     )
     again = runner.invoke(app, ["capture", "--target", target, "--out", str(out)])
     assert (again.exit_code, again.stderr) == (1, f"canopy: {out}: exists already; give another name\n")
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path)
+        named = runner.invoke(app, ["capture", "--target", target, "--messages", "1", "--sizes-only"])
+    assert re.match(r"capture-\d{8}-\d{6}\.parquet: 1 messages? on 1 topics? in ", named.stdout), named.output
+    assert (tmp_path / named.stdout.partition(":")[0]).exists()
     folder = tmp_path / "report"
     how = ["--speed", "max", "--no-limit", "--strict", "--prefix", "new/", "--mqtt", "3.1.1"]
     done = runner.invoke(app, ["replay", str(out), "--target", target, "--out", str(folder), *how])
