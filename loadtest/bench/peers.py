@@ -71,7 +71,7 @@ class Peer:
         return [*self.begin(Order(port, directory, waiting, statistics)), *extra]
 
 
-def _python(module: str) -> list[str]:
+def python_module(module: str) -> list[str]:
     """This interpreter on a module, found where this process finds its own: the installed package under ``-P``."""
     return [sys.executable, *(["-P"] if sys.flags.safe_path else []), "-m", module]
 
@@ -96,7 +96,7 @@ def _canopy(order: Order) -> list[str]:
     quiet = ["--set", "log.level=error", "--set", f"sys.interval={order.statistics}"]
     stall = ["--set", "queue.stall_timeout=86400"]
     narrow = ["--set", f"queue.live_messages={order.waiting}", *stall] if order.waiting else []
-    return [*_python("broker"), "serve", *listen, *quiet, *narrow]
+    return [*python_module("broker"), "serve", *listen, *quiet, *narrow]
 
 
 def _mosquitto_path() -> str | None:
@@ -195,7 +195,7 @@ def _flashmq(order: Order) -> list[str]:
 
 
 def _relay(order: Order) -> list[str]:
-    return [*_python("loadtest.bench.relay"), str(order.port)]
+    return [*python_module("loadtest.bench.relay"), str(order.port)]
 
 
 PEERS: Final[dict[str, Peer]] = {
@@ -205,7 +205,7 @@ PEERS: Final[dict[str, Peer]] = {
             "canopy",
             _canopy,
             lambda: _module_missing("broker"),
-            lambda: _first_line([*_python("broker"), "--version"]),
+            lambda: _first_line([*python_module("broker"), "--version"]),
         ),
         Peer(
             "mosquitto",

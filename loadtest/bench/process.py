@@ -104,6 +104,12 @@ def waited(pid: int) -> int:
         return 0
 
 
+def cpu_time(pid: int) -> int:
+    """Nanoseconds of user + system time a process has used so far, all its threads together; OSError: it is gone."""
+    # The kernel's clock id for another process's CPU time, as clock_getcpuclockid(3) computes it.
+    return time.clock_gettime_ns(~pid << 3 | 2)
+
+
 class BrokerProcess:
     """A broker as a child process; use as a context manager."""
 
@@ -168,9 +174,8 @@ class BrokerProcess:
 
     def cpu(self) -> int:
         """Nanoseconds of user + system time the process has used so far, all its threads together."""
-        # The kernel's clock id for another process's CPU time, as clock_getcpuclockid(3) computes it.
         try:
-            return time.clock_gettime_ns(~self.pid << 3 | 2)
+            return cpu_time(self.pid)
         except OSError as error:
             raise BrokerFailed(f"the broker ended by itself: {self._tail()}") from error
 

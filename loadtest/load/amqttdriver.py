@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
@@ -42,6 +41,7 @@ from broker.core.packets import (
     Unsuback,
     Unsubscribe,
 )
+from loadtest.load.greeting import trouble
 from loadtest.load.wire import MAX_PACKET, Wire
 
 if TYPE_CHECKING:
@@ -352,7 +352,7 @@ class _Raw(str):
 def _words(error: BaseException) -> str:
     """What went wrong, as our own client says it."""
     if isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno).lower()
+        return trouble(error)
     if isinstance(error, ConnectionError):
         return GONE
     if isinstance(error, TimeoutError) and not str(error):

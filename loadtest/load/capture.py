@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -42,8 +41,8 @@ from broker.core.packets import (
 from broker.core.properties import decode_forward
 from broker.core.reasons import name as reason_name
 from broker.core.topics import parse_shared, validate_filter
+from loadtest.load import greeting
 from loadtest.load.capturefile import CaptureError, Writer
-from loadtest.load.greeting import RETURN_CODES
 from loadtest.load.job import Target
 from loadtest.load.ledger import Listener
 from loadtest.load.wire import MAX_PACKET, told
@@ -163,8 +162,7 @@ class _Capture:
         except TimeoutError:
             raise CaptureError(f"{target}: no answer in {PATIENCE:g} s") from None
         except OSError as error:
-            why = os.strerror(error.errno).lower() if error.errno else str(error)
-            raise CaptureError(f"{target}: {why}") from error
+            raise CaptureError(f"{target}: {greeting.trouble(error)}") from error
 
     async def until_the_end(self, progress: Callable[[int], None]) -> None:
         """Wait until somebody or something ends it."""
@@ -317,9 +315,7 @@ class _Capture:
             acks.append(encoder.ack(packets.PUBCOMP, packet.packet_id, 0, self._version))
 
     def _code(self, code: int, otherwise: str = "") -> str:
-        if self._version >= packets.V5:
-            return reason_name(code)
-        return otherwise or RETURN_CODES.get(code, str(code))
+        return otherwise if otherwise and self._version < packets.V5 else greeting.refusal(code, self._version)
 
     def _publish(self, packet: Publish, now: int, acks: list[bytes]) -> None:
         if packet.qos == 1:

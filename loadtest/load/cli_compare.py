@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -31,6 +30,7 @@ from loadtest.load.commands import (
     ScaleOption,
     SetOption,
     fail,
+    stamp,
 )
 
 if TYPE_CHECKING:
@@ -92,8 +92,7 @@ def compare(
         pass
     finally:
         listener.clear()
-    started = f"{datetime.now().astimezone():%Y%m%d-%H%M%S}"
-    _report(comparison, out or Path("canopy-load") / f"compare-{comparison.name}-{started}")
+    _report(comparison, out or Path("canopy-load") / f"compare-{comparison.name}-{stamp()}")
     if comparison.interrupted:
         raise typer.Exit(INTERRUPTED)
     if not comparison.whole:

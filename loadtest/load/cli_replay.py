@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -33,6 +32,7 @@ from loadtest.load.commands import (
     fail,
     parse_targets,
     play_and_report,
+    stamp,
 )
 
 MOST_PUBLISHERS: Final = 10_000
@@ -61,7 +61,7 @@ def capture(
     from loadtest.load.capturefile import CaptureError
     from loadtest.load.playing import run
 
-    file = out or Path(f"capture-{datetime.now():%Y%m%d-%H%M%S}.parquet")  # noqa: DTZ005 - for people, by their clock
+    file = out or Path(f"capture-{stamp()}.parquet")
     wanted = Wanted(
         parse_targets([target])[0], filters or ["#"], file, qos, VERSIONS[mqtt], seconds, messages, sizes_only
     )

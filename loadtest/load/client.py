@@ -11,7 +11,6 @@ Promises:
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -125,7 +124,7 @@ class Client:
             self._failed(f"no connection in {CONNECT_TIMEOUT:g} s")
         except OSError as error:
             self._task = None
-            self._failed(os.strerror(error.errno).lower() if error.errno else str(error))
+            self._failed(greeting.trouble(error))
         else:
             self._task = None
             self._greet(wire)
@@ -203,8 +202,7 @@ class Client:
             if self.judge is not None and self.judge.absence > 0 and not self.judge.shared:
                 self.judge.forgotten()
             for outgoing in self.session.unacked.values():
-                outgoing.sender.under_way -= 1
-                outgoing.sender.doubt(outgoing)
+                outgoing.sender.lose(outgoing)
             self.session.unacked.clear()
             self.session.taken.clear()
         self._limits = packet.properties.integers
@@ -294,8 +292,7 @@ class Client:
         for number in [number for number, each in unacked.items() if not each.frame and not each.received]:
             # It was not kept, since the session should not have been.
             outgoing = unacked.pop(number)
-            outgoing.sender.under_way -= 1
-            outgoing.sender.doubt(outgoing)
+            outgoing.sender.lose(outgoing)
         resent = list(unacked.items())
         if resent:
             wire.write(b"".join(self._again_frame(number, outgoing) for number, outgoing in resent))

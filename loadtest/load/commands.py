@@ -106,6 +106,11 @@ def default_processes(scenario: Scenario) -> int:
     return most_processes(scenario, max(1, len(os.sched_getaffinity(0)) - 1))
 
 
+def stamp() -> str:
+    """The time, in the name of what is written when no name was given."""
+    return f"{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+
+
 def play_and_report(job: Job, out: Path | None, limit: bool, strict: bool) -> None:
     """Play a job with a view on the terminal, write the report, end the command with its exit code."""
     from dataclasses import replace
@@ -116,7 +121,7 @@ def play_and_report(job: Job, out: Path | None, limit: bool, strict: bool) -> No
     from loadtest.load.playing import PlayError, own_limit, play
 
     console = Console(stderr=False)
-    folder = out or Path("canopy-load") / f"{job.scenario.name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    folder = out or Path("canopy-load") / f"{job.scenario.name}-{stamp()}"
     try:
         report.check(folder)
         if limit:

@@ -16,13 +16,13 @@ import contextlib
 import secrets
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
+from loadtest.bench.peers import python_module
 from loadtest.load import assemble, drivers, watch
 from loadtest.load.expect import Sent, Subscriptions
 from loadtest.load.job import Audience, Job
@@ -372,9 +372,8 @@ def _begin() -> tuple[socket.socket, _Process]:
     ours, theirs = socket.socketpair()
     with theirs:
         number = theirs.fileno()
-        safe = ["-P"] if sys.flags.safe_path else []
         child = subprocess.Popen(
-            [sys.executable, *safe, "-m", "loadtest.load.worker", str(number)],
+            [*python_module("loadtest.load.worker"), str(number)],
             stdin=subprocess.DEVNULL,
             pass_fds=[number],
         )

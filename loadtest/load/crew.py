@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import resource
 import socket
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Final, cast
 
 from broker.core.reasons import name as reason_name
+from loadtest.bench.process import raise_file_limit
 from loadtest.load import payloads
 from loadtest.load.client import Client
 from loadtest.load.expect import Account, Sent, Subscriptions, account
@@ -122,12 +121,8 @@ class Crew:
         """Open a client's connection."""
         await self.opener(self, client, wire)
 
-    def address(self, client: Client) -> tuple[int, tuple[str, int]]:
-        """Address family, host and port for a client: the targets in turn."""
-        return self.addresses(client)[0]
-
     def addresses(self, client: Client) -> list[Address]:
-        """All addresses of a client's target; what has answered may be put first."""
+        """All addresses of a client's target, the targets in turn; what has answered may be put first."""
         return self._addresses[client.index % len(self._addresses)]
 
     def error(self, text: str) -> None:
@@ -424,24 +419,8 @@ def _resolve(target: Target) -> list[Address]:
 
 def _raise_file_limit(clients: int) -> None:
     needed = clients + 64
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < needed:
+    if not raise_file_limit(needed):
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         raise PlanError(
             f"{clients} clients in one process need {needed} open files; the hard limit (ulimit -Hn) is {hard}"
         )
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else needed, hard))
-
-
-def cpu_seconds() -> float:
-    """User and system time of this process."""
-    times = os.times()
-    return times.user + times.system
-
-
-def waited_seconds() -> float:
-    """For how long this process was ready to run while others had its core; 0 where the kernel does not tell."""
-    try:
-        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
-    except (OSError, IndexError, ValueError):
-        return 0.0

@@ -5,6 +5,7 @@ Owns: turning a group's settings into both. Pure, but for the socket that it mak
 
 from __future__ import annotations
 
+import os
 import socket
 from typing import Final
 
@@ -74,6 +75,11 @@ def _will(plan: Plan, group: int, number: int, sequence: int) -> Will | None:
     stream = plan.wills[group].stream(number, 0)
     payload = pack(plan.mark_run, 0, stream, sequence) + filler(will.size)
     return Will(plan.topic(stream), payload, will.qos, will.retain, will.delay)
+
+
+def trouble(error: OSError) -> str:
+    """What kept a socket from connecting, in the system's words; event loops have words of their own."""
+    return os.strerror(error.errno).lower() if error.errno else str(error)
 
 
 def refusal(code: int, level: int) -> str:

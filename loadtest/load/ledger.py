@@ -48,8 +48,6 @@ class Listener:
         self._decoder = Decoder(1 << 20, False, packets.V311)
         self._client_id = client_id
         self._transport: asyncio.Transport | None = None
-        self._interval: float | None = None
-        self._last = 0.0
 
     async def open(self, target: Target) -> bool:
         """Connect and subscribe; whether that went well."""

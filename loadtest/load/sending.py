@@ -209,10 +209,14 @@ class Sender(Schedule):
         self.under_way -= 1
         if reason >= 0x80:
             self.refused[reason] = self.refused.get(reason, 0) + 1
-            self.doubt(outgoing)
+            self._doubt(outgoing)
 
-    def doubt(self, outgoing: Outgoing) -> None:
-        """Nobody can say whether this message was taken."""
+    def lose(self, outgoing: Outgoing) -> None:
+        """A message is not under way any more, and nobody can say whether it was taken."""
+        self.under_way -= 1
+        self._doubt(outgoing)
+
+    def _doubt(self, outgoing: Outgoing) -> None:
         stream: int = self.base + outgoing.number
         self.uncertain.append((stream, outgoing.sequence, outgoing.sequence + 1))
 

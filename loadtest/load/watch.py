@@ -18,10 +18,11 @@ import os
 import platform
 import socket
 import struct
-import time
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Final, TypeAlias
+
+from loadtest.bench.process import cpu_time
 
 PROC: Final = Path("/proc")
 LISTENING: Final = "0A"  # of the states in /proc/net/tcp
@@ -57,9 +58,8 @@ class Watch:
         """User + system time of the whole process, threads that have ended included; None once it is gone."""
         if not self._there():
             return None
-        # The kernel's clock id for another process's CPU time, as clock_getcpuclockid(3) computes it.
         try:
-            return time.clock_gettime_ns(~self.pid << 3 | 2) / 1e9
+            return cpu_time(self.pid) / 1e9
         except OSError:
             return None
 

@@ -17,11 +17,13 @@ import os
 import signal
 import socket
 import sys
+import time
 from typing import Any, Final
 
+from loadtest.bench.process import waited
 from loadtest.load import drivers
 from loadtest.load.alarm import Alarm
-from loadtest.load.crew import Crew, cpu_seconds, waited_seconds
+from loadtest.load.crew import Crew
 from loadtest.load.line import Line
 from loadtest.load.loops import loop_factory
 from loadtest.load.messages import (
@@ -84,8 +86,8 @@ class Worker:
         self._done = asyncio.Event()
         self._phase = ""
         self._begin = 0
-        self._cpu = cpu_seconds()
-        self._waited = waited_seconds()
+        self._cpu = time.process_time()
+        self._waited = waited(os.getpid())
         self._received = 0
         self._last_received = 0
         self._last_at = 0
@@ -173,7 +175,7 @@ class Worker:
     def _report(self, end: int) -> None:
         if end <= self._begin:
             return
-        cpu, waited = cpu_seconds(), waited_seconds()
+        cpu, kept_waiting = time.process_time(), waited(os.getpid())
         groups = [tally.take() for tally in self._crew.tallies]
         received = sum(group["received"] for group in groups)  # type: ignore[misc]
         self._received += received
@@ -186,13 +188,13 @@ class Worker:
                 self._crew.up,
                 self._crew.overdue(end) if not self._over else 0,
                 cpu - self._cpu,
-                waited - self._waited,
+                (kept_waiting - self._waited) / 1e9,
                 groups,
                 self._crew.given_up,
             )
         )
         self._crew.given_up = 0
-        self._cpu, self._waited = cpu, waited
+        self._cpu, self._waited = cpu, kept_waiting
         self._begin = end
 
     # -- phases --------------------------------------------------------------------------------------------------------

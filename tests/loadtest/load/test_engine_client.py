@@ -266,7 +266,7 @@ async def test_every_address_of_a_host_is_tried(monkeypatch: pytest.MonkeyPatch)
         wire = client.wire
         assert wire is not None
         assert wire.transport is not None
-        assert crew.address(client)[1] == ("127.0.0.1", port), "it is the first to be tried from now on"
+        assert crew.addresses(client)[0][1] == ("127.0.0.1", port), "it is the first to be tried from now on"
         gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         client.leave(cut=True)
         wire.on_closed = gone.set_result

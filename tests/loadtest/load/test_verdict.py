@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from loadtest.load.result import GroupResult, Latency, Result
 from loadtest.load.verdict import verdict
+from tests.loadtest.load.results import empty_result
 
 
 def result(
@@ -18,19 +21,9 @@ def result(
     high: float | None = 1000.0,
     sent: int = 10_000,
 ) -> Result:
-    return Result(
-        run="00000001",
-        scenario="s",
-        description="",
-        scenario_text="",
-        target="mqtt://127.0.0.1:1883",
-        broker="unknown",
-        driver="canopy",
-        begun="2026-01-01T00:00:00.000+00:00",
+    return replace(
+        empty_result(),
         interrupted=False,
-        environment={},
-        processes=1,
-        stages=[],
         measured_seconds=1.0,
         sent=sent,
         received=sent,
