@@ -25,6 +25,7 @@ from broker.health import UnhealthyError, check
 from broker.logwriter import BackgroundWriter
 from broker.settings import Settings, parse_listen
 from loadtest.load.cli import app as load
+from pipeline.cli import app as pipeline
 
 FAILED: Final = 1
 MISUSED: Final = 2
@@ -38,6 +39,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(load, name="load")
+app.add_typer(pipeline, name="pipeline")
 
 
 def main() -> None:

@@ -1,6 +1,10 @@
-"""Spark jobs over recorded segments, and a Spark data source for live MQTT.
+"""Spark jobs over recorded segments, and MQTT as a source and a sink of Spark.
 
-Nothing is here yet. What will be: batch and streaming jobs that read the recorder's Parquet segments, and the data
-source. May import pyspark, pyarrow and paho-mqtt, and nothing of `broker`. Its dependencies are the optional extra
+Owns: the meaning of recorded events for those who read them. The recorder writes Parquet segments (`broker.record`);
+this package reads them by their columns, and nothing else is shared: it imports nothing of `broker`.
+
+In the order in which one meets them: `cli`, `options` (the command `canopy pipeline`, importable without pyspark) ·
+`session`, `progress`, `errors` · `schema`, `storage`, `segments` (the table of events) · a package for each job ·
+`pages` (what is for people to look at) · `mqtt` (the data source). Its dependencies are the optional extra
 `canopy-mqtt[pipeline]`; nothing that serves MQTT needs them.
 """

@@ -1,0 +1,23 @@
+"""The command: ``canopy pipeline``.
+
+Owns: which jobs there are. Each job's package has a `command` module with its flags, which imports pyspark only when it
+runs. The same commands run under spark-submit: `spark-submit pipeline/submit.py JOB …`.
+"""
+
+from __future__ import annotations
+
+import typer
+
+app = typer.Typer(
+    name="pipeline",
+    help="Spark jobs over what the recorder wrote.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def pipeline() -> None:
+    """Spark jobs over what the recorder wrote."""

@@ -1,0 +1,118 @@
+"""What the commands of ``canopy pipeline`` share: flags, exit codes, how failures look.
+
+Promises: importable without pyspark, so that `canopy serve` starts without it. Exit codes: 0 it is done, 1 it could not
+be done, or the verdict is bad, 2 the command line is wrong, 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any, Final, NoReturn
+
+import typer
+
+from pipeline.errors import FAILED, MISUSED, MisuseError, PipelineError
+
+INTERRUPTED: Final = 130
+EXTRA: Final = frozenset({"paho", "pandas", "plotly", "pyarrow", "pyspark", "numpy"})
+
+InputOption = Annotated[
+    list[str],
+    typer.Option("--input", metavar="DIR", help="A recorder's folder, or a path that Spark can read. Repeatable."),
+]
+OutputOption = Annotated[str, typer.Option("--output", metavar="DIR", help="Where the tables and the page go.")]
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        metavar="URL",
+        help="Spark master, as in local[2]. Without it spark-submit decides, or all cores of this machine are used.",
+    ),
+]
+MemoryOption = Annotated[
+    str, typer.Option("--driver-memory", metavar="SIZE", help="Memory of a Spark that is started here, as in 4g.")
+]
+SkipOption = Annotated[
+    bool, typer.Option("--skip-corrupt", help="Leave out segments that cannot be read; each is named.")
+]
+SinceOption = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", help="Events from this time on: ISO 8601, UTC where it says nothing."),
+]
+UntilOption = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Events before this time.")]
+RunOption = Annotated[
+    str | None, typer.Option("--run", metavar="RUN_ID", help="Events of one run of the broker alone.")
+]
+CheckpointOption = Annotated[
+    str | None,
+    typer.Option("--checkpoint", metavar="DIR", help="Stream over the growing folder, and remember here what is done."),
+]
+OnceOption = Annotated[bool, typer.Option("--once", help="With --checkpoint: what is there now, and end.")]
+EveryOption = Annotated[
+    str | None,
+    typer.Option("--every", metavar="TIME", help="With --checkpoint: look for new segments so often, as in 10s."),
+]
+
+_TIME: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def seconds(text: str, option: str) -> float:
+    """A length of time as people write it (10s, 500ms, 2h), in seconds.
+
+    Raises:
+        MisuseError: it is none.
+    """
+    found = _TIME.fullmatch(text.strip())
+    if found is None:
+        raise MisuseError(f"{option} {text}: a number and a unit are wanted, as in 500ms, 10s, 5m, 2h or 7d")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def fail(text: str, code: int = FAILED) -> NoReturn:
+    """End the command with a message; every line of it says who speaks."""
+    for line in text.splitlines():
+        typer.echo(f"canopy: {line}", err=True)
+    raise typer.Exit(code)
+
+
+def told(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Foreseen failures of a command as lines for people."""
+
+    @wraps(command)
+    def guarded(*arguments: Any, **flags: Any) -> Any:
+        try:
+            return command(*arguments, **flags)
+        except PipelineError as error:
+            fail(str(error), error.exit_code)
+        except KeyboardInterrupt:
+            fail("interrupted", INTERRUPTED)
+        except ModuleNotFoundError as error:
+            name = (error.name or "").partition(".")[0]
+            if name not in EXTRA:
+                raise
+            fail(f"`canopy pipeline` needs {name}: install Canopy with its extra: pip install 'canopy-mqtt[pipeline]'")
+
+    return guarded
+
+
+__all__ = [
+    "FAILED",
+    "MISUSED",
+    "CheckpointOption",
+    "EveryOption",
+    "InputOption",
+    "MasterOption",
+    "MemoryOption",
+    "OnceOption",
+    "OutputOption",
+    "RunOption",
+    "SinceOption",
+    "SkipOption",
+    "UntilOption",
+    "fail",
+    "seconds",
+    "told",
+]

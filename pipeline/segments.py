@@ -1,0 +1,221 @@
+"""The recorded events as one DataFrame: from a recorder's folder, or any folder of such segments.
+
+Owns: which files belong to the table (segments that a merged one replaces do not), what is wrong with them, and how the
+rows are cut down to a time, a run or some kinds.
+
+Promises: a hidden, unfinished segment is never read. What cannot be read is named, file by file: an error, or, on
+request, left out with a line for each. Columns that older segments lack are null.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from pipeline.errors import MisuseError, PipelineError
+from pipeline.storage import MANIFESTS, File, Storage, storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PARQUET: Final = b"PAR1"
+SMALLEST: Final = 12
+"""Bytes of a file that could be Parquet: the magic number twice, and a length."""
+SHOWN: Final = 5
+"""Corrupt segments that an error names; there may be more."""
+
+_READING: Final = re.compile(
+    r"(?:reading file|Could not read footer for file:?|read file)\s+['\"]?([^\s'\",]+?)['\"]?[.,;]?(?:\s|$)"
+)
+
+Say = Callable[[str], None]
+"""Takes lines for people."""
+
+
+def unsaid(line: str) -> None:
+    """Nobody listens."""
+    del line
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which events are wanted."""
+
+    kinds: tuple[str, ...] = ()
+    """Empty: all."""
+    since: str | None = None
+    """ISO 8601, included; UTC where it names no zone."""
+    until: str | None = None
+    """Not included."""
+    run: str | None = None
+
+
+def find(spark: SparkSession, inputs: Sequence[str], skip_corrupt: bool = False, say: Say = unsaid) -> list[File]:
+    """The whole segments under some folders, merged ones in place of those they replace.
+
+    Raises:
+        MisuseError: there is no such folder.
+        PipelineError: there is no segment in them, or one is corrupt.
+    """
+    found: list[File] = []
+    corrupt: list[str] = []
+    for path in inputs:
+        place = storage(spark, path)
+        if not place.exists():
+            raise MisuseError(f"--input {path}: no such file or folder")
+        gone = replaced(place)
+        for file in place.files(".parquet"):
+            if file.place in gone:
+                continue
+            why = broken(place, file)
+            if why:
+                corrupt.append(f"{file.path}: {why}")
+            else:
+                found.append(file)
+    if corrupt and not skip_corrupt:
+        more = f"; and {len(corrupt) - SHOWN} more" if len(corrupt) > SHOWN else ""
+        raise PipelineError("\n".join(corrupt[:SHOWN]) + f"{more}; --skip-corrupt leaves out what cannot be read")
+    for line in corrupt:
+        say(f"left out: {line}")
+    if not found:
+        raise PipelineError(
+            f"--input {' '.join(inputs)}: no segment in it (the recorder finishes one every minute, or when it stops)"
+        )
+    return found
+
+
+def replaced(place: Storage) -> set[str]:
+    """The segments that merged ones stand for, by their places."""
+    gone: set[str] = set()
+    for file in place.files(".json", MANIFESTS):
+        if not file.place.rpartition("/")[2].startswith("merged-"):
+            continue
+        try:
+            manifest = json.loads(place.text(file.place))
+            gone.update(str(name) for name in manifest["replaces"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise PipelineError(f"{file.path}: not a manifest of a merged segment") from error
+    return gone
+
+
+def broken(place: Storage, file: File) -> str:
+    """What is wrong with a file, as far as its ends tell; empty when nothing is."""
+    if file.size < SMALLEST:
+        return f"not a whole Parquet file ({file.size} bytes)"
+    try:
+        ends = place.ends(file)
+    except OSError as error:
+        return f"cannot be read ({error.strerror or error})"
+    return "" if ends == PARQUET * 2 else "not a whole Parquet file"
+
+
+def events(
+    spark: SparkSession,
+    inputs: Sequence[str],
+    choice: Choice = Choice(),
+    columns: Sequence[str] = (),
+    skip_corrupt: bool = False,
+    say: Say = unsaid,
+) -> DataFrame:
+    """The recorded events under some folders, with the columns of `schema.EVENTS`, or some of them. In no order.
+
+    Raises:
+        MisuseError: there is no such folder, or a time is none.
+        PipelineError: there is no segment, one is corrupt, or they hold no events.
+    """
+    from pipeline.schema import EVENTS
+
+    files = find(spark, inputs, skip_corrupt, say)
+    names = [file.path for file in files]
+    with reading():
+        has = set(spark.read.parquet(names[0]).columns)
+    check_columns(names[0], has, columns)
+    wanted = (
+        EVENTS
+        if not columns
+        else type(EVENTS)([EVENTS[name] for name in dict.fromkeys((*columns, *_chosen_by(choice)))])
+    )
+    reader = spark.read.schema(wanted).option("ignoreCorruptFiles", str(skip_corrupt).lower())
+    return narrowed(reader.parquet(*names), choice)
+
+
+def check_columns(path: str, has: set[str], columns: Sequence[str] = ()) -> None:
+    """Refuse what holds no events.
+
+    Raises:
+        PipelineError: a column is missing without which a file holds no events.
+    """
+    from pipeline.schema import ALWAYS
+
+    missing = [name for name in ALWAYS if name not in has]
+    missing += [name for name in columns if name not in has and name not in missing]
+    if missing:
+        raise PipelineError(f"{path}: no recorded events: it has no column {', '.join(missing)}")
+
+
+def _chosen_by(choice: Choice) -> list[str]:
+    named = {"kind": bool(choice.kinds), "ts": bool(choice.since or choice.until), "run_id": bool(choice.run)}
+    return [name for name, needed in named.items() if needed]
+
+
+def narrowed(frame: DataFrame, choice: Choice) -> DataFrame:
+    """The rows that are wanted."""
+    from pyspark.sql import functions as f
+
+    if choice.kinds:
+        frame = frame.where(f.col("kind").isin(*choice.kinds))
+    if choice.run:
+        frame = frame.where(f.col("run_id") == choice.run)
+    if choice.since:
+        frame = frame.where(f.col("ts") >= f.lit(moment(choice.since, "--since")))
+    if choice.until:
+        frame = frame.where(f.col("ts") < f.lit(moment(choice.until, "--until")))
+    return frame
+
+
+def moment(text: str, option: str) -> datetime:
+    """A point in time as people write it.
+
+    Raises:
+        MisuseError: it is none.
+    """
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise MisuseError(f"{option} {text}: a time is wanted, as in 2026-11-21T16:00 or 2026-11-21") from error
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Around whatever makes Spark read: a segment that breaks off in the middle becomes one line with its name.
+
+    Raises:
+        PipelineError: a file could not be read.
+    """
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        name = unreadable(error)
+        if name is None:
+            raise
+        raise PipelineError(f"{name}: cannot be read to its end; --skip-corrupt leaves it out") from error
+    except Exception as error:
+        # What the gateway throws has no type of its own here.
+        name = unreadable(error) if type(error).__module__.startswith("py4j") else None
+        if name is None:
+            raise
+        raise PipelineError(f"{name}: cannot be read to its end; --skip-corrupt leaves it out") from error
+
+
+def unreadable(error: Any) -> str | None:
+    """The file that an error of Spark's is about, if it is about one."""
+    found = _READING.search(str(error))
+    return found[1] if found is not None and ".parquet" in found[1] else None

@@ -1,0 +1,113 @@
+"""The Spark session of a job.
+
+Owns: how a Spark is started here, and the one clear line when it cannot be. On a cluster spark-submit has decided all
+of it already: then only what the jobs' meaning depends on is set (UTC).
+
+Promises: the master is set only where one was asked for. A Spark that is started here listens on 127.0.0.1 alone, has
+no web page, and says nothing below an error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OLDEST_JAVA: Final = 17
+"""What Spark 4 needs."""
+
+LOCAL: Final[Mapping[str, str]] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    # Segments have row groups of about 128k rows: several of them make a task.
+    "spark.sql.files.maxPartitionBytes": "64m",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+
+MEANING: Final[Mapping[str, str]] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+}
+"""What the jobs' results depend on, wherever they run."""
+
+
+def java() -> str | None:
+    """Why there is no usable Java here, in one line; None where there is one."""
+    home = os.environ.get("JAVA_HOME", "")
+    command = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    remedy = f"Spark needs Java {OLDEST_JAVA} or newer (Debian: apt install openjdk-17-jre-headless)"
+    if command is None:
+        return f"no Java found: {remedy}"
+    try:
+        said = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+    except (OSError, subprocess.SubprocessError):
+        where = f" (JAVA_HOME={home})" if home else ""
+        return f"Java cannot be run{where}: {remedy}"
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    if found is not None and int(found[1]) < OLDEST_JAVA:
+        return f"this Java is version {found[1]}: {remedy}"
+    return None
+
+
+def submitted() -> bool:
+    """Whether spark-submit started this process."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+@contextmanager
+def spark_session(
+    name: str, master: str | None = None, driver_memory: str = "2g", settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session for one job, stopped at its end; one that is there already is used and left.
+
+    Raises:
+        PipelineError: there is no Java, or Spark does not start.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
+        return
+    own = not submitted()
+    if own:
+        why = java()
+        if why is not None:
+            raise PipelineError(why)
+        # Spark would look up the machine's name, and warn of what it finds.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    with as_file(files("pipeline") / "log4j2.properties") as quiet:
+        builder = SparkSession.builder.appName(name)
+        chosen = dict(MEANING)
+        if own and (master is None or master.startswith("local")):
+            chosen |= LOCAL
+            chosen["spark.driver.memory"] = driver_memory
+            chosen["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={quiet.as_uri()}"
+        for key, value in (chosen | dict(settings or {})).items():
+            builder = builder.config(key, value)
+        if master is not None:
+            builder = builder.master(master)
+        try:
+            session = builder.getOrCreate()
+        except (PySparkException, OSError, RuntimeError) as error:
+            lines = str(error).splitlines() or [type(error).__name__]
+            raise PipelineError(f"Spark does not start: {lines[0]}") from error
+        try:
+            yield session
+        finally:
+            session.stop()

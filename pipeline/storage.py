@@ -1,0 +1,145 @@
+"""Where segments lie: a folder of this machine, or whatever storage Spark's Hadoop clients reach (s3a://, hdfs:// …).
+
+Owns: listing, and reading of small files and file ends, on the driver. The rows are Spark's to read.
+
+Promises: hidden files (`.…`) and folders of metadata (`_…`) are not listed, as Spark itself does not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SCHEME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
+MANIFESTS: Final = "_manifests"
+
+
+@dataclass(frozen=True)
+class File:
+    """A file: its path as Spark takes it, its place under the folder that was listed, its size in bytes."""
+
+    path: str
+    place: str
+    size: int
+
+
+class Storage(Protocol):
+    """One place that is read from."""
+
+    def exists(self) -> bool:
+        """Whether there is something."""
+
+    def files(self, suffix: str, under: str = "") -> list[File]:
+        """All files whose names end so, below the folder (`under`: a part of it), sorted by place."""
+
+    def text(self, place: str) -> str:
+        """A small file, whole. Raises OSError."""
+
+    def ends(self, file: File) -> bytes:
+        """The first four bytes of a file and its last four; fewer where it is shorter. Raises OSError."""
+
+
+def storage(spark: SparkSession, path: str) -> Storage:
+    """The storage that a path names; without a scheme it is this machine's."""
+    if path.startswith("file:"):
+        return Local(Path(re.sub(r"^file:(//)?(?=/)", "", path)))
+    return Remote(spark, path) if _SCHEME.match(path) else Local(Path(path))
+
+
+class Local:
+    """A folder, or a single file, of this machine."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def exists(self) -> bool:
+        return self.root.exists()
+
+    def files(self, suffix: str, under: str = "") -> list[File]:
+        if self.root.is_file():
+            # Somebody named it: whatever it is called.
+            return [] if under else [self._file(self.root, self.root.parent)]
+        top = self.root / under
+        return sorted((self._file(Path(path), self.root) for path in _walk(top, suffix)), key=lambda file: file.place)
+
+    def _file(self, path: Path, base: Path) -> File:
+        # As Spark takes it: nothing in it is escaped.
+        return File(f"file:{path.absolute()}", path.relative_to(base).as_posix(), path.stat().st_size)
+
+    def text(self, place: str) -> str:
+        return (self.root / place).read_text(encoding="utf-8")
+
+    def ends(self, file: File) -> bytes:
+        with open(file.path.removeprefix("file:"), "rb") as opened:
+            head = opened.read(4)
+            opened.seek(max(0, file.size - 4))
+            return head + opened.read(4)
+
+
+def _walk(top: Path, suffix: str) -> Iterator[str]:
+    for folder, folders, names in os.walk(top):
+        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+        for name in names:
+            if name.endswith(suffix) and not name.startswith((".", "_")):
+                yield os.path.join(folder, name)
+
+
+class Remote:
+    """A folder, or a file, that Hadoop's clients reach."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        # The session's own gateway: the jobs' classes are loaded there, and so are the credentials.
+        context: Any = spark.sparkContext
+        self._jvm: Any = context._jvm
+        self._path = self._jvm.org.apache.hadoop.fs.Path(path)
+        self._system: Any = self._path.getFileSystem(context._jsc.hadoopConfiguration())
+        self._root = str(self._system.makeQualified(self._path).toString())
+
+    def exists(self) -> bool:
+        return bool(self._system.exists(self._path))
+
+    def files(self, suffix: str, under: str = "") -> list[File]:
+        top = self._jvm.org.apache.hadoop.fs.Path(self._path, under) if under else self._path
+        if not self._system.exists(top):
+            return []
+        if self._system.getFileStatus(top).isFile():
+            return [] if under else [self._file(self._system.getFileStatus(top), top.getName())]
+        found: list[File] = []
+        listing = self._system.listFiles(top, True)
+        while listing.hasNext():
+            status = listing.next()
+            whole = str(status.getPath().toString())
+            place = whole[len(self._root) :].lstrip("/")
+            inner = place[len(under) :].lstrip("/")
+            if inner.endswith(suffix) and not any(part.startswith((".", "_")) for part in inner.split("/")):
+                found.append(self._file(status, place))
+        return sorted(found, key=lambda file: file.place)
+
+    def _file(self, status: Any, place: str) -> File:
+        return File(str(status.getPath().toString()), place, int(status.getLen()))
+
+    def text(self, place: str) -> str:
+        stream = self._open(self._jvm.org.apache.hadoop.fs.Path(self._path, place))
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def ends(self, file: File) -> bytes:
+        stream = self._open(self._jvm.org.apache.hadoop.fs.Path(file.path))
+        try:
+            head = bytes(stream.readNBytes(4))
+            stream.seek(max(0, file.size - 4))
+            return head + bytes(stream.readNBytes(4))
+        finally:
+            stream.close()
+
+    def _open(self, path: Any) -> Any:
+        return self._system.open(path)

@@ -1,0 +1,11 @@
+"""What spark-submit runs: the commands of ``canopy pipeline`` in a process that Spark has prepared.
+
+spark-submit --master yarn --py-files canopy_mqtt.whl pipeline/submit.py rollup --input … --output …
+"""
+
+from __future__ import annotations
+
+from pipeline.cli import app
+
+if __name__ == "__main__":
+    app(prog_name="canopy pipeline")

@@ -1,0 +1,39 @@
+"""One Spark for all tests of the pipeline, tuned to start quickly; without Java they are skipped, with the reason."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from importlib.resources import as_file, files
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.session import LOCAL, MEANING, java
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session of the tests. Its settings are those of a job that is started here."""
+    why = java()
+    if why is not None:
+        if os.environ.get("CANOPY_NO_SKIP"):
+            pytest.fail(why)
+        pytest.skip(why)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    with as_file(files("pipeline") / "log4j2.properties") as quiet:
+        builder = SparkSession.builder.appName("canopy-tests").master("local[2]")
+        for key, value in (dict(MEANING) | dict(LOCAL)).items():
+            builder = builder.config(key, value)
+        session = (
+            builder.config("spark.driver.memory", "1g")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+            .config(
+                "spark.driver.extraJavaOptions",
+                f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={quiet.as_uri()}",
+            )
+            .getOrCreate()
+        )
+        yield session
+        session.stop()

@@ -1,0 +1,80 @@
+"""Which segments make the table of events, and what is said of those that cannot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.errors import MisuseError, PipelineError
+from pipeline.schema import EVENTS
+from pipeline.segments import Choice, events, reading
+from tests.pipeline.recorded import SCHEMA, Story
+
+
+def told() -> Story:
+    story = Story()
+    story.subscribe("s", "a/#", qos=1)
+    for at in range(10):
+        story.publish("p", f"a/{at}", b"payload", qos=at % 3, properties=[{"key": "k", "value": "v"}])
+        story.pause(60)
+    story.unsubscribe("s", "a/#")
+    return story
+
+
+def test_spark_reads_every_column_as_it_was_written(spark: SparkSession, tmp_path: Path) -> None:
+    story = told()
+    story.write(tmp_path, segments=3)
+    read = events(spark, [str(tmp_path)])
+    assert read.schema.names == EVENTS.names == SCHEMA.names
+    rows = [row.asDict(recursive=True) for row in read.orderBy("seq").collect()]
+    assert [row["seq"] for row in rows] == [event["seq"] for event in story.events]
+    assert rows[1]["payload"] == b"payload"
+    assert rows[1]["properties"] == [{"key": "k", "value": "v"}]
+    assert rows[1]["recv_ns"] == story.events[1]["recv_ns"]
+    chosen = Choice(kinds=("publish",), since="2026-11-21T16:02", until="2026-11-21T16:04", run="0a1b2c3d")
+    assert events(spark, [str(tmp_path)], chosen, ["topic"]).select("topic").orderBy("topic").collect() == [
+        ("a/2",),
+        ("a/3",),
+    ]
+
+
+def test_what_is_hidden_or_replaced_is_not_read(spark: SparkSession, tmp_path: Path) -> None:
+    first, second = told().write(tmp_path, segments=2)
+    merged = first.with_name("merged-1-12.parquet")
+    pq.write_table(
+        pa.concat_tables([pq.read_table(first, partitioning=None), pq.read_table(second, partitioning=None)]), merged
+    )
+    first.with_name(".seg-unfinished.parquet").write_bytes(b"half")
+    beside = tmp_path / "_manifests" / merged.relative_to(tmp_path).with_suffix(".json")
+    beside.write_text(json.dumps({"replaces": [str(path.relative_to(tmp_path)) for path in (first, second)]}))
+    assert events(spark, [str(tmp_path)]).count() == 12
+
+
+def test_what_cannot_be_read_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(MisuseError, match="no such file or folder"):
+        events(spark, [str(tmp_path / "absent")])
+    with pytest.raises(PipelineError, match="no segment in it"):
+        events(spark, [str(tmp_path)])
+    good, torn = told().write(tmp_path, segments=2)
+    whole = torn.read_bytes()
+    torn.write_bytes(whole[:-3])
+    with pytest.raises(PipelineError, match=rf"{torn.name}: not a whole Parquet file"):
+        events(spark, [str(tmp_path)])
+    said: list[str] = []
+    assert events(spark, [str(tmp_path)], skip_corrupt=True, say=said.append).count() == 6
+    assert len(said) == 1
+    assert torn.name in said[0]
+    # Whole at its ends, and damaged in the middle.
+    torn.write_bytes(whole[:4] + b"\0" * (len(whole) // 2) + whole[4 + len(whole) // 2 :])
+    with pytest.raises(PipelineError, match=torn.name), reading():
+        events(spark, [str(tmp_path)]).collect()
+    assert events(spark, [str(tmp_path)], skip_corrupt=True).count() == 6
+    pq.write_table(pa.table({"topic": ["a"]}), good)
+    torn.unlink()
+    with pytest.raises(PipelineError, match=r"no recorded events: it has no column seq, kind, ts, recv_ns, run_id"):
+        events(spark, [str(tmp_path)])
