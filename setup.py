@@ -35,6 +35,7 @@ COMPILED = [
     "broker/net/connection.py",
     "broker/net/hub.py",
     "broker/net/timers.py",
+    "broker/record/unpack.py",
     "loadtest/load/judge.py",
     "loadtest/load/mark.py",
     "loadtest/load/pace.py",

@@ -9,10 +9,16 @@ each other.
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from broker.net.server import Server, StartupError
 from broker.observe.systopics import SysTopics
+from broker.settings import Settings
+
+if TYPE_CHECKING:
+    from broker.record.recorder import Recorder
 
 __all__ = ["Broker", "StartupError"]
 
@@ -20,10 +26,22 @@ __all__ = ["Broker", "StartupError"]
 class Broker(Server):
     """An MQTT broker inside an asyncio program. Constructible without a running loop."""
 
+    recorder: Recorder | None = None
+    """Who records what goes through it, where the settings name a folder; from `start` on."""
+
     async def start(self) -> None:
-        """Listen, and begin to publish `$SYS`. Raises StartupError in one line."""
-        await super().start()
-        self._sys = SysTopics(self, self.settings.sys.interval)
+        """Listen, and begin to record and to publish `$SYS`. Raises StartupError in one line."""
+        # Before anything can happen that belongs into a record.
+        self.recorder = self._recorder(self.settings)
+        if self.recorder is not None:
+            await self.recorder.start()
+        try:
+            await super().start()
+        except StartupError:
+            if self.recorder is not None:
+                await self.recorder.stop()
+            raise
+        self._sys = SysTopics(self, self.settings.sys.interval, self.recorder)
         self._sys.start()
 
     async def stop(self) -> None:
@@ -31,6 +49,34 @@ class Broker(Server):
         if hasattr(self, "_sys"):
             self._sys.stop()
         await super().stop()
+        if self.recorder is not None:
+            # Last: the ends of the connections are recorded too.
+            await self.recorder.stop()
+
+    def _recorder(self, settings: Settings) -> Recorder | None:
+        """The recorder of the settings, if they ask for one. Raises StartupError without pyarrow."""
+        wanted = settings.recorder
+        if not wanted.directory:
+            return None
+        try:
+            from broker.record.recorder import Options, Recorder
+        except ModuleNotFoundError as error:
+            if error.name != "pyarrow":
+                raise
+            raise StartupError(
+                "recorder.directory needs pyarrow: install Canopy with its extra: pip install 'canopy-mqtt[record]'"
+            ) from error
+        options = Options(
+            Path(wanted.directory),
+            tuple(wanted.filters),
+            wanted.payloads,
+            wanted.deliveries,
+            wanted.segment_bytes,
+            wanted.segment_seconds,
+            wanted.queue_events,
+            wanted.queue_bytes,
+        )
+        return Recorder(options, self.router, self.log)
 
     async def __aenter__(self) -> Broker:
         await self.start()

@@ -23,6 +23,7 @@ from broker.buildinfo import build_info
 from broker.configuration import SettingsError, changed, load_settings, show
 from broker.health import UnhealthyError, check
 from broker.logwriter import BackgroundWriter
+from broker.record.cli import app as record
 from broker.settings import Settings, parse_listen
 from loadtest.load.cli import app as load
 from pipeline.cli import app as pipeline
@@ -39,6 +40,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(load, name="load")
+app.add_typer(record, name="record")
 app.add_typer(pipeline, name="pipeline")
 
 

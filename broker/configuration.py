@@ -62,6 +62,9 @@ ALLOWED: Final = {
     "queue.rules[].client_id": 'a shell pattern, like "display-*"',
     "queue.rules[].user": 'a shell pattern, like "kiosk*"',
     "queue.rules[].topic_filter": 'a topic filter, like "sensors/#"',
+    "recorder.directory": 'a folder, like "/var/lib/canopy/record", or "" for none',
+    "recorder.filters": 'a list of topic filters, like ["sensors/#"]',
+    "recorder.filters[]": 'a topic filter, like "sensors/#"',
 }
 
 BARE_KEY: Final = re.compile("[A-Za-z0-9_-]+")

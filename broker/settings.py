@@ -357,6 +357,28 @@ class Sys(Section):
     """Slow subscribers that are listed, the slowest first. 0: none."""
 
 
+class Recorder(Section):
+    """What is recorded of everything that goes through the broker. Needs pyarrow (the extra `record`)."""
+
+    directory: str = ""
+    """The folder that segments are written to; it is made where it is not there. Empty: nothing is recorded."""
+    filters: Annotated[Sequence[Annotated[str, AfterValidator(_topic_filter)]], AfterValidator(tuple)] = ("#",)
+    """The messages whose topics these match are recorded; who comes, goes, subscribes and loses something always is.
+    Always a tuple after validation."""
+    payloads: bool = True
+    """Whether payloads are kept, or their sizes alone."""
+    deliveries: bool = False
+    """Whether it is recorded for each message to whom it went: an event for each receiver."""
+    segment_bytes: Annotated[int, Field(ge=65_536, le=MOST_BYTES)] = 134_217_728
+    """Bytes at which a segment is finished and the next one begun, from 64 KiB."""
+    segment_seconds: Annotated[float, Field(gt=0, le=LONGEST_TIME, allow_inf_nan=False)] = 60.0
+    """Seconds after which a segment is finished, above 0. What is not in a finished one is lost with the process."""
+    queue_events: CountOrUnlimited = 200_000
+    """Events that wait to be written. 0: no limit. What does not fit is lost to the record, and named in it."""
+    queue_bytes: SizeOrUnlimited = 67_108_864
+    """Bytes that wait to be written. 0: no limit."""
+
+
 class Log(Section):
     """What is logged, and how it looks. Obeyed by the `canopy` command; a program that embeds the broker decides."""
 
@@ -406,6 +428,7 @@ class Settings(BaseModel):
     retained: Retained = Retained()
     routing: Routing = Routing()
     sys: Sys = Sys()
+    recorder: Recorder = Recorder()
     log: Log = Log()
     shutdown: Shutdown = Shutdown()
     runtime: Runtime = Runtime()

@@ -25,6 +25,20 @@ ADMINISTRATIVE: Final = "administrative"
 INTERNAL_ERROR: Final = "internal-error"
 """A fault of the broker while it served this connection; the log has more."""
 
+EVICTIONS: Final = frozenset(
+    {
+        WRITE_FAILED,
+        STALLED,
+        KEEP_ALIVE,
+        QUEUE_FULL,
+        TAKEN_OVER,
+        PROTOCOL_ERROR,
+        ADMINISTRATIVE,
+        INTERNAL_ERROR,
+    }
+)
+"""The ends that the broker decided on, against the client's will."""
+
 
 def publishes_will(cause: str) -> bool:
     """Whether the will is published on this end [MQTT-3.1.2-8] [MQTT-3.1.2-10] [MQTT-3.14.4-3]."""

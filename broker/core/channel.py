@@ -318,6 +318,8 @@ class Channel(Inbound):
         self._aliases = None
         session = self.session
         if session is not None:
+            if self.router.tap is not None:
+                self.router.tap.disconnected(session.client_id, self.address, cause)
             self.router.fanout.post(PeerDisconnected(session, self.outbox, cause))
             self.session = None
         else:
@@ -538,6 +540,10 @@ class Channel(Inbound):
         # [MQTT3-3.2.2-1]. In 3.1 the byte is reserved.
         connack.session_present = present and self.version != V31
         outbox.control(encode(connack, self.version))
+        if router.tap is not None:
+            router.tap.connected(
+                client_id, self.address, connect.user_name, self.version, connect.clean_start, connack.session_present
+            )
         if present:
             session.resume(now)
 

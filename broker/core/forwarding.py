@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
-from broker.core.counters import FULL_BYTES, FULL_MESSAGES, GLOBAL, NO_QUOTA
+from broker.core.counters import FULL_BYTES, FULL_MESSAGES, GLOBAL, NO_QUOTA, Counters
 from broker.core.fanout import PeerListener
 from broker.core.lanes import Lane
 from broker.core.matchcache import MatchCache, Route
@@ -25,6 +25,7 @@ from broker.core.outbox import ACCEPTED
 from broker.core.runs import Run
 from broker.core.session import Session
 from broker.core.subscription import FilterEntry, SharedGroup, Subscription, identifiers
+from broker.core.tap import Tap
 from broker.core.trie import create
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ class Forwarder(PeerListener):
     """The filters of one broker, and the way from a topic to those who asked for it."""
 
     def __init__(self, trie: str, match_cache: int) -> None:
+        self.counters = Counters()
+        self._load = self.counters.load
         self.trie = create(trie)
         self.cache = MatchCache(self.trie, match_cache)
         # Deliveries, and what else is charged to whoever caused it; only grows.
@@ -112,8 +115,26 @@ class Forwarder(PeerListener):
         # How the queues answered to the last message that was forwarded: took it, or were full.
         self.accepted: i64 = 0
         self.refused: i64 = 0
+        # Who records what happens, if anybody does. See `Router.record`.
+        self.tap: Tap | None = None
+        # The same where it wants to know whom a message went to, and only while one that is recorded is routed.
+        self._telling: Tap | None = None
 
     def forward(self, route: Route, message: Message, origin: Session | None) -> int:
+        """Have a message recorded where its topic is, and offer it to everybody on the route (`spread`)."""
+        tap = self.tap
+        if tap is None or not route.tapped:
+            return self.spread(route, message, origin)
+        tap.message(message, self._load.now)
+        if not tap.deliveries:
+            return self.spread(route, message, origin)
+        self._telling = tap
+        try:
+            return self.spread(route, message, origin)
+        finally:
+            self._telling = None
+
+    def spread(self, route: Route, message: Message, origin: Session | None) -> int:
         """Offer a message to everybody on a route: those whose filters match its topic, and nobody else [MQTT-3.3.2-3].
 
         Except its own publisher, where that said No Local [MQTT-3.8.3-3]. It goes out with the lower of its QoS and the
@@ -152,16 +173,11 @@ class Forwarder(PeerListener):
                     if asked:
                         self._answered(answer)
                     continue
-                self._answered(
-                    session.deliver(
-                        message,
-                        qos,
-                        message.retain and subscription.retain_as_published,
-                        identifiers(subscription),
-                        None,
-                        subscription.lane,
-                    )
-                )
+                retain = message.retain and subscription.retain_as_published
+                answer = session.deliver(message, qos, retain, identifiers(subscription), None, subscription.lane)
+                self._answered(answer)
+                if self._telling is not None:
+                    self._tell(answer, session, qos, retain, None)
             groups = entry.groups
             if groups:
                 for group in groups.values():
@@ -178,6 +194,16 @@ class Forwarder(PeerListener):
             self.accepted += 1
         elif answer in FULL:
             self.refused += 1
+
+    def _tell(self, answer: int, session: Session, qos: int, retain: bool, shared: str | None) -> None:
+        """Have it recorded how a session answered to the message that is being routed."""
+        tap = self._telling
+        if tap is None:
+            return
+        if answer == ACCEPTED:
+            tap.delivered(session.client_id, qos, retain, shared)
+        else:
+            tap.refused(session.client_id, answer)
 
     @property
     def refused_by_all(self) -> bool:
@@ -257,7 +283,10 @@ class Forwarder(PeerListener):
             count += 1
             qos = message.qos if message.qos < target.qos else target.qos
             retain = message.retain and target.retain_as_published
-            self._answered(target.session.deliver(message, qos, retain, target.identifiers, None, target.lane))
+            answer = target.session.deliver(message, qos, retain, target.identifiers, None, target.lane)
+            self._answered(answer)
+            if self._telling is not None:
+                self._tell(answer, target.session, qos, retain, None)
         for group in plan.groups:
             count += self._share(group, message)
         self.work += count
@@ -276,7 +305,10 @@ class Forwarder(PeerListener):
         qos = message.qos if message.qos < chosen.qos else chosen.qos
         session = cast(Session, chosen.session)
         retain = message.retain and chosen.retain_as_published
-        self._answered(session.deliver(message, qos, retain, identifiers(chosen), group, chosen.lane))
+        answer = session.deliver(message, qos, retain, identifiers(chosen), group, chosen.lane)
+        self._answered(answer)
+        if self._telling is not None:
+            self._tell(answer, session, qos, retain, chosen.topic_filter)
         return 1
 
     def _choose(self, group: SharedGroup, message: Message) -> Subscription | None:

@@ -90,23 +90,31 @@ class Inbound(Peer):
 
         Returns how many there were.
         """
+        router = self.router
         entries = route.entries
-        if not entries:
+        tap = router.tap if route.tapped else None
+        if not entries and tap is None:
             return 1
         decoder = self.decoder
-        router = self.router
         data = decoder.buffer
         start: i64 = decoder.start
         end: i64 = decoder.end
         largest: i64 = end - start
         count: i64 = 1
         entry = entries[0] if len(entries) == 1 else None
+        if tap is not None and tap.deliveries:
+            # Told message by message.
+            entry = None
         if entry is not None and end < len(data) and data[end] == 0x30 and not entry.groups:
-            count = router.runs.find(decoder, payload_at, entry, self.v5)
+            count = router.runs.find(decoder, payload_at, entry, self.v5, route.tapped)
             largest = router.runs.largest
             end = decoder.end
         if start > 0 or end < len(data):
             data = data[start:end]
+        if tap is not None and (entry is not None or not entries):
+            tap.frames(data, count, self.v5, self.client_id)
+            if not entries:
+                return 1
         if entry is not None:
             sole = entry.sole
             if sole is not None and router.offer_plain(sole, data, count, largest, self.v5, self.session):
@@ -116,7 +124,10 @@ class Inbound(Peer):
                 return count
         message = Message(topic, b"", 0, False, b"", 0.0, self.client_id)
         message.adopt_frame(data, self.v5, payload_at - start)
-        router.forward(route, message, self.session)
+        if entry is None:
+            router.forward(route, message, self.session)
+        else:
+            router.spread(route, message, self.session)
         return 1
 
     def _publish_quality(self, route: Route, topic: bytes, id_at: i64, payload_at: i64) -> bool:

@@ -39,6 +39,9 @@ class Ledger:
     def _count(self, cause: int, count: int) -> None:
         self.dropped = add_loss(self.dropped, cause, count)
         self._counters.dropped[cause] += count
+        tap = self._load.tap
+        if tap is not None:
+            tap.lost_messages(self.client_id, cause, count)
 
     def in_all(self) -> int:
         """Messages dropped, over all causes."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from broker.core.lanes import Lane
     from broker.core.ledger import Ledger
     from broker.core.outbox import Outbox
+    from broker.core.tap import Tap
 
 UNLIMITED: Final = 1 << 60
 """What a bound of 0 stands for."""
@@ -54,6 +55,8 @@ class Load:
         self.overflowed: list[Outbox] = []
         # Lanes in which something may grow too old, each once, until somebody finds them empty.
         self.aging: dict[Lane, None] = {}
+        # Who records what happens, if anybody does; a `Tap`.
+        self.tap: Tap | None = None
         # Ledgers with losses that no log line has told of yet, each once.
         self.losers: list[Ledger] = []
         # The event loop: how late its last beat was, and when the next one is due (0.0: nobody measures).

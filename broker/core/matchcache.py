@@ -69,6 +69,7 @@ class Route(Retainable):
     def __init__(self, topic: bytes, entries: list[FilterEntry]) -> None:
         self.topic = topic
         self.entries = entries  # to be read only; retired ones may be among them
+        self.tapped: bool = False  # whether messages of the topic are recorded
         # The router's: what it made of the entries, and the `version()` it made it from.
         self.plan: object | None = None
         self.plan_version: int = -1
@@ -132,6 +133,8 @@ class MatchCache:
         self.trie = trie
         self.max_topics = max_topics
         self.max_weight = max_weight
+        # What is recorded: filters that are not subscriptions. Set while nothing is remembered.
+        self.taps: Trie | None = None
         self.weight: int = 0  # of all remembered routes and of the tree that finds them
         # Counters since the start.
         self.hits: int = 0
@@ -168,6 +171,8 @@ class MatchCache:
         self.misses += 1
         name = str(topic, "utf-8")
         route = Route(topic, self.trie.match(name))
+        if self.taps is not None:
+            route.tapped = len(self.taps.match(name)) > 0
         if self.max_topics <= 0 or len(topic) > LONGEST_TOPIC or self._alone(route) > self.max_weight:
             return route
         if len(self._routes) < self.max_topics or self._admits(topic):

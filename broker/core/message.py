@@ -99,6 +99,12 @@ class Message(Retainable):
         self._head = head
         self._head_key = self.qos * 2 + (1 if v5 else 0)
 
+    def plain_frame(self) -> bytes | None:
+        """The whole QoS 0 frame as it came in, while its payload was not cut out of it; else None."""
+        if self._payload_start < 0 or self.retain or self.qos > 0 or self.properties:
+            return None
+        return self.frame_v5 if self.frame_v5 is not None else self.frame_v3
+
     def payload(self) -> bytes:
         """The payload; cut out of the incoming frame when it is first asked for."""
         if self._payload_start >= 0:

@@ -128,6 +128,7 @@ def _subscribe(router: Router, session: Session, record: SessionRecord) -> None:
         router.cache.insert(topic_filter).add(subscription, group_name)
         router.subscription_count += 1
         session.subscriptions[kept.topic_filter] = subscription
+        router.tell_subscribed(subscription, True)
         if kept.wish is not None or router.limits.rules:
             # By what is allowed now.
             terms = router.lane_terms(session, topic_filter, kept.wish)

@@ -16,10 +16,10 @@ Refuses: packets and bytes (channel), packet identifiers and windows (session), 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from broker.core.causes import publishes_will
-from broker.core.counters import Counters
 from broker.core.deadlines import Deadlines
 from broker.core.fanout import FanoutState, PeerConnected, PeerDisconnected
 from broker.core.forwarding import Forwarder
@@ -38,7 +38,9 @@ from broker.core.runs import RunFinder
 from broker.core.session import NEVER, Session
 from broker.core.shedding import Shedder
 from broker.core.subscription import SharedGroup, Subscription, identifiers
+from broker.core.tap import Tap
 from broker.core.topics import is_system, parse_shared
+from broker.core.trie import create
 from broker.core.wishes import grant
 
 if TYPE_CHECKING:
@@ -55,8 +57,7 @@ class Router(Forwarder):
         super().__init__(trie, match_cache)
         self.limits = limits
         self.runs = RunFinder(self.cache, limits.live_messages, limits.live_bytes)
-        self.counters = Counters()
-        load = self.counters.load
+        load = self._load
         load.max_messages = bound(limits.total_messages)
         load.max_bytes = bound(limits.total_bytes)
         self.fanout = FanoutState(load)
@@ -75,6 +76,42 @@ class Router(Forwarder):
         # Set before the first session, or never.
         self.journal: Journal | None = None
         self.auth_methods: dict[str, AuthMethod] = {}
+
+    # -- recording -----------------------------------------------------------------------------------------------------
+
+    def record(self, tap: Tap | None, filters: Sequence[str]) -> None:
+        """Have a tap told of everything that happens from now on, and of the messages whose topics these match.
+
+        It is told of the subscriptions that are there already. None: nobody is told any more. Whoever listens for all
+        topics of a burst still gets it in one piece: the tap's filters are matched when a topic's route is made, and
+        are no subscriptions.
+        """
+        taps = create("nodes")
+        for topic_filter in filters:
+            taps.insert(topic_filter)
+        self.tap = tap
+        self._load.tap = tap
+        self.cache.clear()
+        self.cache.taps = taps if tap is not None else None
+        for session in self.sessions.values():
+            session.straighten()
+            if tap is not None:
+                for subscription in session.subscriptions.values():
+                    self.tell_subscribed(subscription, True)
+
+    def tell_subscribed(self, subscription: Subscription, snapshot: bool) -> None:
+        """Have a subscription recorded: a new one, or (`snapshot`) one that was there before."""
+        tap = self.tap
+        if tap is not None:
+            tap.subscribed(
+                cast(Session, subscription.session).client_id,
+                subscription.topic_filter,
+                subscription.qos,
+                subscription.no_local,
+                subscription.retain_as_published,
+                subscription.identifier,
+                snapshot,
+            )
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
@@ -220,6 +257,8 @@ class Router(Forwarder):
             session.journal.subscribed(session.client_id, subscription, session.is_streaming(subscription))
         if self.watcher is not None:
             self.watcher.subscribed(session.client_id, name, qos)
+        if self.tap is not None:
+            self.tell_subscribed(subscription, False)
 
     def give_lane(
         self, session: Session, subscription: Subscription, terms: LaneTerms | None, wish: Wish | None
@@ -261,6 +300,8 @@ class Router(Forwarder):
             session.journal.unsubscribed(session.client_id, name)
         if self.watcher is not None:
             self.watcher.unsubscribed(session.client_id, name)
+        if self.tap is not None:
+            self.tap.unsubscribed(session.client_id, name, False)
         return True
 
     def _drop_subscription(self, subscription: Subscription) -> None:
@@ -469,6 +510,8 @@ class Router(Forwarder):
             self._publish_will(session, now)
         aging = self.counters.load.aging
         for subscription in session.subscriptions.values():
+            if self.tap is not None:
+                self.tap.unsubscribed(session.client_id, subscription.topic_filter, True)
             self._drop_subscription(subscription)
             if subscription.lane is not None:
                 aging.pop(subscription.lane, None)

@@ -85,13 +85,16 @@ class RunFinder:
         self.most_bytes: i64 = longest(max_bytes, RUN_BYTES)
         # Of the run that was found last.
         self.largest: i64 = 0
+        # Whether the topics of the one that is being looked for are recorded: all of them, or none.
+        self._tapped = False
 
-    def find(self, frames: Frames, payload_at: int, entry: FilterEntry, v5: bool) -> int:
+    def find(self, frames: Frames, payload_at: int, entry: FilterEntry, v5: bool, tapped: bool = False) -> int:
         """How many frames from the current one on are one run; `frames.end` is then behind the last of them.
 
         The current frame is known to be one that a run may begin with, `payload_at` is where its payload begins, and
         `entry` is the filter that its topic matches. Look at `largest` after.
         """
+        self._tapped = tapped
         buffer = frames.buffer
         start: i64 = frames.start
         end: i64 = frames.end
@@ -147,7 +150,7 @@ class RunFinder:
             return -1
         topic_end: i64 = payload - 1 if v5 else payload
         route = self.cache.lookup(buffer[body + 2 : topic_end])
-        if route is None:
+        if route is None or route.tapped != self._tapped:
             return -1
         entries = route.entries
         if len(entries) != 1 or entries[0] is not entry:

@@ -99,7 +99,7 @@ class Session(Waiting):
         begins there [MQTT-4.9.0-1]. `plain` says that no topic aliases are used, so that frames can be shared.
         """
         self.plain = plain
-        self._straight()
+        self.straighten()
         self.version = version
         self.v5 = version == V5
         self.window = window

@@ -94,7 +94,7 @@ class Waiting(Subscriber):
         self.lane = lane
         self.max_messages = bound(max_messages)
         self.max_bytes = bound(max_bytes)
-        self._straight()
+        self.straighten()
 
     def has_terms(self, terms: LaneTerms) -> bool:
         """Whether these are what all of its messages keep to."""
@@ -103,8 +103,12 @@ class Waiting(Subscriber):
             return lane.same(terms.policy, terms.max_age, terms.depth)
         return self.policy == terms.policy and terms.max_age == 0.0 and terms.depth == 0
 
-    def _straight(self) -> None:
-        self.direct = self.plain and self._pending_qos0 == 0 and self.lane is None
+    def straighten(self) -> None:
+        """What decides whether plain frames may go straight to the connection's queue has changed."""
+        tap = self._load.tap
+        self.direct = (
+            self.plain and self._pending_qos0 == 0 and self.lane is None and (tap is None or not tap.deliveries)
+        )
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
@@ -217,7 +221,7 @@ class Waiting(Subscriber):
         self.pending_bytes -= delivery.message.size()
         if delivery.qos == 0:
             self._pending_qos0 -= 1
-            self._straight()
+            self.straighten()
         if self.pending_messages == 0:
             self.pending = None
             self._gaps = 0

@@ -69,6 +69,9 @@ class Hub:
                     if outbox.closed:
                         owner.ended_by_core()
             touched.clear()
+        tap = self.router.tap
+        if tap is not None:
+            tap.note_number()
         due = self._deadlines.next_due()
         if due != self._due_at:
             self._arm(due)

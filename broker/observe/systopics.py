@@ -24,6 +24,7 @@ from broker.core.message import Message
 if TYPE_CHECKING:
     from broker.net.monitor import SlowClient
     from broker.net.server import Server
+    from broker.record.recorder import Recorder
 
 PREFIX: Final = "$SYS/broker/"
 
@@ -42,8 +43,9 @@ _ESCAPES: Final = str.maketrans({"%": "%25", "/": "%2F", "+": "%2B", "#": "%23"}
 class SysTopics:
     """Publishes `$SYS/broker/…` of one server every `interval` seconds."""
 
-    def __init__(self, server: Server, interval: float) -> None:
+    def __init__(self, server: Server, interval: float, recorder: Recorder | None = None) -> None:
         self._server = server
+        self._recorder = recorder
         self._interval = interval
         self._timer: asyncio.TimerHandle | None = None
         # The last payload of each topic that has one.
@@ -173,6 +175,19 @@ class SysTopics:
         for place in range(taken, self._places):
             yield f"slow/{place + 1}", ""
         self._places = taken
+        yield from self._recording()
+
+    def _recording(self) -> Iterator[tuple[str, object]]:
+        """What is told of the recorder; nothing where none is asked for."""
+        recorder = self._recorder
+        if recorder is None:
+            return
+        yield "recorder/state", recorder.failure or "recording"
+        yield "recorder/segments", recorder.segments
+        yield "recorder/events", recorder.events
+        yield "recorder/bytes", recorder.bytes
+        yield "recorder/queued", 0 if recorder.tap is None else recorder.tap.waiting
+        yield "recorder/lost", recorder.lost
 
 
 def _slow(client: SlowClient) -> str:

@@ -1,0 +1,9 @@
+"""The recorder: everything that goes through the broker, as Parquet segments with manifests.
+
+`recorder` (what the broker starts and stops) · `unpack` (entries of a tap as columns; compiled), `batches` · `schema`
+(the table) · `segment` (one file from its first row to its manifest) · `folder` (what a folder holds, and what an
+earlier run left) · `reading`, `cli` (`canopy record`).
+
+Stands on the core and pyarrow, which is the optional extra `canopy-mqtt[record]`. Nothing here is imported unless
+something is recorded or read.
+"""

@@ -1,0 +1,143 @@
+"""The command: ``canopy record``.
+
+Exit codes: 0 all is well, 1 the folder cannot be read, or something in it is wrong, 2 the command line is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from functools import partial, wraps
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Final, NoReturn
+
+import typer
+
+app = typer.Typer(
+    name="record",
+    help="Look at what the recorder wrote.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+FAILED: Final = 1
+MISUSED: Final = 2
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The recorder's folder (recorder.directory).")]
+
+
+def _fail(text: str, code: int = FAILED) -> NoReturn:
+    typer.echo(f"canopy: {text}", err=True)
+    raise typer.Exit(code)
+
+
+def _told(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Foreseen failures of a command as lines for people."""
+
+    @wraps(command)
+    def guarded(*arguments: Any, **flags: Any) -> Any:
+        try:
+            from broker.record.folder import RecorderError
+        except ModuleNotFoundError as error:
+            if error.name != "pyarrow":
+                raise
+            _fail("`canopy record` needs pyarrow: install Canopy with its extra: pip install 'canopy-mqtt[record]'")
+        try:
+            return command(*arguments, **flags)
+        except RecorderError as error:
+            _fail(str(error))
+        except BrokenPipeError:
+            # Whoever read has had enough, and Python would complain at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(FAILED) from None
+
+    return guarded
+
+
+@app.command()
+@_told
+def ls(directory: Directory) -> None:
+    """The segments, with their numbers, times and sizes, and the gaps between them."""
+    from broker.record.reading import listing
+
+    count = events = size = 0
+    for about in listing(directory):
+        count += 1
+        events += about["rows"]
+        size += about["bytes"]
+        kinds = ", ".join(f"{number:,} {kind}" for kind, number in about["kinds"].items())
+        numbers = f"{about['from_seq']}..{about['to_seq']}"
+        times = f"{about['first_ts'][:19]}..{about['last_ts'][11:19]}"
+        typer.echo(f"{about['segment']}  {numbers}  {times}  {_size(about['bytes'])}  {kinds}")
+        for first, last, lost in about["gaps"]:
+            typer.echo(f"  gap: {first}..{last}, {lost:,} events")
+    typer.echo(f"{count:,} segments, {events:,} events, {_size(size)}")
+
+
+@app.command()
+@_told
+def verify(directory: Directory) -> None:
+    """Check every segment against its manifest, and that no number is missing without being named.
+
+    The exit code is 0 when all is well, gaps that are named included, and 1 when it is not.
+    """
+    from broker.record import reading
+
+    found = reading.verify(directory)
+    for first, last, lost, why in found.gaps:
+        typer.echo(f"gap: {first}..{last}, {lost:,} events at most ({why})")
+    for first, last in found.removed:
+        typer.echo(f"removed: {first}..{last}")
+    for fault in found.faults:
+        typer.echo(f"fault: {fault}", err=True)
+    kinds = ", ".join(f"{number:,} {kind}" for kind, number in sorted(found.kinds.items()))
+    typer.echo(f"{found.segments:,} segments, {found.events:,} events ({kinds}), {_size(found.bytes)}")
+    if found.faults:
+        _fail(f"{len(found.faults)} faults")
+    typer.echo("complete" if not found.gaps else f"complete but for {len(found.gaps)} gaps, which are named")
+
+
+@app.command()
+@_told
+def cat(
+    directory: Directory,
+    kind: Annotated[
+        list[str] | None, typer.Option("--kind", metavar="KIND", help="Only such events. Repeatable.")
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="FILTER", help="Only publishes whose topics match this filter.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="So many, and no more.")] = None,
+) -> None:
+    """The events, one JSON object on each line."""
+    from broker.core.errors import ProtocolError
+    from broker.core.topics import matches, validate_filter
+    from broker.record.reading import events, plain
+    from broker.record.unpack import KINDS
+
+    for name in kind or ():
+        if name not in KINDS:
+            _fail(f"--kind {name}: one of {', '.join(KINDS)}", MISUSED)
+    chosen: Callable[[str], bool] | None = None
+    if topic is not None:
+        try:
+            validate_filter(topic)
+        except (ProtocolError, ValueError) as error:
+            _fail(f"--topic {topic}: {error}", MISUSED)
+        chosen = partial(matches, topic)
+    for event in islice(events(directory, frozenset(kind or ()), chosen), limit):
+        sys.stdout.write(json.dumps(plain(event), ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            break
+        count /= 1024
+    return f"{count:,.0f} B" if unit == "B" else f"{count:,.1f} {unit}"

@@ -1,0 +1,205 @@
+"""What a recorder's folder holds: segments, manifests, and what an earlier run left behind.
+
+Owns the state file (`.recorder`): the last number that was given, written by the event loop after each batch into a
+mapped page, so that it outlives the process; how the last run ended; and the lock that keeps a second recorder out.
+
+Promises: opening a folder removes unfinished files, writes manifests that are missing, and says which numbers are.
+Blocks; not to be called in an event loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import mmap
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from broker.record.segment import MANIFESTS, UNFINISHED, manifest, manifest_path, write_manifest
+
+STATE: Final = ".recorder"
+STATE_BYTES: Final = 4_096
+
+# The last number; how the run ended.
+_STATE: Final = Struct("<qq")
+RUNNING: Final = 0
+ENDED: Final = 1
+"""In order: everything is in finished segments."""
+GAVE_UP: Final = 2
+"""It could not write; the broker went on without it."""
+
+_NAME: Final = re.compile(r"(?:seg-[0-9a-f]+|merged)-(\d+)")
+
+
+class RecorderError(Exception):
+    """Why nothing can be recorded, or a folder cannot be read, in one line for the operator."""
+
+
+def reason(error: BaseException) -> str:
+    """What the system says went wrong, in a few words."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    lines = str(error).splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+@dataclass(frozen=True)
+class Left:
+    """What the last run left: the last number that was given, and those that are in no segment."""
+
+    last_seq: int
+    missing: tuple[int, int] | None
+    why: str
+
+
+class Folder:
+    """A folder that is being recorded to, from `open` to `close`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._number = -1
+        self.memo: mmap.mmap | None = None
+
+    def open(self) -> Left:
+        """Take the folder, and put it in order.
+
+        Raises:
+            RecorderError: it cannot be written to, or another broker records there.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            (self.root / MANIFESTS).mkdir(exist_ok=True)
+            self._number = os.open(self.root / STATE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise RecorderError(f"{self.root}: cannot be written to ({reason(error)})") from error
+        try:
+            fcntl.flock(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._number)
+            raise RecorderError(f"{self.root}: another broker records there; give each its own folder") from error
+        try:
+            # Not a hole: a disk that is full shall say so now, and not by a signal when the page is written.
+            os.posix_fallocate(self._number, 0, STATE_BYTES)
+            self.memo = mmap.mmap(self._number, STATE_BYTES)
+            last_seq, ended = _STATE.unpack_from(self.memo)
+            durable = mend(self.root)
+            _STATE.pack_into(self.memo, 0, max(last_seq, durable), RUNNING)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            self.close(ended=None)
+            raise RecorderError(f"{self.root}: cannot be put in order ({reason(error)})") from error
+        missing = (durable + 1, last_seq) if last_seq > durable else None
+        return Left(max(last_seq, durable), missing, "stopped" if ended == GAVE_UP else "crash")
+
+    def close(self, ended: int | None) -> None:
+        """Let the folder go; `ended` says how, None where nothing was recorded."""
+        if self.memo is not None:
+            if ended is not None:
+                _STATE.pack_into(self.memo, 0, _STATE.unpack_from(self.memo)[0], ended)
+                with contextlib.suppress(OSError):
+                    self.memo.flush()
+            self.memo.close()
+            self.memo = None
+        if self._number >= 0:
+            os.close(self._number)
+            self._number = -1
+
+
+def segments(root: Path) -> list[str]:
+    """The places of all finished segments, in the order of their first numbers."""
+    found = [path.relative_to(root).as_posix() for path in root.glob("date=*/hour=*/[!.]*.parquet")]
+    return sorted(found, key=lambda place: (first_seq(place), place))
+
+
+def first_seq(place: str) -> int:
+    """The first number of a segment, as its name says; 0 where it says none."""
+    found = _NAME.match(place.rpartition("/")[2])
+    return int(found[1]) if found is not None else 0
+
+
+def mend(root: Path) -> int:
+    """Remove what was not finished, write what manifests are missing; the last number that is in a segment.
+
+    Raises OSError, ArrowException.
+    """
+    for draft in (*root.glob(f"date=*/hour=*/.*{UNFINISHED}"), *root.glob(f"{MANIFESTS}/**/.*{UNFINISHED}")):
+        draft.unlink(missing_ok=True)
+    for place in segments(root):
+        # A merged one is not there before its manifest is: that is the business of who merges.
+        if not manifest_path(root, place).exists() and not place.rpartition("/")[2].startswith("merged-"):
+            write_manifest(root, place, describe(root, place))
+    # Segments do not overlap, but for merged ones and what these replace: the last to begin is the last to end.
+    begun = {path: first_seq(path.name) for path in manifests(root)}
+    first = max(begun.values(), default=0)
+    ends = [int(read_manifest(path)["to_seq"]) for path, number in begun.items() if number == first]
+    return max([*ends, *_removed(root)], default=0)
+
+
+def manifests(root: Path) -> Iterator[Path]:
+    """The manifests of a folder."""
+    return (root / MANIFESTS).glob("date=*/hour=*/[!.]*.json")
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """A manifest. Raises OSError, or ValueError where it is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not a manifest") from error
+    if not isinstance(found, dict) or not isinstance(found.get("segment"), str):
+        raise ValueError(f"{path}: not a manifest")
+    return found
+
+
+def removed(root: Path) -> list[dict[str, Any]]:
+    """What was removed because of its age, as the lines of `_manifests/removed.jsonl` say."""
+    try:
+        text = (root / MANIFESTS / "removed.jsonl").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    found = []
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            entry = json.loads(line)
+            if isinstance(entry, dict):
+                found.append(entry)
+    return found
+
+
+def _removed(root: Path) -> list[int]:
+    return [int(entry["to_seq"]) for entry in removed(root) if isinstance(entry.get("to_seq"), int)]
+
+
+def describe(root: Path, place: str) -> dict[str, Any]:
+    """The manifest of a segment, made from what is in it. Raises OSError, ArrowException."""
+    path = root / place
+    kinds: Counter[str] = Counter()
+    gaps: list[list[int]] = []
+    rows = 0
+    seqs: list[int] = []
+    times: list[int] = []
+    runs: list[str] = []
+    with pq.ParquetFile(path) as file:
+        names = ["seq", "kind", "ts", "run_id", "from_seq", "to_seq", "n"]
+        for batch in file.iter_batches(65_536, columns=names):
+            rows += batch.num_rows
+            kinds.update(batch.column("kind").to_pylist())
+            seqs += [batch.column("seq")[0].as_py(), batch.column("seq")[-1].as_py()]
+            stamps = batch.column("ts").cast(pa.int64()).to_pylist()
+            times += [min(stamps), max(stamps)]
+            runs = runs or [batch.column("run_id")[0].as_py()]
+            for row in batch.select(["kind", "from_seq", "to_seq", "n"]).to_pylist():
+                if row["kind"] == "gap":
+                    gaps.append([row["from_seq"], row["to_seq"], row["n"]])
+    if not rows:
+        raise ValueError(f"{path}: a segment without events")
+    return manifest(place, path, runs[0], rows, (min(seqs), max(seqs)), (min(times), max(times)), kinds, gaps)

@@ -1,0 +1,241 @@
+"""The recorder of a broker: a tap in the routing, a queue with bounds, and a thread that writes segments.
+
+Owns the thread, the rotation of segments, and what happens when they cannot be written: the recorder gives up, says so
+in the log and under `$SYS/broker/recorder`, and the broker goes on without it.
+
+Promises: the event loop never waits for a disk. What is lost is named: by a `gap` event when the queue is full, by the
+next start when the process died or the recorder gave up. A finished segment is never touched again.
+
+Refuses: to know what is recorded and in which order; that is `core.tap`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+
+import pyarrow as pa
+
+from broker.core.router import Router
+from broker.core.tap import Sink, Tap
+from broker.record.batches import batch
+from broker.record.folder import ENDED, GAVE_UP, Folder, RecorderError, reason
+from broker.record.segment import Segment
+from broker.record.unpack import Rows
+
+TURN: Final = 0.1
+"""Seconds between two hand-overs to the thread, where little happens."""
+
+ROWS: Final = 2_048
+"""Rows that are taken apart in one go: half a millisecond, for which the interpreter's lock is held."""
+
+CLOCK_STEP: Final = 1_000
+"""Microseconds that the wall clock may drift from the monotonic one before the times of events follow it."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is recorded, and where. Sizes in bytes, times in seconds."""
+
+    directory: Path
+    filters: Sequence[str] = ("#",)
+    payloads: bool = True
+    deliveries: bool = False
+    segment_bytes: int = 134_217_728
+    segment_seconds: float = 60.0
+    queue_events: int = 200_000
+    queue_bytes: int = 67_108_864
+
+
+class Recorder(Sink):
+    """Records one run of a broker, from `start` to `stop`."""
+
+    def __init__(self, options: Options, router: Router, log: Any) -> None:
+        self.options = options
+        self.run_id = ""
+        self.tap: Tap | None = None
+        # Why it gave up, or did not begin; empty while it records.
+        self.failure = ""
+        # What is in finished segments.
+        self.segments = 0
+        self.events = 0
+        self.bytes = 0
+        self._router = router
+        self._log = log
+        self._folder = Folder(options.directory)
+        # What was handed over, and the account of the tap up to there; None: it is the end.
+        self._inbox: SimpleQueue[tuple[list[tuple[Any, ...]], int, int] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop
+        # The thread's own.
+        self._segment: Segment | None = None
+        self._offset = 0
+
+    @property
+    def recording(self) -> bool:
+        """Whether what happens now is being recorded."""
+        return self.tap is not None
+
+    @property
+    def lost(self) -> int:
+        """Events of this run that did not fit into the queue."""
+        return 0 if self.tap is None else self.tap.lost
+
+    # -- the event loop's side -----------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin. A folder that cannot be written to is told in the log, and nothing is recorded."""
+        self._loop = asyncio.get_running_loop()
+        self.failure = ""
+        self.run_id = secrets.token_hex(4)
+        try:
+            left = await self._loop.run_in_executor(None, self._folder.open)
+        except RecorderError as error:
+            self.failure = str(error)
+            self._log.error("recorder not started", reason=self.failure)
+            return
+        options = self.options
+        tap = Tap(
+            time.monotonic_ns, self, self._folder.memo, options.queue_events, options.queue_bytes, options.deliveries
+        )
+        tap.seq = left.last_seq
+        self.tap = tap
+        if left.missing is not None:
+            first, last = left.missing
+            self._log.warning("recorder lost events", reason=left.why, from_seq=first, to_seq=last)
+            tap.gap(first, last, left.why)
+        self._router.record(tap, options.filters)
+        self._thread = threading.Thread(target=self._run, args=(tap,), name="canopy-recorder", daemon=True)
+        self._thread.start()
+        self._log.info("recording", directory=str(options.directory), run_id=self.run_id, first_seq=left.last_seq + 1)
+        self._turn()
+
+    def hand_over(self) -> None:
+        """Give the thread what has come together."""
+        tap = self.tap
+        if tap is not None and not tap.empty:
+            self._inbox.put((tap.take(False), tap.put_events, tap.put_bytes))
+
+    def _turn(self) -> None:
+        tap = self.tap
+        if tap is None:
+            return
+        self.hand_over()
+        tap.note_number()
+        self._timer = self._loop.call_later(TURN, self._turn)
+
+    async def stop(self) -> None:
+        """Write what there is, finish the segment, let the folder go."""
+        self._end_turns()
+        tap = self.tap
+        if tap is not None:
+            self._router.record(None, ())
+            entries = tap.take(True)
+            tap.note_number()
+            self._inbox.put((entries, tap.put_events, tap.put_bytes))
+        if self._thread is not None:
+            self._inbox.put(None)
+            await self._loop.run_in_executor(None, self._thread.join)
+            self._thread = None
+        if tap is not None and self.tap is tap:
+            self._folder.close(ENDED)
+            self.tap = None
+            self._log.info("recorder stopped", segments=self.segments, events=self.events)
+
+    def _end_turns(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self, tap: Tap, why: str) -> None:
+        """The thread could not write: nothing is recorded any more, and nothing but that changes."""
+        if self.tap is not tap:
+            return
+        self.failure = why
+        self._end_turns()
+        self._router.record(None, ())
+        tap.note_number()
+        self.tap = None
+        self._folder.close(GAVE_UP)
+        self._log.error("recorder gave up", reason=why, lost_from_the_segment_on=True)
+
+    # -- the thread's side ---------------------------------------------------------------------------------------------
+
+    def _run(self, tap: Tap) -> None:
+        try:
+            while self._work(tap):
+                pass
+            self._finish()
+        except (OSError, pa.ArrowException, ValueError) as error:
+            if self._segment is not None:
+                self._segment.abandon()
+                self._segment = None
+            why = f"{self.options.directory}: cannot be written to ({reason(error)})"
+            try:
+                self._loop.call_soon_threadsafe(self._give_up, tap, why)
+            except RuntimeError:
+                # The loop is gone, and the broker with it.
+                self.failure = why
+
+    def _work(self, tap: Tap) -> bool:
+        """Write what was handed over, or finish a segment whose time has come. False at the end."""
+        try:
+            given = self._inbox.get(timeout=self._patience())
+        except Empty:
+            self._finish()
+            return True
+        if given is None:
+            return False
+        entries, events, size = given
+        at = 0
+        while at < len(entries):
+            rows = Rows(self.options.payloads)
+            at = rows.fill(entries, at, ROWS)
+            self._write(rows)
+        # So much has left the queue: the event loop reads these.
+        tap.done_events = events
+        tap.done_bytes = size
+        if self._patience() == 0.0:
+            self._finish()
+        return True
+
+    def _patience(self) -> float | None:
+        """Seconds until the open segment has to be finished; None without one."""
+        segment = self._segment
+        if segment is None:
+            return None
+        return max(0.0, segment.opened_at + self.options.segment_seconds - time.monotonic())
+
+    def _write(self, rows: Rows) -> None:
+        made = batch(rows, self.run_id, self._wall_offset())
+        segment = self._segment
+        if segment is None:
+            first_ts = int(rows.recv_ns[0]) // 1000 + self._offset
+            segment = self._segment = Segment(self.options.directory, self.run_id, int(rows.seq[0]), first_ts)
+        segment.add(made)
+        if segment.size >= self.options.segment_bytes:
+            self._finish()
+
+    def _wall_offset(self) -> int:
+        """What the wall clock is ahead of the monotonic one (µs); the same until somebody sets the clock."""
+        offset = (time.time_ns() - time.monotonic_ns()) // 1000
+        if abs(offset - self._offset) > CLOCK_STEP:
+            self._offset = offset
+        return self._offset
+
+    def _finish(self) -> None:
+        segment = self._segment
+        if segment is not None:
+            segment.finish()
+            self._segment = None
+            self.segments += 1
+            self.events += segment.rows
+            self.bytes += segment.path.stat().st_size

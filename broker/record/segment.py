@@ -1,0 +1,204 @@
+"""One segment: a Parquet file from its first row to its manifest.
+
+Owns how a file comes to stand under its name: written under a hidden one, flushed to the disk, renamed; and then its
+manifest in the same way. Blocks; the recorder's thread is where it runs.
+
+Promises: a file without a leading dot is whole, whenever the machine stops. A manifest without a leading dot tells of a
+file that is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from broker.record.schema import FORMAT, SCHEMA, dictionary_columns
+
+MANIFESTS: Final = "_manifests"
+UNFINISHED: Final = ".inprogress"
+COMPRESSION_LEVEL: Final = 1
+"""Of zstd: more costs several times the CPU for some percent."""
+ROW_GROUP: Final = 131_072
+"""Rows that are written at a time."""
+ROW_GROUP_BYTES: Final = 33_554_432
+"""Bytes in memory at which they are written before they are so many."""
+CHUNK: Final = 1 << 20
+
+
+class Segment:
+    """A segment that is being written."""
+
+    def __init__(self, root: Path, run_id: str, first_seq: int, first_ts_us: int) -> None:
+        """Open it. Raises OSError."""
+        begun = datetime.fromtimestamp(first_ts_us / 1e6, UTC)
+        self.place = f"date={begun:%Y-%m-%d}/hour={begun:%H}/seg-{run_id}-{first_seq:015d}.parquet"
+        self.path = root / self.place
+        self._root = root
+        self._run_id = run_id
+        self._draft = self.path.with_name(f".{self.path.stem}{UNFINISHED}")
+        self._draft.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(self._draft, "wb")  # noqa: SIM115  it outlives this function
+        self._writer: Any = pq.ParquetWriter(
+            self._file,
+            SCHEMA,
+            compression="zstd",
+            compression_level=COMPRESSION_LEVEL,
+            use_dictionary=dictionary_columns(),
+            write_statistics=["seq", "kind", "ts", "recv_ns", "run_id", "topic", "client_id"],
+        )
+        self._batches: list[Any] = []
+        self._pending = 0
+        self._pending_bytes = 0
+        self.opened_at = time.monotonic()
+        self.rows = 0
+        self.from_seq = first_seq
+        self.to_seq = first_seq
+        self._first_ts = first_ts_us
+        self._last_ts = first_ts_us
+        self._kinds: dict[str, int] = {}
+        self._gaps: list[list[int]] = []
+
+    @property
+    def size(self) -> int:
+        """Bytes so far, with what waits in memory uncompressed."""
+        return int(self._file.tell()) + self._pending_bytes
+
+    def add(self, batch: Any) -> None:
+        """Rows, in order. Raises OSError."""
+        self._batches.append(batch)
+        self._pending += batch.num_rows
+        self._pending_bytes += batch.nbytes
+        self.rows += batch.num_rows
+        self.to_seq = batch.column("seq")[-1].as_py()
+        span = pc.min_max(batch.column("ts").cast(pa.int64()))
+        self._first_ts = min(self._first_ts, span["min"].as_py())
+        self._last_ts = max(self._last_ts, span["max"].as_py())
+        for count in pc.value_counts(batch.column("kind")).to_pylist():
+            self._kinds[count["values"]] = self._kinds.get(count["values"], 0) + count["counts"]
+        if batch.column("from_seq").null_count < batch.num_rows:
+            gaps = batch.filter(pc.is_valid(batch.column("from_seq")))
+            self._gaps += [[row["from_seq"], row["to_seq"], row["n"]] for row in gaps.to_pylist()]
+        if self._pending >= ROW_GROUP or self._pending_bytes >= ROW_GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._batches:
+            table = pa.Table.from_batches(self._batches, SCHEMA)
+            self._batches = []
+            self._pending = self._pending_bytes = 0
+            self._writer.write_table(table, row_group_size=ROW_GROUP)
+
+    def finish(self) -> None:
+        """Put it under its name, and its manifest beside it. Raises OSError."""
+        self._flush()
+        self._writer.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._draft.rename(self.path)
+        sync_folder(self.path.parent)
+        write_manifest(
+            self._root,
+            self.place,
+            manifest(
+                self.place,
+                self.path,
+                self._run_id,
+                self.rows,
+                (self.from_seq, self.to_seq),
+                (self._first_ts, self._last_ts),
+                self._kinds,
+                self._gaps,
+            ),
+        )
+
+    def abandon(self) -> None:
+        """Give it up: nothing of it stays."""
+        self._batches = []
+        with contextlib.suppress(OSError, pa.ArrowException):
+            self._writer.close()
+        with contextlib.suppress(OSError):
+            self._file.close()
+        with contextlib.suppress(OSError):
+            self._draft.unlink(missing_ok=True)
+
+
+def manifest(
+    place: str,
+    path: Path,
+    run_id: str,
+    rows: int,
+    seqs: tuple[int, int],
+    times_us: tuple[int, int],
+    kinds: Mapping[str, int],
+    gaps: list[list[int]],
+) -> dict[str, Any]:
+    """What a manifest says of a finished segment."""
+    return {
+        "format": FORMAT,
+        "segment": place,
+        "run_id": run_id,
+        "rows": rows,
+        "from_seq": seqs[0],
+        "to_seq": seqs[1],
+        "first_ts": moment(times_us[0]),
+        "last_ts": moment(times_us[1]),
+        "kinds": dict(sorted(kinds.items())),
+        "bytes": path.stat().st_size,
+        "sha256": checksum(path),
+        "gaps": gaps,
+    }
+
+
+def moment(us: int) -> str:
+    """Microseconds since 1970 as ISO 8601, UTC."""
+    return datetime.fromtimestamp(us // 1_000_000, UTC).replace(microsecond=us % 1_000_000).isoformat(
+        timespec="microseconds"
+    )  # fmt: skip
+
+
+def manifest_path(root: Path, place: str) -> Path:
+    """Where the manifest of a segment stands."""
+    return root / MANIFESTS / Path(place).with_suffix(".json")
+
+
+def write_manifest(root: Path, place: str, about: Mapping[str, Any]) -> None:
+    """Put a manifest under its name, whole. Raises OSError."""
+    path = manifest_path(root, place)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}{UNFINISHED}")
+    with open(draft, "w", encoding="utf-8") as file:
+        json.dump(about, file)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.rename(path)
+    sync_folder(path.parent)
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file, as hexadecimal digits."""
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(CHUNK):
+            found.update(chunk)
+    return found.hexdigest()
+
+
+def sync_folder(path: Path) -> None:
+    """Have the names in a folder outlive a power failure."""
+    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

@@ -1,0 +1,192 @@
+"""Entries of a tap as columns: one value for each row, in the order of the events.
+
+Owns `Rows`, which is filled from entries and emptied by whoever makes a batch of it. Compiled: this runs for every
+message that is recorded, in the recorder's thread and under the interpreter's lock, so that a filling is kept short.
+
+Promises: every event of every entry becomes one row, with its own number; a burst is taken apart here.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.core.frames import frame_body, frame_end
+from broker.core.properties import (
+    CONTENT_TYPE,
+    CORRELATION_DATA,
+    PAYLOAD_FORMAT_INDICATOR,
+    RESPONSE_TOPIC,
+    decode_forward,
+)
+from broker.core.tap import DELIVER, PUBLISH, RUN
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+KINDS: Final[tuple[str, ...]] = (
+    "publish",
+    "deliver",
+    "subscribe",
+    "unsubscribe",
+    "connect",
+    "disconnect",
+    "drop",
+    "evict",
+    "gap",
+)
+FILL_BYTES: Final = 4_194_304
+"""Bytes after which a filling ends, however few rows it has."""
+
+_CODES: Final[dict[str, int]] = {name: code for code, name in enumerate(KINDS)}
+
+
+class Rows:
+    """The columns that are filled for every row, and what few rows have besides."""
+
+    def __init__(self, payloads: bool) -> None:
+        """`payloads`: whether the payloads are kept, or their sizes alone."""
+        self._payloads = payloads
+        self.count = 0
+        self.bytes = 0
+        self.seq = array("q")
+        self.kind = bytearray()
+        self.recv_ns = array("q")
+        self.client_id: list[str | None] = []
+        self.topic: list[bytes | None] = []
+        self.payload: list[bytes | None] = []
+        self.size: list[int | None] = []
+        self.qos: list[int | None] = []
+        self.retain: list[bool | None] = []
+        self.ref_seq: list[int | None] = []
+        # Column → row → value, of the columns that most rows do not have.
+        self.rare: dict[str, dict[int, Any]] = {}
+        # Whether any row refers to another.
+        self.refers = False
+
+    def fill(self, entries: list[tuple[Any, ...]], at: int, most: int) -> int:
+        """Take entries from the place `at` on, until there are `most` rows or more; the place of the next."""
+        count = len(entries)
+        while at < count and self.count < most and self.bytes < FILL_BYTES:
+            entry = entries[at]
+            at += 1
+            code = entry[0]
+            if code == RUN:
+                self._run(entry[1], entry[2], entry[3], entry[4], entry[5], entry[6])
+            elif code == PUBLISH:
+                self._publish(entry)
+            elif code == DELIVER:
+                row = self._row(entry[1], 1, entry[2], entry[3], None, None, None, entry[5], entry[6], entry[4])
+                if entry[7] is not None:
+                    self._also("topic_filter", row, entry[7])
+            else:
+                self._note(entry[1], _CODES[entry[3]], entry[2], entry[4])
+        return at
+
+    def _run(self, first: i64, recv_ns: int, data: bytes, count: i64, v5: bool, publisher: str) -> None:
+        """Frames side by side."""
+        topics = self.topic
+        payloads = self.payload
+        sizes = self.size
+        keep = self._payloads
+        start: i64 = 0
+        stop: i64 = len(data)
+        extra: i64 = 1 if v5 else 0
+        for _ in range(count):
+            end: i64 = frame_end(data, start, stop)
+            topic_at: i64 = frame_body(data, start) + 2
+            topic_end: i64 = topic_at + (data[topic_at - 2] << 8 | data[topic_at - 1])
+            payload_at: i64 = topic_end + extra
+            topics.append(data[topic_at:topic_end])
+            payloads.append(data[payload_at:end] if keep else None)
+            sizes.append(end - payload_at)
+            start = end
+        many = int(count)
+        self.seq.extend(range(first, first + count))
+        self.kind.extend(bytes(many))
+        self.recv_ns.extend([recv_ns] * many)
+        self.client_id.extend([publisher or None] * many)
+        self.qos.extend([0] * many)
+        self.retain.extend([False] * many)
+        self.ref_seq.extend([None] * many)
+        self.count += many
+        self.bytes += len(data)
+
+    def _publish(self, entry: tuple[Any, ...]) -> None:
+        payload = entry[4]
+        row = self._row(
+            entry[1], 0, entry[2], entry[9] or None, entry[3], payload, len(payload), entry[5], entry[6], None
+        )
+        if entry[8] >= 0:
+            self._also("message_expiry", row, entry[8])
+        if entry[7]:
+            self._properties(row, entry[7])
+
+    def _properties(self, row: int, raw: bytes) -> None:
+        found = decode_forward(raw)
+        if PAYLOAD_FORMAT_INDICATOR in found.integers:
+            self._also("payload_format", row, found.integers[PAYLOAD_FORMAT_INDICATOR])
+        if CONTENT_TYPE in found.strings:
+            self._also("content_type", row, found.strings[CONTENT_TYPE])
+        if RESPONSE_TOPIC in found.strings:
+            self._also("response_topic", row, found.strings[RESPONSE_TOPIC])
+        if CORRELATION_DATA in found.binaries:
+            self._also("correlation_data", row, found.binaries[CORRELATION_DATA])
+        if found.user:
+            self._also("properties", row, [{"key": key, "value": value} for key, value in found.user])
+
+    def _note(self, seq: int, kind: int, recv_ns: int, columns: dict[str, Any]) -> None:
+        row = self._row(
+            seq,
+            kind,
+            recv_ns,
+            columns.get("client_id"),
+            None,
+            None,
+            None,
+            columns.get("qos"),
+            None,
+            columns.get("ref_seq"),
+        )
+        for name, value in columns.items():
+            if name != "client_id" and name != "qos" and name != "ref_seq" and value is not None:
+                self._also(name, row, value)
+
+    def _row(
+        self,
+        seq: int,
+        kind: int,
+        recv_ns: int,
+        client_id: str | None,
+        topic: bytes | None,
+        payload: bytes | None,
+        size: int | None,
+        qos: int | None,
+        retain: bool | None,
+        ref_seq: int | None,
+    ) -> int:
+        row = self.count
+        self.seq.append(seq)
+        self.kind.append(kind)
+        self.recv_ns.append(recv_ns)
+        self.client_id.append(client_id)
+        self.topic.append(topic)
+        self.payload.append(payload if self._payloads else None)
+        self.size.append(size)
+        self.qos.append(qos)
+        self.retain.append(retain)
+        self.ref_seq.append(ref_seq)
+        if ref_seq is not None:
+            self.refers = True
+        if payload is not None:
+            self.bytes += len(payload)
+        self.bytes += 64
+        self.count = row + 1
+        return row
+
+    def _also(self, name: str, row: int, value: Any) -> None:
+        column = self.rare.get(name)
+        if column is None:
+            column = {}
+            self.rare[name] = column
+        column[row] = value
