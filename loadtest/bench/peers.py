@@ -67,7 +67,7 @@ class Peer:
         0: wide queues. A peer whose queues have no such bound keeps its own. ``settings`` (NAME=VALUE) are for Canopy
         alone. ``statistics``: seconds between two publications below `$SYS`, for those whose drops can be read there
         (Canopy, mosquitto); 0: none."""
-        extra = [part for setting in settings for part in ("--set", setting)] if self.name == "canopy" else []
+        extra = [part for setting in settings for part in ("--set", setting)] if self.name.startswith("canopy") else []
         return [*self.begin(Order(port, directory, waiting, statistics)), *extra]
 
 
@@ -97,6 +97,18 @@ def _canopy(order: Order) -> list[str]:
     stall = ["--set", "queue.stall_timeout=86400"]
     narrow = ["--set", f"queue.live_messages={order.waiting}", *stall] if order.waiting else []
     return [*python_module("broker"), "serve", *listen, *quiet, *narrow]
+
+
+def _recording(order: Order) -> list[str]:
+    return [*_canopy(order), "--set", f"recorder.directory={order.directory / 'record'}"]
+
+
+def _deliveries(order: Order) -> list[str]:
+    return [*_recording(order), "--set", "recorder.deliveries=true"]
+
+
+def _recorder_missing() -> str | None:
+    return _module_missing("broker") or _module_missing("pyarrow")
 
 
 def _mosquitto_path() -> str | None:
@@ -207,6 +219,9 @@ PEERS: Final[dict[str, Peer]] = {
             lambda: _module_missing("broker"),
             lambda: _first_line([*python_module("broker"), "--version"]),
         ),
+        # Canopy with its recorder, and with one event for each delivery besides.
+        Peer("canopy-recording", _recording, _recorder_missing, lambda: PEERS["canopy"].version()),
+        Peer("canopy-deliveries", _deliveries, _recorder_missing, lambda: PEERS["canopy"].version()),
         Peer(
             "mosquitto",
             _mosquitto,
