@@ -37,7 +37,7 @@ class Broker(Server):
             await self.recorder.start()
         try:
             await super().start()
-        except StartupError:
+        except BaseException:
             if self.recorder is not None:
                 await self.recorder.stop()
             raise
@@ -48,10 +48,12 @@ class Broker(Server):
         """End in order (see `Server.stop`)."""
         if hasattr(self, "_sys"):
             self._sys.stop()
-        await super().stop()
-        if self.recorder is not None:
-            # Last: the ends of the connections are recorded too.
-            await self.recorder.stop()
+        try:
+            await super().stop()
+        finally:
+            if self.recorder is not None:
+                # Last: the ends of the connections are recorded too.
+                await self.recorder.stop()
 
     def _recorder(self, settings: Settings) -> Recorder | None:
         """The recorder of the settings, if they ask for one. Raises StartupError without pyarrow."""

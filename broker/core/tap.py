@@ -150,7 +150,8 @@ class Tap:
             self._losses[key] = count - 1
         elif count == 1:
             del self._losses[key]
-        self._note("drop", {"client_id": client_id, "reason": DROP_CAUSES[cause], "n": 1, "ref_seq": self.ref}, False)
+        row = {"client_id": client_id, "reason": DROP_CAUSES[cause], "n": 1, "ref_seq": self.ref}
+        self._note("drop", row, len(client_id), False)
 
     def lost_messages(self, client_id: str, cause: int, count: int) -> None:
         """`count` messages for a client were lost; told with the next hand-over."""
@@ -179,36 +180,33 @@ class Tap:
             row["subscription_id"] = identifier
         if snapshot:
             row["reason"] = "snapshot"
-        self._note("subscribe", row, True)
+        self._note("subscribe", row, len(client_id) + len(topic_filter), True)
 
     def unsubscribed(self, client_id: str, topic_filter: str, ended: bool) -> None:
         """A subscription was taken back, or ended with its session."""
         row: dict[str, Any] = {"client_id": client_id, "topic_filter": topic_filter}
         if ended:
             row["reason"] = "session-ended"
-        self._note("unsubscribe", row, True)
+        self._note("unsubscribe", row, len(client_id) + len(topic_filter), True)
 
     def connected(
         self, client_id: str, address: str, user_name: str | None, version: int, clean_start: bool, present: bool
     ) -> None:
         """A client was accepted."""
-        self._note(
-            "connect",
-            {
-                "client_id": client_id,
-                "address": address,
-                "user_name": user_name,
-                "protocol": version,
-                "clean_start": clean_start,
-                "session_present": present,
-            },
-            True,
-        )
+        row = {
+            "client_id": client_id,
+            "address": address,
+            "user_name": user_name,
+            "protocol": version,
+            "clean_start": clean_start,
+            "session_present": present,
+        }
+        self._note("connect", row, len(client_id) + (0 if user_name is None else len(user_name)), True)
 
     def disconnected(self, client_id: str, address: str, cause: str) -> None:
         """A connection is over, for one of `causes`."""
         kind = "evict" if cause in EVICTIONS else "disconnect"
-        self._note(kind, {"client_id": client_id, "address": address, "reason": cause}, True)
+        self._note(kind, {"client_id": client_id, "address": address, "reason": cause}, len(client_id), True)
 
     # -- what the shell calls ------------------------------------------------------------------------------------------
 
@@ -219,8 +217,8 @@ class Tap:
             _NUMBER.pack_into(self._memo, 0, self.seq)
 
     def gap(self, first: int, last: int, reason: str) -> None:
-        """Numbers that are missing for another reason than a full queue."""
-        self._note("gap", {"from_seq": first, "to_seq": last, "n": last - first + 1, "reason": reason}, True)
+        """Numbers that are missing for another reason than a full queue; told whatever room there is."""
+        self._put_gap(first, last, reason)
 
     def take(self, last: bool) -> list[tuple[Any, ...]]:
         """Everything that has come together, in order. `last`: nothing more will come, an open gap is told now."""
@@ -228,7 +226,8 @@ class Tap:
         if losses:
             self._losses = {}
             for (client_id, cause), count in losses.items():
-                self._note("drop", {"client_id": client_id, "reason": DROP_CAUSES[cause], "n": count}, False)
+                row = {"client_id": client_id, "reason": DROP_CAUSES[cause], "n": count}
+                self._note("drop", row, len(client_id), False)
         if last and self._gap_from > 0:
             self._tell_gap()
         taken = self._events
@@ -247,8 +246,9 @@ class Tap:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _note(self, kind: str, row: dict[str, Any], state: bool) -> None:
-        size: i64 = ROW_OVERHEAD * 2
+    def _note(self, kind: str, row: dict[str, Any], length: i64, state: bool) -> None:
+        """An event with the columns `row`; `length`: of the texts in it that a client chose."""
+        size: i64 = ROW_OVERHEAD * 2 + length
         first = self._number(1, size, state)
         if first > 0:
             self._put((NOTE, first, self.clock(), kind, row), 1, size)
@@ -288,6 +288,9 @@ class Tap:
         reason = "queue-full+state" if self._gap_state else "queue-full"
         self._gap_from = 0
         self._gap_state = False
+        self._put_gap(first, last, reason)
+
+    def _put_gap(self, first: i64, last: i64, reason: str) -> None:
         self.seq += 1
         row: dict[str, Any] = {"from_seq": first, "to_seq": last, "n": last - first + 1, "reason": reason}
         self._put((NOTE, self.seq, self.clock(), "gap", row), 1, ROW_OVERHEAD * 2)

@@ -59,6 +59,10 @@ class Hub:
 
     def after_batch(self) -> None:
         """After each batch: wake the writers it touched, and see when the router wants to be called next."""
+        tap = self.router.tap
+        if tap is not None:
+            # First: waking writes acknowledgements, and what they are for shall have its number kept by then.
+            tap.note_number()
         touched = self._touched
         if touched:
             for outbox in touched:
@@ -69,9 +73,6 @@ class Hub:
                     if outbox.closed:
                         owner.ended_by_core()
             touched.clear()
-        tap = self.router.tap
-        if tap is not None:
-            tap.note_number()
         due = self._deadlines.next_due()
         if due != self._due_at:
             self._arm(due)

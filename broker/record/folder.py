@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
+from struct import error as StructError  # noqa: N812
 from typing import Any, Final
 
 import pyarrow as pa
@@ -37,6 +38,19 @@ ENDED: Final = 1
 """In order: everything is in finished segments."""
 GAVE_UP: Final = 2
 """It could not write; the broker went on without it."""
+
+_NEEDED: Final[dict[str, type]] = {
+    "segment": str,
+    "rows": int,
+    "from_seq": int,
+    "to_seq": int,
+    "first_ts": str,
+    "last_ts": str,
+    "kinds": dict,
+    "bytes": int,
+    "gaps": list,
+}
+"""What a manifest has in any case; of these types."""
 
 _NAME: Final = re.compile(r"(?:seg-[0-9a-f]+|merged)-(\d+)")
 
@@ -85,7 +99,7 @@ class Folder:
         try:
             fcntl.flock(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            os.close(self._number)
+            self.close(ended=None)
             raise RecorderError(f"{self.root}: another broker records there; give each its own folder") from error
         try:
             # Not a hole: a disk that is full shall say so now, and not by a signal when the page is written.
@@ -105,13 +119,27 @@ class Folder:
         if self.memo is not None:
             if ended is not None:
                 _STATE.pack_into(self.memo, 0, _STATE.unpack_from(self.memo)[0], ended)
-                with contextlib.suppress(OSError):
-                    self.memo.flush()
+                if ended == ENDED:
+                    # Where the disk has failed there is no waiting for it: it will know as long as the machine does.
+                    with contextlib.suppress(OSError):
+                        self.memo.flush()
             self.memo.close()
             self.memo = None
         if self._number >= 0:
             os.close(self._number)
             self._number = -1
+
+
+def noted(root: Path) -> tuple[int, bool] | None:
+    """The last number that a folder's recorder gave, and whether all up to there is said to be in segments.
+
+    None where there is no such note: in a copy of the segments, for example.
+    """
+    try:
+        last_seq, ended = _STATE.unpack_from((root / STATE).read_bytes())
+    except (OSError, StructError):
+        return None
+    return last_seq, ended == ENDED
 
 
 def segments(root: Path) -> list[str]:
@@ -131,8 +159,10 @@ def mend(root: Path) -> int:
 
     Raises OSError, ArrowException.
     """
-    for draft in (*root.glob(f"date=*/hour=*/.*{UNFINISHED}"), *root.glob(f"{MANIFESTS}/**/.*{UNFINISHED}")):
-        draft.unlink(missing_ok=True)
+    # Those of a recorder: who merges segments has drafts of its own, and may be at it.
+    for place in (f"date=*/hour=*/.seg-*{UNFINISHED}", f"{MANIFESTS}/date=*/hour=*/.seg-*{UNFINISHED}"):
+        for draft in root.glob(place):
+            draft.unlink(missing_ok=True)
     for place in segments(root):
         # A merged one is not there before its manifest is: that is the business of who merges.
         if not manifest_path(root, place).exists() and not place.rpartition("/")[2].startswith("merged-"):
@@ -140,7 +170,11 @@ def mend(root: Path) -> int:
     # Segments do not overlap, but for merged ones and what these replace: the last to begin is the last to end.
     begun = {path: first_seq(path.name) for path in manifests(root)}
     first = max(begun.values(), default=0)
-    ends = [int(read_manifest(path)["to_seq"]) for path, number in begun.items() if number == first]
+    ends = [
+        int(read_manifest(path)["to_seq"])
+        for path, number in begun.items()
+        if number == first or path.name.startswith("merged-")
+    ]
     return max([*ends, *_removed(root)], default=0)
 
 
@@ -153,9 +187,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """A manifest. Raises OSError, or ValueError where it is none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
+    except ValueError as error:
         raise ValueError(f"{path}: not a manifest") from error
-    if not isinstance(found, dict) or not isinstance(found.get("segment"), str):
+    if not isinstance(found, dict) or not all(isinstance(found.get(name), kind) for name, kind in _NEEDED.items()):
         raise ValueError(f"{path}: not a manifest")
     return found
 

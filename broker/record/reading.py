@@ -16,7 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from broker.record.folder import RecorderError, describe, first_seq, manifests, read_manifest, reason, removed, segments
+from broker.record.folder import (
+    RecorderError,
+    describe,
+    first_seq,
+    manifests,
+    noted,
+    read_manifest,
+    reason,
+    removed,
+    segments,
+)
 from broker.record.schema import FORMAT
 from broker.record.segment import manifest_path
 
@@ -40,6 +50,8 @@ class Found:
     """Numbers that are missing and named as such: from, to, how many, why."""
     removed: list[tuple[int, int]] = field(default_factory=list)
     """Numbers that were removed because of their age."""
+    unfinished: tuple[int, int] | None = None
+    """Numbers that were given and are in no finished segment yet: the recorder runs, or its next start names them."""
     replaced: int = 0
     """Segments that a merged one stands for, and that are still there."""
 
@@ -120,7 +132,13 @@ def verify(root: Path) -> Found:
     for entry in removed(root):
         if isinstance(entry.get("from_seq"), int) and isinstance(entry.get("to_seq"), int):
             found.removed.append((entry["from_seq"], entry["to_seq"]))
-    _check_numbers(spans, found)
+    end = _check_numbers(spans, found)
+    last = noted(root)
+    if last is not None and last[0] > end:
+        if last[1]:
+            found.faults.append(f"numbers {end + 1} to {last[0]} are missing, and the recorder had written them")
+        else:
+            found.unfinished = (end + 1, last[0])
     return found
 
 
@@ -187,20 +205,33 @@ def _gaps(path: Path) -> list[tuple[int, int, int, str]]:
     return found
 
 
-def _check_numbers(spans: list[tuple[int, int]], found: Found) -> None:
-    """Every number up to the last is in one segment, in a named gap, or was removed."""
+def _check_numbers(spans: list[tuple[int, int]], found: Found) -> int:
+    """Every number from 1 to the last is in one segment, in a named gap, or was removed. Returns the last."""
     named = [(first, last) for first, last, _, _ in found.gaps] + found.removed
     # What is held, what is named: in the order of the numbers.
     end = 0
     for first, last in sorted([*spans, *named]):
-        if end and first > end + 1:
+        if first > end + 1:
             found.faults.append(f"numbers {end + 1} to {first - 1} are missing, and no gap names them")
         end = max(end, last)
+    twice = _overlaps(spans)
+    if twice:
+        found.faults += [f"numbers {first} to {last} are there twice" for first, last in twice]
+    else:
+        for first, last in _overlaps([*spans, *((first, last) for first, last, _, _ in found.gaps)]):
+            found.faults.append(f"numbers {first} to {last} are named as missing, and are there or are named twice")
+    return end
+
+
+def _overlaps(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The numbers that are in more than one of these stretches."""
+    found = []
     end = 0
     for first, last in sorted(spans):
         if first <= end:
-            found.faults.append(f"numbers {first} to {min(end, last)} are there twice")
+            found.append((first, min(end, last)))
         end = max(end, last)
+    return found
 
 
 def events(

@@ -21,12 +21,10 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-import pyarrow as pa
-
 from broker.core.router import Router
 from broker.core.tap import Sink, Tap
 from broker.record.batches import batch
-from broker.record.folder import ENDED, GAVE_UP, Folder, RecorderError, reason
+from broker.record.folder import ENDED, GAVE_UP, Folder, Left, RecorderError, reason
 from broker.record.segment import Segment
 from broker.record.unpack import Rows
 
@@ -63,6 +61,8 @@ class Recorder(Sink):
         self.tap: Tap | None = None
         # Why it gave up, or did not begin; empty while it records.
         self.failure = ""
+        # Events of earlier runs, and of the one that was given up, that did not fit into the queue.
+        self._lost = 0
         # What is in finished segments.
         self.segments = 0
         self.events = 0
@@ -87,7 +87,7 @@ class Recorder(Sink):
     @property
     def lost(self) -> int:
         """Events of this run that did not fit into the queue."""
-        return 0 if self.tap is None else self.tap.lost
+        return self._lost + (0 if self.tap is None else self.tap.lost)
 
     # -- the event loop's side -----------------------------------------------------------------------------------------
 
@@ -96,8 +96,14 @@ class Recorder(Sink):
         self._loop = asyncio.get_running_loop()
         self.failure = ""
         self.run_id = secrets.token_hex(4)
+        self._inbox = SimpleQueue()
+        opening = self._loop.run_in_executor(None, self._folder.open)
         try:
-            left = await self._loop.run_in_executor(None, self._folder.open)
+            left = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # Nobody waits for it any more: the folder shall not stay taken.
+            opening.add_done_callback(self._unwanted)
+            raise
         except RecorderError as error:
             self.failure = str(error)
             self._log.error("recorder not started", reason=self.failure)
@@ -117,6 +123,10 @@ class Recorder(Sink):
         self._thread.start()
         self._log.info("recording", directory=str(options.directory), run_id=self.run_id, first_seq=left.last_seq + 1)
         self._turn()
+
+    def _unwanted(self, opening: asyncio.Future[Left]) -> None:
+        if not opening.cancelled() and opening.exception() is None:
+            self._folder.close(ended=None)
 
     def hand_over(self) -> None:
         """Give the thread what has come together."""
@@ -146,8 +156,9 @@ class Recorder(Sink):
             await self._loop.run_in_executor(None, self._thread.join)
             self._thread = None
         if tap is not None and self.tap is tap:
-            self._folder.close(ENDED)
             self.tap = None
+            self._lost += tap.lost
+            await self._loop.run_in_executor(None, self._folder.close, ENDED)
             self._log.info("recorder stopped", segments=self.segments, events=self.events)
 
     def _end_turns(self) -> None:
@@ -164,6 +175,9 @@ class Recorder(Sink):
         self._router.record(None, ())
         tap.note_number()
         self.tap = None
+        self._lost += tap.lost
+        # What waits will not be written.
+        self._inbox = SimpleQueue()
         self._folder.close(GAVE_UP)
         self._log.error("recorder gave up", reason=why, lost_from_the_segment_on=True)
 
@@ -174,11 +188,13 @@ class Recorder(Sink):
             while self._work(tap):
                 pass
             self._finish()
-        except (OSError, pa.ArrowException, ValueError) as error:
+        except Exception as error:
+            # A full disk, or a fault of ours: the broker goes on either way, and says what it goes on without.
             if self._segment is not None:
                 self._segment.abandon()
                 self._segment = None
-            why = f"{self.options.directory}: cannot be written to ({reason(error)})"
+            said = reason(error) if isinstance(error, OSError) else f"{type(error).__name__}: {reason(error)}"
+            why = f"{self.options.directory}: cannot be written to ({said})"
             try:
                 self._loop.call_soon_threadsafe(self._give_up, tap, why)
             except RuntimeError:

@@ -49,14 +49,18 @@ class Segment:
         self._draft = self.path.with_name(f".{self.path.stem}{UNFINISHED}")
         self._draft.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(self._draft, "wb")  # noqa: SIM115  it outlives this function
-        self._writer: Any = pq.ParquetWriter(
-            self._file,
-            SCHEMA,
-            compression="zstd",
-            compression_level=COMPRESSION_LEVEL,
-            use_dictionary=dictionary_columns(),
-            write_statistics=["seq", "kind", "ts", "recv_ns", "run_id", "topic", "client_id"],
-        )
+        try:
+            self._writer: Any = pq.ParquetWriter(
+                self._file,
+                SCHEMA,
+                compression="zstd",
+                compression_level=COMPRESSION_LEVEL,
+                use_dictionary=dictionary_columns(),
+                write_statistics=["seq", "kind", "ts", "recv_ns", "run_id", "topic", "client_id"],
+            )
+        except BaseException:
+            self._discard()
+            raise
         self._batches: list[Any] = []
         self._pending = 0
         self._pending_bytes = 0
@@ -107,7 +111,7 @@ class Segment:
         os.fsync(self._file.fileno())
         self._file.close()
         self._draft.rename(self.path)
-        sync_folder(self.path.parent)
+        sync_folders(self._root, self.path)
         write_manifest(
             self._root,
             self.place,
@@ -128,6 +132,11 @@ class Segment:
         self._batches = []
         with contextlib.suppress(OSError, pa.ArrowException):
             self._writer.close()
+        # Else it would try again when nobody is there to be told.
+        self._writer.is_open = False
+        self._discard()
+
+    def _discard(self) -> None:
         with contextlib.suppress(OSError):
             self._file.close()
         with contextlib.suppress(OSError):
@@ -183,7 +192,7 @@ def write_manifest(root: Path, place: str, about: Mapping[str, Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     draft.rename(path)
-    sync_folder(path.parent)
+    sync_folders(root, path)
 
 
 def checksum(path: Path) -> str:
@@ -195,10 +204,13 @@ def checksum(path: Path) -> str:
     return found.hexdigest()
 
 
-def sync_folder(path: Path) -> None:
-    """Have the names in a folder outlive a power failure."""
-    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+def sync_folders(root: Path, path: Path) -> None:
+    """Have the name of a file outlive a power failure, and those of the folders down to it from `root`."""
+    folder = path
+    while folder != root:
+        folder = folder.parent
+        number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
