@@ -30,6 +30,7 @@ from broker.record.folder import describe
 from broker.record.schema import SCHEMA
 from broker.record.segment import write_manifest
 
+KINDS: Final = ("temperature", "pressure", "speed", "state")
 TOPICS: Final = 10_000
 PUBLISHERS: Final = 1_000
 LINES: Final = 100
@@ -44,7 +45,7 @@ WATCH: Final = 0.2
 
 def topic_names() -> list[str]:
     """Ten thousand topics: `plant/LINE/DEVICE/KIND`."""
-    return [f"plant/line{n % LINES:03d}/device{n // 4 % 2500:04d}/{('temperature', 'pressure', 'speed', 'state')[n % 4]}" for n in range(TOPICS)]
+    return [f"plant/line{n % LINES:03d}/device{n // 4 % 2500:04d}/{KINDS[n % 4]}" for n in range(TOPICS)]
 
 
 def payloads(rng: np.random.Generator, count: int, size: int) -> Any:
@@ -63,7 +64,7 @@ def subscriptions(first: int) -> Any:
     """Each line has one client for its temperatures and one for each other kind: every message goes to one client."""
     names, filters = [], []
     for line in range(LINES):
-        for kind in ("temperature", "pressure", "speed", "state"):
+        for kind in KINDS:
             names.append(f"reader-{line:03d}-{kind}")
             filters.append(f"plant/line{line:03d}/+/{kind}")
     count = len(names)
@@ -88,7 +89,7 @@ def record(folder: Path, messages: int) -> None:
     """The record: as many publishes, and a delivery for each."""
     rng = np.random.default_rng(7)
     topics = pa.array(topic_names())
-    readers = pa.array([f"reader-{n % LINES:03d}-{('temperature', 'pressure', 'speed', 'state')[n % 4]}" for n in range(TOPICS)])
+    readers = pa.array([f"reader-{n % LINES:03d}-{KINDS[n % 4]}" for n in range(TOPICS)])
     publishers = pa.array([f"device-{n:04d}" for n in range(PUBLISHERS)])
     first = 1
     table = subscriptions(first)
@@ -100,7 +101,8 @@ def record(folder: Path, messages: int) -> None:
         chosen = np.minimum((rng.pareto(0.6, count) * 40).astype(np.int64), TOPICS - 1)
         seq = first + 2 * np.arange(count)
         us = (done + np.arange(count)) * (1_000_000 // RATE)
-        ts = pa.array(np.datetime64(BEGIN.replace(tzinfo=None), "us") + us.astype("timedelta64[us]")).cast(pa.timestamp("us", tz="UTC"))
+        times = np.datetime64(BEGIN.replace(tzinfo=None), "us") + us.astype("timedelta64[us]")
+        ts = pa.array(times).cast(pa.timestamp("us", tz="UTC"))
         both = {"ts": ts, "recv_ns": pa.array(1_000_000_000 + us * 1000), "run_id": pa.repeat(RUN, count)}
         both |= {"qos": pa.repeat(pa.scalar(0, pa.int8()), count), "retain": pa.repeat(False, count)}
         published = rows(
@@ -169,13 +171,21 @@ def measured(command: Sequence[str]) -> tuple[float, int, int]:
 
 DUCK: Final = {
     "rollup": """
-        copy (select topic, date_trunc('minute', ts) as minute, count(*) as messages, sum(size) as bytes, min(size), max(size),
-            count(distinct client_id) as publishers from events where kind = 'publish' group by all) to '{out}' (format parquet)""",
+        copy (
+            select topic, date_trunc('minute', ts) as minute, count(*) as messages, sum(size) as bytes,
+                min(size) as size_min, max(size) as size_max, count(distinct client_id) as publishers
+            from events where kind = 'publish' group by all
+        ) to '{out}' (format parquet)""",
     "tree": """
-        copy (with topics as (select topic, count(*) as messages, sum(size) as bytes from events where kind = 'publish' group by topic),
-            parts as (select string_split(topic, '/') as levels, messages, bytes, topic from topics)
-            select array_to_string(levels[1:depth], '/') as prefix, sum(messages), sum(bytes), count(distinct topic)
-            from parts, unnest(range(1, len(levels) + 1)) as d(depth) group by 1) to '{out}' (format parquet)""",
+        copy (
+            with topics as (
+                select topic, string_split(topic, '/') as levels, count(*) as messages, sum(size) as bytes
+                from events where kind = 'publish' group by topic
+            )
+            select array_to_string(levels[1:depth], '/') as prefix, sum(messages) as messages, sum(bytes) as bytes,
+                count(*) as topics
+            from topics, unnest(range(1, len(levels) + 1)) as depths(depth) group by 1
+        ) to '{out}' (format parquet)""",
 }
 """The same sums in DuckDB, where it can: without the histograms, and without the page."""
 
@@ -183,10 +193,10 @@ DUCK: Final = {
 def duck(job: str, folder: Path, out: Path) -> list[str]:
     """A process that does a job's sums in DuckDB."""
     text = DUCK[job].format(out=out / f"{job}.parquet")
+    files = f"{folder}/date=*/hour=*/*.parquet"
+    view = f"create view events as select * from read_parquet('{files}', hive_partitioning=false)"
     program = (
-        "import duckdb, os; c = duckdb.connect(); c.execute('set threads to 2');"
-        f"c.execute(\"create view events as select * from read_parquet('{folder}/date=*/hour=*/*.parquet', hive_partitioning=false)\");"
-        f"c.execute({text!r})"
+        f"import duckdb; c = duckdb.connect(); c.execute('set threads to 2');c.execute({view!r}); c.execute({text!r})"
     )
     return [sys.executable, "-P", "-c", program]
 
@@ -222,9 +232,8 @@ def main() -> int:
                 runs.append((f"{job}, DuckDB", duck(job, recorded, out)))
             for title, command in runs:
                 seconds, peak, code = measured(command)
-                print(
-                    f"| {title} | {seconds:.1f} | {wanted.messages / seconds:,.0f} | {peak / 1e6:,.0f} | {code} |", flush=True
-                )
+                rate = wanted.messages / seconds
+                print(f"| {title} | {seconds:.1f} | {rate:,.0f} | {peak / 1e6:,.0f} | {code} |", flush=True)
     return 0
 
 

@@ -1,7 +1,7 @@
 """What the recorder costs the broker: the same load without it, with it, and with an event for each delivery.
 
-Owns: the rates, and the table that docs/benchmarks-pipeline.md shows. The runs are `canopy load compare`'s: brokers take
-turns, each in a fresh process on a core of its own, and every message is checked.
+Owns: the rates, and the table that docs/benchmarks-pipeline.md shows. The runs are `canopy load compare`'s: brokers
+take turns, each in a fresh process on a core of its own, and every message is checked.
 
     python tools/bench_recorder.py [--rounds 3] [--seconds 4]
 """
@@ -49,12 +49,9 @@ def compare(rate: int, rounds: int, seconds: float) -> dict[str, Any]:
         file.write_text(scenario(rate, seconds))
         out = Path(name, "out")
         brokers = [part for broker in BROKERS for part in ("--broker", broker)]
-        subprocess.run(
-            [sys.executable, "-P", "-m", "broker", "load", "compare", str(file), *brokers, "--rounds", str(rounds)]
-            + ["--no-limit", "--out", str(out)],
-            check=True,
-            stdout=sys.stderr,
-        )
+        flags = ["--rounds", str(rounds), "--no-limit", "--out", str(out)]
+        command = [sys.executable, "-P", "-m", "broker", "load", "compare", str(file), *brokers, *flags]
+        subprocess.run(command, check=True, stdout=sys.stderr)
         found: dict[str, Any] = json.loads((out / "compare.json").read_text())
         return found
 

@@ -15,9 +15,6 @@ from broker.record.unpack import KINDS
 FORMAT: Final = 1
 """Version of the format; it grows when a column changes its meaning."""
 
-# Text that is repeated from row to row is told by its number in a table.
-_REPEATED: Final = pa.dictionary(pa.int32(), pa.string())
-
 SCHEMA: Final[Any] = pa.schema(
     [
         pa.field("seq", pa.int64(), nullable=False),
@@ -62,7 +59,7 @@ def dictionary_columns() -> list[str]:
     return ["kind", "run_id", "client_id", "topic", "topic_filter", "reason", "address", "user_name", "content_type"]
 
 
-def kind_column(codes: bytearray) -> Any:
+def kind_column(codes: bytes) -> Any:
     """The column `kind` of so many codes (places in `KINDS`)."""
-    indices = pa.Array.from_buffers(pa.int8(), len(codes), [None, pa.py_buffer(bytes(codes))])
+    indices = pa.Array.from_buffers(pa.int8(), len(codes), [None, pa.py_buffer(codes)])
     return pa.DictionaryArray.from_arrays(indices, _KINDS).cast(pa.string())

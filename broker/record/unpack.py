@@ -8,7 +8,6 @@ Promises: every event of every entry becomes one row, with its own number; a bur
 
 from __future__ import annotations
 
-from array import array
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.frames import frame_body, frame_end
@@ -23,6 +22,9 @@ from broker.core.tap import DELIVER, PUBLISH, RUN
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
+
+NONE: Final = -1
+"""In a column of numbers: null."""
 
 KINDS: Final[tuple[str, ...]] = (
     "publish",
@@ -49,20 +51,22 @@ class Rows:
         self._payloads = payloads
         self.count = 0
         self.bytes = 0
-        self.seq = array("q")
-        self.kind = bytearray()
-        self.recv_ns = array("q")
+        self.seq: list[int] = []
+        self.kind: list[int] = []
+        self.recv_ns: list[int] = []
         self.client_id: list[str | None] = []
         self.topic: list[bytes | None] = []
         self.payload: list[bytes | None] = []
-        self.size: list[int | None] = []
-        self.qos: list[int | None] = []
-        self.retain: list[bool | None] = []
-        self.ref_seq: list[int | None] = []
+        # `NONE` where a row has none.
+        self.size: list[int] = []
+        self.qos: list[int] = []
+        self.retain: list[int] = []
+        self.ref_seq: list[int] = []
         # Column → row → value, of the columns that most rows do not have.
         self.rare: dict[str, dict[int, Any]] = {}
-        # Whether any row refers to another.
+        # Whether any row refers to another, and whether any has no size, QoS or RETAIN flag.
         self.refers = False
+        self.lacks = False
 
     def fill(self, entries: list[tuple[Any, ...]], at: int, most: int) -> int:
         """Take entries from the place `at` on, until there are `most` rows or more; the place of the next."""
@@ -76,7 +80,7 @@ class Rows:
             elif code == PUBLISH:
                 self._publish(entry)
             elif code == DELIVER:
-                row = self._row(entry[1], 1, entry[2], entry[3], None, None, None, entry[5], entry[6], entry[4])
+                row = self._row(entry[1], 1, entry[2], entry[3], None, None, NONE, entry[5], int(entry[6]), entry[4])
                 if entry[7] is not None:
                     self._also("topic_filter", row, entry[7])
             else:
@@ -101,21 +105,33 @@ class Rows:
             payloads.append(data[payload_at:end] if keep else None)
             sizes.append(end - payload_at)
             start = end
-        many = int(count)
-        self.seq.extend(range(first, first + count))
-        self.kind.extend(bytes(many))
-        self.recv_ns.extend([recv_ns] * many)
-        self.client_id.extend([publisher or None] * many)
-        self.qos.extend([0] * many)
-        self.retain.extend([False] * many)
-        self.ref_seq.extend([None] * many)
-        self.count += many
+        client = publisher if publisher else None
+        if count == 1:
+            # The commonest case where messages come one at a time.
+            self.seq.append(first)
+            self.kind.append(0)
+            self.recv_ns.append(recv_ns)
+            self.client_id.append(client)
+            self.qos.append(0)
+            self.retain.append(0)
+            self.ref_seq.append(NONE)
+        else:
+            many = int(count)
+            zeros = [0] * many
+            self.seq.extend(range(first, first + count))
+            self.kind.extend(zeros)
+            self.recv_ns.extend([recv_ns] * many)
+            self.client_id.extend([client] * many)
+            self.qos.extend(zeros)
+            self.retain.extend(zeros)
+            self.ref_seq.extend([NONE] * many)
+        self.count += count
         self.bytes += len(data)
 
     def _publish(self, entry: tuple[Any, ...]) -> None:
         payload = entry[4]
         row = self._row(
-            entry[1], 0, entry[2], entry[9] or None, entry[3], payload, len(payload), entry[5], entry[6], None
+            entry[1], 0, entry[2], entry[9] or None, entry[3], payload, len(payload), entry[5], int(entry[6]), NONE
         )
         if entry[8] >= 0:
             self._also("message_expiry", row, entry[8])
@@ -143,10 +159,10 @@ class Rows:
             columns.get("client_id"),
             None,
             None,
-            None,
-            columns.get("qos"),
-            None,
-            columns.get("ref_seq"),
+            NONE,
+            columns.get("qos", NONE),
+            NONE,
+            columns.get("ref_seq", NONE),
         )
         for name, value in columns.items():
             if name != "client_id" and name != "qos" and name != "ref_seq" and value is not None:
@@ -160,10 +176,10 @@ class Rows:
         client_id: str | None,
         topic: bytes | None,
         payload: bytes | None,
-        size: int | None,
-        qos: int | None,
-        retain: bool | None,
-        ref_seq: int | None,
+        size: int,
+        qos: int,
+        retain: int,
+        ref_seq: int,
     ) -> int:
         row = self.count
         self.seq.append(seq)
@@ -176,8 +192,10 @@ class Rows:
         self.qos.append(qos)
         self.retain.append(retain)
         self.ref_seq.append(ref_seq)
-        if ref_seq is not None:
+        if ref_seq >= 0:
             self.refers = True
+        if size < 0 or qos < 0 or retain < 0:
+            self.lacks = True
         if payload is not None:
             self.bytes += len(payload)
         self.bytes += 64
