@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Final
 
 from loadtest.load import watch
-from loadtest.load.expect import Sent, Settled, Subscriptions, add, settle
+from loadtest.load.expect import Sent, Settled, Subscriptions, Told, add, settle
 from loadtest.load.histogram import latency, merged, percentile
 from loadtest.load.job import Job
 from loadtest.load.ledger import reconcile
@@ -129,8 +129,8 @@ def _at(trace: Trace, time: int) -> float | None:
     return low + (high - low) * (time - first) / max(1, last - first)
 
 
-def assemble(job: Job, plan: Plan, heard: Heard) -> Result:
-    """The result of a run."""
+def assemble(job: Job, plan: Plan, heard: Heard, told: Told | None = None) -> Result:
+    """The result of a run; `told` hears who should have heard what."""
     scenario = job.scenario
     count = min((len(each) for each in heard.intervals), default=0)
     rows = [[each[index] for each in heard.intervals] for index in range(count)]
@@ -143,10 +143,10 @@ def assemble(job: Job, plan: Plan, heard: Heard) -> Result:
         last_overdue = overdue
     measured = [each for each in seconds if each.measured]
     length = sum(each.seconds for each in measured)
-    sent = _all_sent(heard.outcomes)
+    sent = all_sent(heard.outcomes)
     accounts = [each for one in heard.outcomes for each in one.accounts]
     refused = {each.subscriber: each.refused for each in accounts if each.refused}
-    settled = settle(plan, Subscriptions(plan, everybody(plan), refused), accounts, sent)
+    settled = settle(plan, Subscriptions(plan, everybody(plan), refused), accounts, sent, told)
     measured_rows = [row for row, each in zip(rows, seconds, strict=True) if each.measured]
     result = Result(
         run=heard.run,
@@ -204,7 +204,8 @@ def _measured(plan: Plan, rows: Sequence[Sequence[Interval]], group: int | None 
     return {value: count for value, count in found.items() if count}
 
 
-def _all_sent(outcomes: Sequence[Outcome]) -> Sent:
+def all_sent(outcomes: Sequence[Outcome]) -> Sent:
+    """What all processes sent."""
     total = Sent()
     for outcome in outcomes:
         total.streams.update(outcome.sent.streams)

@@ -17,6 +17,7 @@ from loadtest.load.commands import (
     LimitOption,
     OutOption,
     ProcessesOption,
+    RecordsOption,
     ScaleOption,
     SetOption,
     StrictOption,
@@ -50,6 +51,7 @@ def run(
     out: OutOption = None,
     calibrate: LimitOption = True,
     strict: StrictOption = False,
+    records: RecordsOption = False,
 ) -> None:
     """Play a scenario on a broker that runs, and write a report."""
     from loadtest.load.job import Job
@@ -62,7 +64,7 @@ def run(
         processes=processes or default_processes(played),
         driver=driver,
     )
-    play_and_report(job, out, calibrate, strict)
+    play_and_report(job, out, calibrate, strict, records)
 
 
 @app.command("list")

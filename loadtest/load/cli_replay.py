@@ -26,6 +26,7 @@ from loadtest.load.commands import (
     LimitOption,
     OutOption,
     ProcessesOption,
+    RecordsOption,
     StrictOption,
     TargetOption,
     default_processes,
@@ -109,6 +110,7 @@ def replay(
     out: OutOption = None,
     calibrate: LimitOption = True,
     strict: StrictOption = False,
+    records: RecordsOption = False,
 ) -> None:
     """Play recorded traffic on a broker that runs, with its own timing, and write a report."""
     from dataclasses import replace
@@ -133,5 +135,9 @@ def replay(
         fail("; ".join(each["msg"] for each in error.errors()), MISUSED)
     typer.echo(f"{source}: {job.notes['replay']}", err=True)
     play_and_report(
-        replace(job, processes=processes or default_processes(job.scenario), driver=driver), out, calibrate, strict
+        replace(job, processes=processes or default_processes(job.scenario), driver=driver),
+        out,
+        calibrate,
+        strict,
+        records,
     )

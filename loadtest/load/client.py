@@ -440,8 +440,8 @@ class Client:
         stream = self.crew.plan.wills[self.group].stream(self.number, 0)
         if not certain or will.delay:
             self.crew.uncertain.append((stream, self._will_sequence, self._will_sequence + 1))
+        self.crew.will_left(self.group, stream, self._will_sequence)
         self._will_sequence += 1
-        self.crew.will_sent[stream] = self._will_sequence
 
     def _gone(self, cleanly: bool) -> None:
         """No longer connected, as far as counting goes."""

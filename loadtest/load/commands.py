@@ -54,6 +54,11 @@ StrictOption = Annotated[
 ]
 
 
+RecordsOption = Annotated[
+    bool, typer.Option("--records", help="Keep a row of every message: Parquet under DIR/records (needs room).")
+]
+
+
 def fail(text: str, code: int = FAILED) -> NoReturn:
     """End the command with a message; every line of it says who speaks."""
     for line in text.splitlines():
@@ -111,7 +116,7 @@ def stamp() -> str:
     return f"{datetime.now().astimezone():%Y%m%d-%H%M%S}"
 
 
-def play_and_report(job: Job, out: Path | None, limit: bool, strict: bool) -> None:
+def play_and_report(job: Job, out: Path | None, limit: bool, strict: bool, records: bool = False) -> None:
     """Play a job with a view on the terminal, write the report, end the command with its exit code."""
     from dataclasses import replace
 
@@ -124,6 +129,8 @@ def play_and_report(job: Job, out: Path | None, limit: bool, strict: bool) -> No
     folder = out or Path("canopy-load") / f"{job.scenario.name}-{stamp()}"
     try:
         report.check(folder)
+        if records:
+            job = replace(job, records=str(folder / "records"))
         if limit:
             job = replace(job, own_limit=own_limit(console))
         with live.audience(console, job.scenario, str(job.targets[0])) as audience:

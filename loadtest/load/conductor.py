@@ -20,12 +20,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from loadtest.bench.peers import python_module
 from loadtest.load import assemble, drivers, watch
 from loadtest.load.expect import Sent, Subscriptions
-from loadtest.load.job import Audience, Job
+from loadtest.load.job import Audience, Job, Place
 from loadtest.load.ledger import Listener
 from loadtest.load.line import Line
 from loadtest.load.messages import (
@@ -111,6 +112,7 @@ class Conductor:
             self._plan = Plan(job.scenario, self._run, recorded(job.replay, job.prefix, job.scenario))
         except (PlanError, drivers.DriverError) as error:
             raise RunError(str(error)) from error
+        self._place = self._records_place(job.records)
         self._processes: list[_Process] = []
         self._heard = asyncio.Event()
         self._failure = ""
@@ -148,9 +150,7 @@ class Conductor:
             listener.close()
         self._say(Finish())
         await self._until(lambda: all(each.outcome is not None for each in self._processes))
-        result = assemble.assemble(
-            job,
-            self._plan,
+        result = self._assembled(
             assemble.Heard(
                 run=self._run,
                 begun=begun,
@@ -168,6 +168,33 @@ class Conductor:
         audience.finished(result)
         return result
 
+    @staticmethod
+    def _records_place(folder: str | None) -> Place | None:
+        if folder is None:
+            return None
+        # Parquet is imported where somebody wants records.
+        from loadtest.load import records, recordtables
+
+        try:
+            recordtables.prepare(Path(folder))
+        except records.RecordsError as error:
+            raise RunError(str(error)) from error
+        return recordtables.place(folder)
+
+    def _assembled(self, heard: assemble.Heard) -> Result:
+        if self._place is None:
+            return assemble.assemble(self._job, self._plan, heard)
+        from loadtest.load import records, recordtables
+
+        tables = recordtables.Tables(self._place, self._plan)
+        result = assemble.assemble(self._job, self._plan, heard, tables.expected)
+        try:
+            accounts = [account for outcome in heard.outcomes for account in outcome.accounts]
+            tables.write(assemble.all_sent(heard.outcomes), accounts)
+        except records.RecordsError as error:
+            raise RunError(str(error)) from error
+        return result
+
     # -- processes -----------------------------------------------------------------------------------------------------
 
     async def _spawn(self) -> None:
@@ -180,7 +207,7 @@ class Conductor:
             line.send(
                 Assignment(
                     job.scenario, self._run, job.targets, index, job.processes, job.driver, job.samples, core,
-                    job.replay, job.speed, job.prefix,
+                    job.replay, job.speed, job.prefix, self._place,
                 )
             )  # fmt: skip
 
@@ -238,6 +265,10 @@ class Conductor:
             if process.line is not None:
                 process.line.abort()
         await asyncio.to_thread(_reap, self._processes)
+        if self._place is not None:
+            from loadtest.load import recordtables
+
+            recordtables.clear(self._place)
 
     # -- phases --------------------------------------------------------------------------------------------------------
 

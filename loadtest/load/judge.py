@@ -148,6 +148,9 @@ class Streams:
         self.sample_every: i64 = 1
         self.sample_next: i64 = 0
         self.sample_room: i64 = 0
+        self.record: Callable[[int, int, int, int, int, int, int, int, int], None] | None = None
+        """Hears of every message: stream, sequence number, subscriber, time sent, time received, bytes of the payload,
+        flags (the QoS, 4 RETAIN, 8 DUP, 16 altered, 32 `Judge.whole`), epoch and absence of the judge."""
         self.mark = Mark(run)
 
 
@@ -220,10 +223,13 @@ class Judge:
             if receipt is None:
                 streams.foreign += 1
                 return
+        altered = not retain and (topic != receipt.topic or receipt.changed(payload, mark.end == 0))
+        if streams.record is not None:
+            self._record(number, payload, qos, retain, dup, altered, now)
         if retain:
             receipt.retained += 1
             return
-        if topic != receipt.topic or receipt.changed(payload, mark.end == 0):
+        if altered:
             receipt.altered += 1
         sequence = mark.sequence
         tally = self.tally
@@ -254,6 +260,22 @@ class Judge:
             if streams.sample_room > 0:
                 streams.sample_room -= 1
                 streams.samples.append((number, sequence, self.number, time, now, qos, len(payload)))
+
+    def _record(self, stream: int, payload: bytes, qos: i64, retain: bool, dup: bool, altered: bool, now: i64) -> None:
+        record = self.streams.record
+        if record is None:
+            return
+        mark = self.streams.mark
+        flags: i64 = qos
+        if retain:
+            flags += 4
+        if dup:
+            flags += 8
+        if altered:
+            flags += 16
+        if self.whole:
+            flags += 32
+        record(stream, mark.sequence, self.number, mark.time, now, len(payload), flags, self.epoch, self.absence)
 
     def _begin(self, stream: int) -> Receipt | None:
         streams = self.streams

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadtest.load.expect import Account, Sent
-from loadtest.load.job import Target
+from loadtest.load.job import Place, Target
 from loadtest.load.scenario import Scenario
 
 # -- to a process ------------------------------------------------------------------------------------------------------
@@ -30,6 +30,8 @@ class Assignment:
     replay: str | None
     speed: float
     prefix: str
+    records: Place | None = None
+    """Where a row of each message goes, if anywhere."""
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,8 @@ class Outgoing:
         self.frame = frame
         self.received = False
         """Whether PUBREC came (QoS 2)."""
+        self.note: tuple[int, ...] | None = None
+        """What is recorded of it, where that is wanted."""
 
 
 class Session:
@@ -96,10 +98,12 @@ class Layout:
     """A PUBLISH laid out: what stands before the packet identifier, before the mark, and, from a template, after it.
     Filler is not kept with each."""
 
-    def __init__(self, frame: bytes, identifier_at: int, mark_at: int, tail: bytes) -> None:
+    def __init__(self, frame: bytes, identifier_at: int, mark_at: int, tail: bytes, size: int) -> None:
         self.head = frame[:identifier_at] if identifier_at else frame[:mark_at]
         self.middle = frame[identifier_at + 2 : mark_at] if identifier_at else b""
         self.tail = tail
+        self.size: i64 = size
+        """Bytes of the payload."""
 
 
 class Sender(Schedule):
@@ -160,6 +164,9 @@ class Sender(Schedule):
         """`returned` a second ago."""
         self.uncertain: list[tuple[int, int, int]] = []
         """Stream, first and one above the last sequence number that the broker may not have got."""
+        # What is recorded, where it is: the row of a message that is sent, and what came of it.
+        self.noted: Callable[[int, int, int, int, int, int], tuple[int, ...]] | None = None
+        self.settled: Callable[[tuple[int, ...], int], None] | None = None
         self._turn: i64 = 0
         self.most_layouts: i64 = MAX_LAYOUTS
         self._layouts: dict[int, Layout] = {}
@@ -207,6 +214,8 @@ class Sender(Schedule):
     def done(self, outgoing: Outgoing, reason: int) -> None:
         """The broker has taken a message, or refused it (reason codes from 0x80)."""
         self.under_way -= 1
+        if outgoing.note is not None:
+            self._settle(outgoing, reason < 0x80)
         if reason >= 0x80:
             self.refused[reason] = self.refused.get(reason, 0) + 1
             self._doubt(outgoing)
@@ -214,7 +223,20 @@ class Sender(Schedule):
     def lose(self, outgoing: Outgoing) -> None:
         """A message is not under way any more, and nobody can say whether it was taken."""
         self.under_way -= 1
+        if outgoing.note is not None:
+            self._settle(outgoing, outgoing.received)
         self._doubt(outgoing)
+
+    def leave_open(self, outgoing: Outgoing) -> None:
+        """The run is over while a message is under way."""
+        if outgoing.note is not None:
+            self._settle(outgoing, outgoing.received)
+
+    def _settle(self, outgoing: Outgoing, acknowledged: bool) -> None:
+        note, settled = outgoing.note, self.settled
+        outgoing.note = None
+        if note is not None and settled is not None:
+            settled(note, 1 if acknowledged else 0)
 
     def _doubt(self, outgoing: Outgoing) -> None:
         stream: int = self.base + outgoing.number
@@ -277,7 +299,7 @@ class Sender(Schedule):
             parts: list[bytes] = []
             size: i64 = 0
             while room > 0 and size < MAX_BATCH_BYTES:
-                frame = self._compose(now)
+                frame = self._compose(now, now)
                 parts.append(frame)
                 size += len(frame)
                 room -= 1
@@ -293,7 +315,7 @@ class Sender(Schedule):
         late = self.tally.late
         while room > 0 and self.next_at <= clock and bytes_ < MAX_BATCH_BYTES:
             intended: i64 = int(self.next_at)
-            frame = self._compose(intended)
+            frame = self._compose(intended, now)
             batch.append(frame)
             bytes_ += len(frame)
             add(late, now - intended, 1)
@@ -312,6 +334,9 @@ class Sender(Schedule):
         before = layout.head + mark[:14]
         tail = filler(self.size)
         outlet.write(before + (tail + before).join(_LOW[low : low + count]) + tail)
+        if self.noted is not None:
+            for at in range(count):
+                self._note(0, sequence + at, now, now, self.size)
         self.sequences[0] = sequence + count
         self.sent += count
         self.tally.sent += count
@@ -319,8 +344,8 @@ class Sender(Schedule):
         if self.remaining > 0:
             self.remaining -= count
 
-    def _compose(self, time: i64) -> bytes:
-        """The next message as a frame, counted as sent."""
+    def _compose(self, time: i64, now: i64) -> bytes:
+        """The next message, meant for `time`, as a frame, counted as sent."""
         number: i64
         if self.pick is not None:
             number = self.pick()
@@ -340,6 +365,10 @@ class Sender(Schedule):
         else:
             mark = pack_text(self.run, time, stream, sequence)
             tail = layout.tail
+        note: tuple[int, ...] | None = None
+        if self.noted is not None:
+            length = size if self.template is None else layout.size
+            note = self._note(number, sequence, time, now, length)
         self.sent += 1
         self.tally.sent += 1
         if self.remaining > 0:
@@ -357,9 +386,24 @@ class Sender(Schedule):
                 # Another connection will not know the alias.
                 plain = self._layout(number, size, 0)
                 kept = b"".join((plain.head, name, plain.middle, mark, tail))
-        self.session.unacked[identifier] = Outgoing(self, number, sequence, kept)
+        outgoing = Outgoing(self, number, sequence, kept)
+        outgoing.note = note
+        self.session.unacked[identifier] = outgoing
         self.under_way += 1
         return frame
+
+    def _note(self, number: i64, sequence: int, time: i64, now: i64, size: i64) -> tuple[int, ...] | None:
+        """What is recorded of a message; with QoS 0 that is all there will be to know."""
+        noted, settled = self.noted, self.settled
+        if noted is None or settled is None:
+            return None
+        qos = self._quality(number)
+        retain = self.retain if not self.kinds else self.kinds[number] & 4 == 4
+        stream: int = self.base + number
+        note = noted(stream, sequence, time, now, size, qos + 4 if retain else qos)
+        if qos == 0:
+            settled(note, -1)
+        return note
 
     def _quality(self, number: i64) -> i64:
         """The QoS of a topic's messages."""
@@ -412,4 +456,4 @@ class Sender(Schedule):
             while frame[identifier_at] >= 128:
                 identifier_at += 1
             identifier_at += 3 + len(topic)
-        return Layout(frame, identifier_at, mark_at, b"" if self.template is None else after)
+        return Layout(frame, identifier_at, mark_at, b"" if self.template is None else after, len(payload))

@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from loadtest.bench.process import waited
 from loadtest.load import drivers
@@ -46,6 +46,10 @@ from loadtest.load.recording import recorded
 from loadtest.load.scenario import Stage
 from loadtest.load.schedule import NEVER
 from loadtest.load.wire import clock
+
+if TYPE_CHECKING:
+    from loadtest.load.job import Place
+    from loadtest.load.records import Recorder
 
 STEP: Final = 100_000
 """Microseconds between two changes of the load where it rises or falls."""
@@ -79,12 +83,15 @@ class Worker:
         self._crew = Crew(
             self._plan, assignment.targets, assignment.index, assignment.processes, opener, recording, assignment.speed
         )
+        if assignment.records is not None:
+            self._crew.record(self._recorder(assignment.records))
         self._alarm = Alarm(self._loop, self._due)
         self._crew.wake = self._due
         self._samples = assignment.samples
         """Deliveries a second of which a sample is kept."""
         self._done = asyncio.Event()
         self._phase = ""
+        self._numbers = {stage.name: number for number, stage in enumerate(self._plan.scenario.stages)}
         self._begin = 0
         self._cpu = time.process_time()
         self._waited = waited(os.getpid())
@@ -94,11 +101,24 @@ class Worker:
         self._looked = 0
         self._timers: list[asyncio.TimerHandle] = []
         self._looking: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
         self._over = False
         self._hurried = recording is not None and math.isinf(assignment.speed)
         """Whether the conductor wants to hear that everything is sent."""
         self._stranded = 0
         """Seconds for which nobody has been connected who has something left to send."""
+
+    def _recorder(self, place: Place) -> Recorder:
+        # Parquet is imported where somebody wants records.
+        from loadtest.load.records import Recorder
+
+        plan = self._plan
+
+        def stream(number: int) -> tuple[str, str, str]:
+            group, client = plan.who(plan.publisher(number))
+            return plan.groups[group].name, plan.client_id(group, client), plan.topic(number)
+
+        return Recorder(place, plan.run, self._assignment.index, stream, plan.subscriber_name)
 
     async def run(self) -> None:
         """Serve the conductor until the run is over or the conductor gone."""
@@ -150,6 +170,8 @@ class Worker:
         if phase != CONNECTING:
             for tally in self._crew.tallies:
                 tally.enter(at)
+            if self._crew.recorder is not None:
+                self._crew.recorder.enter(self._numbers.get(phase, -1), at)
         self._next_second(at + SECOND)
 
     def _next_second(self, end: int) -> None:
@@ -285,21 +307,39 @@ class Worker:
         for timer in [*self._timers, *([self._looking] if self._looking else [])]:
             timer.cancel()
         sent, accounts = crew.sent(), crew.accounts()
+        recorder = crew.recorder
+        if recorder is not None:
+            crew.end_record()
         for client in crew.clients:
             client.end()
-        self._say(
-            Outcome(
-                sent,
-                accounts,
-                crew.group_sent(),
-                crew.failed_connects,
-                crew.lost_connections,
-                crew.refused_subscribes,
-                int(crew.streams.foreign),
-                crew.all_errors(),
-                crew.streams.samples,
-            )
+        outcome = Outcome(
+            sent,
+            accounts,
+            crew.group_sent(),
+            crew.failed_connects,
+            crew.lost_connections,
+            crew.refused_subscribes,
+            int(crew.streams.foreign),
+            crew.all_errors(),
+            crew.streams.samples,
         )
+        if recorder is None:
+            self._end(outcome)
+        else:
+            self._writing = self._loop.create_task(self._end_with(recorder, outcome))
+
+    async def _end_with(self, recorder: Recorder, outcome: Outcome) -> None:
+        from loadtest.load.records import RecordsError
+
+        try:
+            await asyncio.to_thread(recorder.close)
+        except RecordsError as error:
+            self._end(Failed(str(error)))
+        else:
+            self._end(outcome)
+
+    def _end(self, message: object) -> None:
+        self._say(message)
         self._done.set()
 
 
