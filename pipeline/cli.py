@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import typer
 
+from pipeline.loadtest.command import loadtest
+
 app = typer.Typer(
     name="pipeline",
     help="Spark jobs over what the recorder wrote.",
@@ -21,3 +23,6 @@ app = typer.Typer(
 @app.callback()
 def pipeline() -> None:
     """Spark jobs over what the recorder wrote."""
+
+
+app.command()(loadtest)

@@ -1,0 +1,38 @@
+"""The command ``canopy pipeline loadtest``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pipeline.options import FAILED, MasterOption, MemoryOption, OutputOption, SkipOption, told
+
+
+@told
+def loadtest(
+    source: Annotated[
+        str,
+        typer.Option("--input", metavar="DIR", help="What `canopy load run … --records --out DIR` wrote."),
+    ],
+    output: OutputOption,
+    master: MasterOption = None,
+    driver_memory: MemoryOption = "2g",
+    skip_corrupt: SkipOption = False,
+) -> None:
+    """Find the account of a load run again from its messages: latency, losses, copies, order.
+
+    Joins what was sent with what came, for each pair and in total, and holds it against the load tester's own report
+    where that is beside the records. Exit code 1 when the two do not agree.
+    """
+    from pipeline.loadtest.job import run
+    from pipeline.session import spark_session
+
+    def say(line: str) -> None:
+        typer.echo(f"canopy: {line}", err=True)
+
+    with spark_session("canopy loadtest", master, driver_memory) as spark:
+        outcome = run(spark, source, output, skip_corrupt, say)
+    typer.echo(outcome.line())
+    if not outcome.fine:
+        raise typer.Exit(FAILED)

@@ -1,0 +1,221 @@
+"""The run of the job: records in, tables, summary and page out.
+
+Owns: what is computed in which order, and `Outcome`, which is `summary.json`.
+
+Promises: the driver holds a row for each group and second, and a page of pairs; tables are written by Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import StorageLevel
+from pyspark.sql import functions as f
+
+from pipeline.loadtest import agreement, latency, tables, transforms
+from pipeline.loadtest.page import Shown, page
+from pipeline.loadtest.tables import COUNTS
+from pipeline.progress import progress
+from pipeline.results import Results
+from pipeline.segments import Say, reading, unsaid
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pipeline.loadtest.tables import Records, Report
+
+GROUPS: Final = 10_000
+"""Groups of clients that are told apart; no scenario has so many."""
+SECONDS: Final = 4_000
+"""Seconds that the page shows; all of them are in the table."""
+BUCKETS: Final = 50_000
+"""More than there are buckets up to an hour."""
+WORST: Final = 100
+"""Pairs that the page shows."""
+
+
+@dataclass
+class Outcome:
+    """What was found; `summary.json` has the same names. Counts are those of docs/load.md, times microseconds."""
+
+    runs: list[str]
+    sent: int = 0
+    """Messages sent in measured stages."""
+    received: int = 0
+    """Messages that came in measured stages, each once for each subscriber."""
+    rows_sent: int = 0
+    rows_received: int = 0
+    deliveries: dict[str, int] = field(default_factory=dict)
+    """To all subscribers that read as fast as they can, in the whole run."""
+    latency: dict[str, float | None] = field(default_factory=dict)
+    """From the intended time, of what was meant to be sent in measured stages, to the same subscribers."""
+    from_sent: dict[str, float | None] = field(default_factory=dict)
+    """The same deliveries from the time at which they were really sent: without the generator's own lateness."""
+    groups: list[dict[str, Any]] = field(default_factory=list)
+    pairs: int = 0
+    strays: int = 0
+    """Messages that came to subscribers who should not have heard them."""
+    unsent: int = 0
+    """Deliveries of messages that are not among those that were sent."""
+    compared: int = 0
+    """Figures that were held against the load tester's report; 0: there was none."""
+    differing: list[dict[str, Any]] = field(default_factory=list)
+    pairs_differing: int = 0
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether the load tester says the same; None where its report is not there."""
+        if not self.compared:
+            return None
+        return not self.differing and not self.pairs_differing
+
+    @property
+    def fine(self) -> bool:
+        """Whether the exit code is 0."""
+        return self.agrees is not False and not self.unsent
+
+    def summary(self) -> dict[str, Any]:
+        """For `summary.json`."""
+        return {**asdict(self), "agrees": self.agrees}
+
+    def line(self) -> str:
+        """For the terminal."""
+        counts = self.deliveries
+        text = (
+            f"{self.rows_sent:,} sent, {counts['expected']:,} deliveries expected, {counts['received']:,} received, "
+            f"{counts['lost']:,} lost, {counts['duplicates']:,} duplicates, {counts['reordered']:,} reordered, "
+            f"{counts['altered']:,} altered"
+        )
+        if self.latency.get("p99") is not None:
+            text += f"; p50 {self.latency['p50']:,.0f} µs, p99 {self.latency['p99']:,.0f} µs"
+        if self.unsent:
+            text += f"; {self.unsent:,} deliveries of messages that nobody sent"
+        return f"{text}; {self.verdict()}"
+
+    def verdict(self) -> str:
+        """Whether the load tester's report says the same, in words."""
+        if self.agrees is None:
+            return "no report of the load tester beside the records to compare with"
+        if self.agrees:
+            return f"the load tester's report says the same ({self.compared:,} figures, {self.pairs:,} pairs)"
+        said = [f"{each['name']} {_plain(each['here'])} here, {_plain(each['there'])} there" for each in self.differing]
+        more = f" and {len(said) - 5} more" if len(said) > 5 else ""
+        pairs = f"{self.pairs_differing:,} pairs differ" if self.pairs_differing else ""
+        return "the load tester's report DISAGREES: " + "; ".join(filter(None, (", ".join(said[:5]) + more, pairs)))
+
+
+def _plain(value: float | None) -> str:
+    return "none" if value is None else f"{value:,.10g}"
+
+
+def run(spark: SparkSession, source: str, output: str, skip_corrupt: bool = False, say: Say = unsaid) -> Outcome:
+    """Find the account of a run again; write pairs, latency, seconds, differing, summary.json and index.html.
+
+    Raises:
+        MisuseError: there is no such folder.
+        PipelineError: there are no records in it, or they cannot be read.
+    """
+    results = Results(spark, output)
+    with progress(spark, "loadtest"), reading():
+        found = tables.records(spark, source, skip_corrupt, say)
+        report = tables.report(spark, source)
+        level = StorageLevel.MEMORY_AND_DISK
+        rows = transforms.judged(found.received).persist(level)
+        timed = latency.timed(rows, found).persist(level)
+        pairs = transforms.pairs(transforms.accounts(rows, found)).persist(level)
+        counted = latency.buckets(timed.where("measured"), "group", "frozen").persist(level)
+        try:
+            outcome = _outcome(found, rows, timed, pairs, counted)
+            results.table(pairs, "pairs")
+            results.table(counted.select("group", "frozen", "us", "count"), "latency")
+            results.table(latency.seconds(timed, found), "seconds")
+            if report is not None:
+                _compare(outcome, report, pairs, results, spark)
+            results.text("summary.json", json.dumps(outcome.summary(), indent=2) + "\n")
+            results.text("index.html", page(outcome, _shown(spark, results)).html())
+        finally:
+            for each in (rows, timed, pairs, counted):
+                each.unpersist()
+    return outcome
+
+
+def _outcome(found: Records, rows: DataFrame, timed: DataFrame, pairs: DataFrame, counted: DataFrame) -> Outcome:
+    measured = found.stages.where("measured").select("run", "stage")
+    runs = [row["run"] for row in found.stages.select("run").distinct().orderBy("run").limit(GROUPS).collect()]
+    outcome = Outcome(runs)
+    # A will is sent by the broker, and in no stage.
+    in_stages = found.sent.where("intended_us is not null").join(f.broadcast(measured), ["run", "stage"], "left_semi")
+    came = rows.where("arrived").drop("stage").withColumnRenamed("during", "stage")
+    outcome.sent = in_stages.count()
+    outcome.received = came.join(f.broadcast(measured), ["run", "stage"], "left_semi").count()
+    outcome.rows_received = rows.count()
+    outcome.pairs = pairs.count()
+    outcome.strays = transforms.strays(rows, found).count()
+
+    joined = latency.beside_sent(timed, found.sent)
+    outcome.unsent = joined.where("sent_us is null").count()
+    late = joined.where("measured and not frozen").withColumn("waited", f.col("recv_us") - f.col("sent_us"))
+    outcome.from_sent = _times(latency.buckets(late.withColumn("us", latency.bucket("waited")), "run"), "run")
+
+    everybody = counted.where("not frozen").groupBy(f.lit(0).alias("all"), "us").agg(f.sum("count").alias("count"))
+    outcome.latency = _times(everybody, "all")
+    by_group = {row["group"]: row for row in latency.distributions(counted, "group").limit(GROUPS).collect()}
+    sent = {row["group"]: row["count"] for row in found.sent.groupBy("group").count().limit(GROUPS).collect()}
+    outcome.rows_sent = sum(sent.values())
+    deliveries = transforms.groups(pairs, found.subscribers).orderBy("group").limit(GROUPS).collect()
+    heard = {row["group"]: row for row in deliveries}
+    outcome.deliveries = {name: sum(int(row[name]) for row in deliveries if not row["frozen"]) for name in COUNTS}
+    for name in dict.fromkeys((*sorted(sent), *heard)):
+        outcome.groups.append(
+            {
+                "name": name,
+                "sent": sent.get(name, 0),
+                "deliveries": {each: int(heard[name][each]) if name in heard else 0 for each in COUNTS},
+                "latency": _said(by_group.get(name)),
+            }
+        )
+    return outcome
+
+
+def _times(counted: DataFrame, key: str) -> dict[str, float | None]:
+    rows = latency.distributions(counted.withColumn(key, f.lit(0)), key).limit(1).collect()
+    return _said(rows[0] if rows else None)
+
+
+def _said(row: Any) -> dict[str, float | None]:
+    """A distribution; of nothing, as the load tester says it."""
+    if row is None:
+        return {name: 0 if name == "count" else None for name in agreement.TIMES}
+    return {name: row[name] for name in agreement.TIMES}
+
+
+def _compare(outcome: Outcome, report: Report, pairs: DataFrame, results: Results, spark: SparkSession) -> None:
+    here = outcome.summary()
+    silent = {group["name"] for group in report.summary["groups"]} - {group["name"] for group in outcome.groups}
+    for name in sorted(silent):
+        # Nobody of it subscribed or sent anything.
+        nothing: dict[str, Any] = {"deliveries": dict.fromkeys(COUNTS, 0), "latency": _said(None)}
+        here["groups"].append({"name": name, "sent": 0, **nothing})
+    figures = agreement.figures(here, report.summary)
+    outcome.compared = len(figures)
+    outcome.differing = [
+        {"name": each.name, "here": each.here, "there": each.there} for each in figures if not each.agrees
+    ]
+    results.table(agreement.differing(pairs, report.pairs), "differing")
+    outcome.pairs_differing = spark.read.parquet(f"{results.folder}/differing").count()
+
+
+def _shown(spark: SparkSession, results: Results) -> Shown:
+    """What the page shows, read back from the tables."""
+    pairs, seconds = (spark.read.parquet(f"{results.folder}/{name}") for name in ("pairs", "seconds"))
+    counted = spark.read.parquet(f"{results.folder}/latency").where("not frozen")
+    faults = f.col("lost") + f.col("duplicates") + f.col("reordered") + f.col("altered")
+    worst = pairs.withColumn("faults", faults).where("faults > 0").orderBy(f.desc("faults"), "publisher", "subscriber")
+    histogram = counted.groupBy("us").agg(f.sum("count").alias("count")).orderBy("us").limit(BUCKETS).collect()
+    return Shown(
+        histogram=[(int(row["us"]), int(row["count"])) for row in histogram],
+        seconds=[row.asDict() for row in seconds.orderBy("run", "second").limit(SECONDS).collect()],
+        worst=[row.asDict() for row in worst.limit(WORST).collect()],
+    )
