@@ -32,6 +32,9 @@ SECONDS: Final = 4_000
 """Seconds that the page shows; all of them are in the table."""
 BUCKETS: Final = 50_000
 """More than there are buckets up to an hour."""
+ALL: Final = "all"
+GROUP: Final = "group"
+SENDING: Final = "since the sending"
 WORST: Final = 100
 """Pairs that the page shows."""
 
@@ -142,46 +145,55 @@ def run(spark: SparkSession, source: str, output: str, skip_corrupt: bool = Fals
 
 
 def _outcome(found: Records, rows: DataFrame, timed: DataFrame, pairs: DataFrame, counted: DataFrame) -> Outcome:
-    measured = found.stages.where("measured").select("run", "stage")
+    stages = f.broadcast(found.stages.select("run", "stage", "measured"))
     runs = [row["run"] for row in found.stages.select("run").distinct().orderBy("run").limit(GROUPS).collect()]
     outcome = Outcome(runs)
     # A will is sent by the broker, and in no stage.
-    in_stages = found.sent.where("intended_us is not null").join(f.broadcast(measured), ["run", "stage"], "left_semi")
-    came = rows.where("arrived").drop("stage").withColumnRenamed("during", "stage")
-    outcome.sent = in_stages.count()
-    outcome.received = came.join(f.broadcast(measured), ["run", "stage"], "left_semi").count()
-    outcome.rows_received = rows.count()
-    outcome.pairs = pairs.count()
-    outcome.strays = transforms.strays(rows, found).count()
+    in_time = (f.col("measured") & f.col("intended_us").isNotNull()).cast("long")
+    sent_rows = found.sent.join(stages, ["run", "stage"], "left").groupBy("group")
+    sent = {
+        row["group"]: row
+        for row in sent_rows.agg(f.count("*").alias("count"), f.sum(in_time).alias("in_time")).limit(GROUPS).collect()
+    }
+    outcome.rows_sent = sum(row["count"] for row in sent.values())
+    outcome.sent = sum(row["in_time"] or 0 for row in sent.values())
+    came = rows.drop("stage").withColumnRenamed("during", "stage").join(stages, ["run", "stage"], "left")
+    in_time = (f.col("measured") & f.col("arrived")).cast("long")
+    [row] = came.agg(f.count("*").alias("count"), f.sum(in_time).alias("in_time")).collect()
+    outcome.rows_received, outcome.received = row["count"], row["in_time"] or 0
+    outcome.strays = transforms.strays(rows, found).collect()[0]["strays"]
+    outcome.unsent = timed.where("waited is null").count()
 
-    joined = latency.beside_sent(timed, found.sent)
-    outcome.unsent = joined.where("sent_us is null").count()
-    late = joined.where("measured and not frozen").withColumn("waited", f.col("recv_us") - f.col("sent_us"))
-    outcome.from_sent = _times(latency.buckets(late.withColumn("us", latency.bucket("waited")), "run"), "run")
-
-    everybody = counted.where("not frozen").groupBy(f.lit(0).alias("all"), "us").agg(f.sum("count").alias("count"))
-    outcome.latency = _times(everybody, "all")
-    by_group = {row["group"]: row for row in latency.distributions(counted, "group").limit(GROUPS).collect()}
-    sent = {row["group"]: row["count"] for row in found.sent.groupBy("group").count().limit(GROUPS).collect()}
-    outcome.rows_sent = sum(sent.values())
+    times = _times(timed, counted)
+    outcome.latency, outcome.from_sent = _said(times.get((ALL, ""))), _said(times.get((SENDING, "")))
     deliveries = transforms.groups(pairs, found.subscribers).orderBy("group").limit(GROUPS).collect()
     heard = {row["group"]: row for row in deliveries}
-    outcome.deliveries = {name: sum(int(row[name]) for row in deliveries if not row["frozen"]) for name in COUNTS}
+    outcome.pairs = sum(row["pairs"] for row in deliveries)
+    outcome.deliveries = {name: sum(row[name] for row in deliveries if not row["frozen"]) for name in COUNTS}
     for name in dict.fromkeys((*sorted(sent), *heard)):
         outcome.groups.append(
             {
                 "name": name,
-                "sent": sent.get(name, 0),
-                "deliveries": {each: int(heard[name][each]) if name in heard else 0 for each in COUNTS},
-                "latency": _said(by_group.get(name)),
+                "sent": sent[name]["count"] if name in sent else 0,
+                "deliveries": {each: heard[name][each] if name in heard else 0 for each in COUNTS},
+                "latency": _said(times.get((GROUP, name))),
             }
         )
     return outcome
 
 
-def _times(counted: DataFrame, key: str) -> dict[str, float | None]:
-    rows = latency.distributions(counted.withColumn(key, f.lit(0)), key).limit(1).collect()
-    return _said(rows[0] if rows else None)
+def _times(timed: DataFrame, counted: DataFrame) -> dict[tuple[str, str], Any]:
+    """The distributions of everybody, of each group, and of everybody since the sending."""
+    since_sent = latency.buckets(timed.where("measured and not frozen and waited is not null"), "run", at="waited")
+    parts = [
+        counted.select(f.lit(GROUP).alias("what"), "group", "us", "count"),
+        counted.where("not frozen").select(f.lit(ALL).alias("what"), f.lit("").alias("group"), "us", "count"),
+        since_sent.select(f.lit(SENDING).alias("what"), f.lit("").alias("group"), "us", "count"),
+    ]
+    table = parts[0].unionByName(parts[1]).unionByName(parts[2])
+    summed = table.groupBy("what", "group", "us").agg(f.sum("count").alias("count"))
+    rows = latency.distributions(summed, "what", "group").limit(GROUPS).collect()
+    return {(row["what"], row["group"]): row for row in rows}
 
 
 def _said(row: Any) -> dict[str, float | None]:

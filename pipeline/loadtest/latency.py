@@ -48,23 +48,33 @@ def _spare(value: str) -> str:
 
 
 def timed(rows: DataFrame, found: Records) -> DataFrame:
-    """First copies with a time (wills have none): the `judged` rows with `us`, their subscriber's `group` and `frozen`,
-    and whether they were meant to be sent in a `measured` stage."""
+    """First copies with a time (wills have none), each beside the message that was sent: `us` from the intended time,
+    `waited` from the sending (null: nobody sent such a message), the subscriber's `group` and `frozen`, and whether the
+    message was meant for a `measured` stage."""
     stages = found.stages.select("run", "stage", "measured")
     subscribers = found.subscribers.select("run", "subscriber", "group", "frozen")
+    sent = found.sent.select("run", "stream", "sequence", "sent_us")
+    came = rows.where(f.col("arrived") & f.col("intended_us").isNotNull())
     return (
-        rows.where(f.col("arrived") & f.col("intended_us").isNotNull())
-        .withColumn("latency_us", f.col("recv_us") - f.col("intended_us"))
-        .withColumn("us", bucket("latency_us"))
+        came.select("run", "stream", "sequence", "subscriber", "stage", "intended_us", "recv_us")
+        .join(sent, ["run", "stream", "sequence"], "left")
+        .withColumns(
+            {
+                "latency": f.col("recv_us") - f.col("intended_us"),
+                "waiting": f.col("recv_us") - f.col("sent_us"),
+            }
+        )
+        .withColumns({"us": bucket("latency"), "waited": bucket("waiting")})
+        .drop("latency", "waiting")
         .join(f.broadcast(stages), ["run", "stage"], "left")
         .join(subscribers, ["run", "subscriber"])
         .fillna(False, ["measured"])
     )
 
 
-def buckets(deliveries: DataFrame, *keys: str) -> DataFrame:
+def buckets(deliveries: DataFrame, *keys: str, at: str = "us") -> DataFrame:
     """How many latencies there are in each bucket, from `timed` rows: keys, `us`, `count`."""
-    return deliveries.groupBy(*keys, "us").agg(f.count("*").alias("count"))
+    return deliveries.groupBy(*keys, f.col(at).alias("us")).agg(f.count("*").alias("count"))
 
 
 def distributions(counted: DataFrame, *keys: str) -> DataFrame:
@@ -83,15 +93,6 @@ def distributions(counted: DataFrame, *keys: str) -> DataFrame:
         (f.sum(f.col("us") * f.col("count")) / f.sum("count")).alias("mean"),
         *(percentile(percent).alias(name) for name, percent in PERCENTILES.items()),
         f.max("us").cast("double").alias("max"),
-    )
-
-
-def beside_sent(deliveries: DataFrame, sent: DataFrame) -> DataFrame:
-    """`timed` rows beside the row of the message that was sent: `sent_us`, null where no such message was sent."""
-    return deliveries.join(
-        sent.select("run", "stream", "sequence", "sent_us", f.col("size").alias("sent_size")),
-        ["run", "stream", "sequence"],
-        "left",
     )
 
 

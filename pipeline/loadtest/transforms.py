@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 KEY: Final = ("run", "stream", "subscriber")
 PAIR: Final = ("run", "publisher", "subscriber")
-MESSAGE: Final = ("run", "stream", "sequence")
 
 LOST_SESSION: Final = 3
 """A QoS that no subscription has: nothing is continuous."""
@@ -199,26 +198,27 @@ def accounts(rows: DataFrame, found: Records) -> DataFrame:
     )
 
 
-def summed(table: DataFrame, *keys: str) -> DataFrame:
-    """`COUNTS` added up by some columns."""
-    return table.groupBy(*keys).agg(*(f.sum(name).alias(name) for name in COUNTS))
-
-
 def pairs(table: DataFrame) -> DataFrame:
     """The account of each publisher and subscriber, from `accounts`."""
-    return summed(table, *PAIR, "group", "frozen")
+    return table.groupBy(*PAIR, "group", "frozen").agg(*(f.sum(name).alias(name) for name in COUNTS))
 
 
 def groups(table: DataFrame, subscribers: DataFrame) -> DataFrame:
-    """The account of each group of subscribers, with what it was told of losses, from `pairs`."""
+    """The account of each group of subscribers, with what it was told of losses, and its `pairs`."""
     told = subscribers.groupBy("group", "frozen").agg(f.sum("told_lost").alias("told"))
-    counted = summed(table, "group", "frozen")
-    joined = told.join(counted, ["group", "frozen"], "left").fillna(0, list(COUNTS))
+    counted = table.groupBy("group", "frozen").agg(
+        f.count("*").alias("pairs"), *(f.sum(name).alias(name) for name in COUNTS)
+    )
+    joined = told.join(counted, ["group", "frozen"], "left").fillna(0, ["pairs", *COUNTS])
     return joined.withColumn("told_lost", f.col("told_lost") + f.col("told")).drop("told")
 
 
 def strays(rows: DataFrame, found: Records) -> DataFrame:
-    """Messages that came to subscribers who should not have heard them; where filters come and go nobody can say."""
+    """How many messages came to subscribers who should not have heard them, as `strays`; where filters come and go
+    nobody can say."""
     settled = found.subscribers.where("not churns").select("run", "subscriber")
-    known = found.expected.select(*KEY)
-    return rows.where("arrived").join(settled, ["run", "subscriber"], "left_semi").join(known, [*KEY], "left_anti")
+    came = rows.groupBy(*KEY).agg(f.sum(f.col("arrived").cast("long")).alias("received"))
+    astray = came.join(settled, ["run", "subscriber"], "left_semi").join(
+        found.expected.select(*KEY), [*KEY], "left_anti"
+    )
+    return astray.agg(f.coalesce(f.sum("received"), f.lit(0)).alias("strays"))
