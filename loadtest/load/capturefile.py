@@ -11,7 +11,9 @@ where a message has none. The file's metadata, under `canopy.capture.`: `format`
 Promises: a file that stands under its name is whole: it is written under another one and renamed at the end. Memory is
 bounded by one batch, for reading and for writing. Columns are found by name: a reader needs `topic`, one of `recv_ns`
 and `ts`, and one of `size` and `payload`; others that it does not know it leaves alone. A folder is read as its
-`.parquet` files in the order of their names, by `ts`, since `recv_ns` begins anew in each.
+`.parquet` files in the order of their names, by `ts`, since `recv_ns` begins anew in each. A folder of the broker's
+recorder is read too, with all folders in it: hidden files and folders of metadata are left alone, so are segments that
+a merged one replaces, and of the rows only those of the kind `publish` are messages.
 
 Refuses: to guess. A file that is no capture is a ``CaptureError`` with one line for people.
 """
@@ -21,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +41,10 @@ FORMAT: Final = 1
 PREFIX: Final = "canopy.capture."
 BATCH: Final = 65_536
 """Rows read at a time."""
+
+PUBLISH: Final = "publish"
+"""The kind of a recorder's events that are messages."""
+MANIFESTS: Final = "_manifests"
 
 _PAIR: Final = pa.struct([("key", pa.string()), ("value", pa.string())])
 COLUMNS: Final = {
@@ -187,12 +194,19 @@ def rows(found: About) -> Iterator[Any]:
         with _opened(file) as opened:
             names = opened.schema_arrow.names
             wanted = [name for name in ("topic", "qos", "retain") if name in names]
-            wanted.append("ts" if by_clock or "recv_ns" not in names else "recv_ns")
+            # A merged segment may hold several runs of a broker, each with a clock of its own.
+            runs = "run_id" in names and "ts" in names
+            wanted.append("ts" if by_clock or runs or "recv_ns" not in names else "recv_ns")
             wanted.append("size" if "size" in names else "payload")
+            # A recorder's events: messages, and what else happened.
+            wanted += ["kind"] if "kind" in names else []
             try:
                 for batch in opened.iter_batches(BATCH, columns=wanted):
-                    if batch.num_rows:
-                        plain, last = _plain(batch, last)
+                    messages = batch
+                    if "kind" in names:
+                        messages = batch.filter(pc.equal(batch.column("kind"), PUBLISH))
+                    if messages.num_rows:
+                        plain, last = _plain(messages, last)
                         yield plain
             except (pa.ArrowException, OSError, ValueError) as error:
                 raise CaptureError(f"{file}: cannot be read to its end ({_reason(error)})") from error
@@ -230,13 +244,45 @@ def _plain(batch: Any, last: int | None) -> tuple[Any, int]:
 
 def _files(path: Path) -> tuple[Path, ...]:
     if path.is_dir():
-        files = tuple(sorted(each for each in path.iterdir() if each.suffix == ".parquet" and each.is_file()))
+        files = tuple(sorted(each for each in path.iterdir() if _named(each.name) and each.is_file()))
+        files = files or _segments(path)
         if not files:
             raise CaptureError(f"{path}: no .parquet file in this folder")
         return files
     if not path.is_file():
         raise CaptureError(f"{path}: no such file or folder")
     return (path,)
+
+
+def _named(name: str) -> bool:
+    return name.endswith(".parquet") and not name.startswith((".", "_"))
+
+
+def _segments(folder: Path) -> tuple[Path, ...]:
+    """A recorder's segments, in the order of their first events."""
+    gone = _replaced(folder)
+    found: list[tuple[tuple[str, int, str], Path]] = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+        for name in names:
+            file = Path(parent, name)
+            place = file.relative_to(folder).as_posix()
+            if _named(name) and place not in gone:
+                # The hour and then the number of the first event: numbers never fall, whatever the run is called.
+                number = re.search(r"(?:^merged-|-)(\d{15})", name)
+                found.append(((Path(place).parent.as_posix(), int(number[1]) if number else 0, name), file))
+    return tuple(file for _, file in sorted(found))
+
+
+def _replaced(folder: Path) -> set[str]:
+    """Segments that merged ones stand for."""
+    gone: set[str] = set()
+    for file in sorted((folder / MANIFESTS).rglob("merged-*.json")):
+        try:
+            gone.update(str(each) for each in json.loads(file.read_text(encoding="utf-8"))["replaces"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CaptureError(f"{file}: not the manifest of a merged segment") from error
+    return gone
 
 
 @contextlib.contextmanager

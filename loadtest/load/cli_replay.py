@@ -89,7 +89,11 @@ def capture(
 
 def replay(
     source: Annotated[
-        Path, typer.Argument(metavar="CAPTURE", help="A file of `canopy load capture`, or a folder of Parquet files.")
+        Path,
+        typer.Argument(
+            metavar="CAPTURE",
+            help="A file of `canopy load capture`, a recorder's folder, or a folder of Parquet files.",
+        ),
     ],
     target: TargetOption = None,
     speed: Annotated[str, typer.Option("--speed", metavar="X", help="10x, 0.5x, or max: as fast as it goes.")] = "1x",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import os
 import re
@@ -11,6 +12,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from broker.core.packets import Publish
 from broker.settings import Settings, Sys
 from loadtest.load import conductor, spool
 from loadtest.load.capture import Captured, Wanted, capture
-from loadtest.load.capturefile import CaptureError
+from loadtest.load.capturefile import CaptureError, about, rows
 from loadtest.load.cli import app
 from loadtest.load.conductor import RunError
 from loadtest.load.job import Job, Nobody, Target
@@ -44,6 +46,7 @@ from tests.e2e import wire
 from tests.loadtest.load.account import Message
 from tests.loadtest.load.script import DELIVER, DROP, Script
 from tests.loadtest.load.scripted import ScriptedServer
+from tests.pipeline.recorded import SCHEMA, Story
 
 SETTINGS = Settings(listen=("mqtt://127.0.0.1:0",), sys=Sys(interval=0))
 TARGET = Target("127.0.0.1", 1)
@@ -303,6 +306,80 @@ async def test_a_capture_that_is_gone_ends_the_run_with_a_line(tmp_path: Path) -
     os.remove(path)
     with pytest.raises(RunError, match=re.escape(f"{path}: no such file or folder")):
         await conductor.play(made, Nobody())
+
+
+# -- a recorder's folder -----------------------------------------------------------------------------------------------
+
+
+def told(folder: Path) -> Story:
+    """A broker that was recorded, with all that happens beside messages."""
+    story = Story("ffffffff", first_seq=90)
+    story.add("connect", client_id="c", address="127.0.0.1:1")
+    story.subscribe("c", "a/#")
+    for number in range(10):
+        sent = story.publish("p", f"a/{number % 3}", bytes(20 + number), number % 3, retain=number == 4)
+        story.deliver("c", sent)
+        story.pause(0.01)
+    story.drop("c", "full-messages", 2)
+    story.gap(7, 9)
+    story.write(folder, segments=4)
+    return story
+
+
+def recorded_in(folder: Path) -> list[tuple[str, int, int, bool]]:
+    """What the folder holds, as a replay reads it: times never fall."""
+    found: list[dict[str, Any]] = []
+    for batch in rows(about(folder)):
+        found += batch.to_pylist()
+    assert [row["time"] for row in found] == sorted(row["time"] for row in found)
+    return [(row["topic"], row["size"], row["qos"], row["retain"]) for row in found]
+
+
+MESSAGES = [(f"a/{number % 3}", 20 + number, number % 3, number == 4) for number in range(10)]
+
+
+def test_messages_of_a_recorder(tmp_path: Path) -> None:
+    story = told(tmp_path)
+    assert recorded_in(tmp_path) == MESSAGES
+
+    # Another run, later in the same hour and earlier by its name; one in the hour after.
+    more = Story("00000000", first_seq=story.seq, begin=story.now)
+    more.publish("p", "later", bytes(17))
+    more.write(tmp_path)
+    last = Story("11111111", first_seq=more.seq, begin=story.begin + timedelta(hours=1))
+    last.publish(None, "last", bytes(18))
+    last.write(tmp_path)
+    everything = [*MESSAGES, ("later", 17, 0, False), ("last", 18, 0, False)]
+    assert recorded_in(tmp_path) == everything
+
+    # What is being written, and what is no event.
+    hour = next(tmp_path.glob("date=*/hour=16"))
+    (hour / ".seg-00000000-000000000000999.parquet.inprogress").write_bytes(b"PAR1")
+    (hour / ".seg-00000000-000000000000998.parquet").write_bytes(b"PAR1")
+    (tmp_path / "_manifests" / "x.parquet").write_bytes(b"PAR1")
+    assert recorded_in(tmp_path) == everything
+
+    # A merged segment, and those that it replaces, which are not gone yet.
+    old = sorted(each.relative_to(tmp_path).as_posix() for each in hour.glob("seg-*.parquet"))
+    rows_of = [row for place in old for row in pq.ParquetFile(tmp_path / place).read().to_pylist()]
+    merged = hour / "merged-000000000000090-000000000000199-0a.parquet"
+    pq.write_table(pa.Table.from_pylist(sorted(rows_of, key=lambda row: row["seq"]), SCHEMA), merged)
+    assert len(recorded_in(tmp_path)) == len(everything) + 11
+    beside = tmp_path / "_manifests" / merged.relative_to(tmp_path).with_suffix(".json")
+    beside.write_text(json.dumps({"format": 1, "replaces": old}))
+    assert recorded_in(tmp_path) == everything
+
+    beside.write_text("{}")
+    with pytest.raises(CaptureError, match=r"merged-.*\.json: not the manifest of a merged segment"):
+        about(tmp_path)
+
+
+async def test_a_recorders_folder_is_played(tmp_path: Path) -> None:
+    told(tmp_path / "events")
+    async with ScriptedServer() as server:
+        result = await play(tmp_path / "events", server.port)
+    assert [(one.topic, len(one.payload), one.qos, one.retain) for one in server.messages] == MESSAGES
+    assert result.deliveries.received == result.deliveries.expected == len(MESSAGES)
 
 
 # -- the spool ---------------------------------------------------------------------------------------------------------
