@@ -9,6 +9,7 @@ from __future__ import annotations
 import typer
 
 from pipeline.loadtest.command import loadtest
+from pipeline.rollup.command import rollup
 
 app = typer.Typer(
     name="pipeline",
@@ -26,3 +27,4 @@ def pipeline() -> None:
 
 
 app.command()(loadtest)
+app.command("rollup")(rollup)

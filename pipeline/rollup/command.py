@@ -1,0 +1,73 @@
+"""``canopy pipeline rollup``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pipeline.errors import MisuseError
+from pipeline.options import (
+    CheckpointOption,
+    EveryOption,
+    InputOption,
+    MasterOption,
+    MemoryOption,
+    OnceOption,
+    OutputOption,
+    RunOption,
+    SinceOption,
+    SkipOption,
+    UntilOption,
+    seconds,
+    told,
+)
+
+
+@told
+def rollup(
+    inputs: InputOption,
+    output: OutputOption,
+    latency: Annotated[
+        str,
+        typer.Option(
+            "--latency",
+            metavar="WHERE",
+            help="Where messages say when they were sent: mark (of canopy load), property:NAME (a user property with "
+            "the seconds, ms, µs or ns since 1970), none; auto: mark, where there is one.",
+        ),
+    ] = "auto",
+    checkpoint: CheckpointOption = None,
+    once: OnceOption = False,
+    every: EveryOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    run: RunOption = None,
+    skip_corrupt: SkipOption = False,
+    master: MasterOption = None,
+    driver_memory: MemoryOption = "2g",
+) -> None:
+    """Traffic per topic and minute, and per topic and hour: messages, bytes, sizes, publishers, latency."""
+    if checkpoint is None and (once or every is not None):
+        raise MisuseError("--once and --every are for a stream: give --checkpoint DIR too")
+    if once and every is not None:
+        raise MisuseError("--once and --every: one of them")
+    if checkpoint is not None and (since or until or run):
+        raise MisuseError("--since, --until and --run are not for a stream")
+    if checkpoint is not None and len(inputs) != 1:
+        raise MisuseError("--input: a stream reads one folder (a pattern such as 'DIR/*' names several)")
+    pause = None if once else seconds(every or "10s", "--every")
+    from pipeline.session import spark_session
+
+    def say(line: str) -> None:
+        typer.echo(line, err=True)
+
+    with spark_session("canopy-rollup", master, driver_memory) as spark:
+        from pipeline.rollup import job
+        from pipeline.segments import Choice
+
+        if checkpoint is None:
+            outcome = job.run(spark, inputs, output, latency, Choice((), since, until, run), skip_corrupt, say)
+        else:
+            outcome = job.stream(spark, inputs[0], output, checkpoint, pause, latency, skip_corrupt, say)
+    typer.echo(outcome.line())

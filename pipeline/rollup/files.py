@@ -1,0 +1,138 @@
+"""The few things a rollup does to files beside what Spark writes: move, list, remove, small texts.
+
+Owns: a folder of this machine, or of whatever storage Spark's Hadoop clients reach. Moving a file replaces the one that
+is there: at once on this machine and on HDFS-like storage that can, as deletion and renaming elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SCHEME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
+
+
+class Folder(Protocol):
+    """A place that is written to; all paths are relative to it."""
+
+    def path(self, place: str) -> str:
+        """As Spark takes it."""
+
+    def names(self, place: str) -> list[str]:
+        """What is in a folder, sorted; nothing where there is none."""
+
+    def move(self, place: str, to: str) -> None:
+        """Put a file under another name, in place of what is there."""
+
+    def remove(self, place: str) -> None:
+        """Delete a file or a whole folder; no matter if it is gone."""
+
+    def text(self, place: str) -> str | None:
+        """A small file, or None where there is none."""
+
+    def write(self, place: str, text: str) -> None:
+        """A small file, whole or not at all."""
+
+
+def folder(spark: SparkSession, path: str) -> Folder:
+    """The folder that a path names; without a scheme it is this machine's."""
+    if path.startswith("file:"):
+        return LocalFolder(Path(re.sub(r"^file:(//)?(?=/)", "", path)))
+    return RemoteFolder(spark, path) if _SCHEME.match(path) else LocalFolder(Path(path))
+
+
+class LocalFolder:
+    """A folder of this machine."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+
+    def path(self, place: str) -> str:
+        return f"file:{self.root / place}"
+
+    def names(self, place: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self.root / place))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def move(self, place: str, to: str) -> None:
+        target = self.root / to
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(self.root / place, target)
+
+    def remove(self, place: str) -> None:
+        target = self.root / place
+        if target.is_dir():
+            shutil.rmtree(target)
+        else:
+            target.unlink(missing_ok=True)
+
+    def text(self, place: str) -> str | None:
+        try:
+            return (self.root / place).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    def write(self, place: str, text: str) -> None:
+        target = self.root / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = target.with_name(f".{target.name}.part")
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, target)
+
+
+class RemoteFolder:
+    """A folder that Hadoop's clients reach."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        context: Any = spark.sparkContext
+        self._hadoop: Any = context._jvm.org.apache.hadoop
+        self._utils: Any = context._jvm.org.apache.commons.io.IOUtils
+        self._root = path.rstrip("/")
+        self._system: Any = self._at("").getFileSystem(context._jsc.hadoopConfiguration())
+
+    def _at(self, place: str) -> Any:
+        return self._hadoop.fs.Path(f"{self._root}/{place}" if place else self._root)
+
+    def path(self, place: str) -> str:
+        return f"{self._root}/{place}"
+
+    def names(self, place: str) -> list[str]:
+        where = self._at(place)
+        if not self._system.exists(where):
+            return []
+        return sorted(str(status.getPath().getName()) for status in self._system.listStatus(where))
+
+    def move(self, place: str, to: str) -> None:
+        target = self._at(to)
+        self._system.mkdirs(target.getParent())
+        self._system.delete(target, False)
+        if not self._system.rename(self._at(place), target):
+            raise OSError(f"{self.path(place)}: cannot be moved to {self.path(to)}")
+
+    def remove(self, place: str) -> None:
+        self._system.delete(self._at(place), True)
+
+    def text(self, place: str) -> str | None:
+        where = self._at(place)
+        if not self._system.exists(where):
+            return None
+        stream = self._system.open(where)
+        try:
+            return str(self._utils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def write(self, place: str, text: str) -> None:
+        stream = self._system.create(self._at(place), True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()

@@ -1,0 +1,225 @@
+"""One rollup: of what is there, or of what comes, with a checkpoint.
+
+Promises: both ways come to the same tables. A stream that is killed anywhere counts nothing twice and nothing never
+when it is started again; it reads the recorder's own segments (`seg-…`), never the merged ones.
+
+Refuses: to write into tables that a stream with another checkpoint keeps, and to go on with a checkpoint whose tables
+are gone.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as f
+
+from pipeline.errors import MisuseError, PipelineError
+from pipeline.progress import progress
+from pipeline.rollup.files import folder
+from pipeline.rollup.latency import AUTO, NONE, columns
+from pipeline.rollup.page import page
+from pipeline.rollup.tables import HOURS, MINUTES, Tables
+from pipeline.rollup.transforms import PUBLISHES, cells
+from pipeline.schema import EVENTS, PUBLISH
+from pipeline.segments import Choice, Say, events, reading, unsaid
+from pipeline.storage import storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PAGE: Final = "index.html"
+IDENTITY: Final = "canopy-rollup.json"
+"""In the checkpoint: which stream it is."""
+PAGE_EVERY: Final = 60.0
+"""Seconds between two pages of a stream."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the tables of a rollup come to."""
+
+    output: str
+    messages: int
+    bytes: int
+    topics: int
+    rows: int
+    """Rows of the table of minutes."""
+    latencies: int
+    """Messages that carried a time of sending."""
+
+    def line(self) -> str:
+        """For people."""
+        return (
+            f"{self.messages:,} messages ({self.bytes:,} bytes) in {self.topics:,} topics, {self.rows:,} rows of "
+            f"topic and minute, {self.latencies:,} with a latency: {self.output}/{PAGE}"
+        )
+
+
+def run(
+    spark: SparkSession,
+    inputs: Sequence[str],
+    output: str,
+    latency: str = AUTO,
+    choice: Choice = Choice(),
+    skip_corrupt: bool = False,
+    say: Say = unsaid,
+) -> Outcome:
+    """The tables and the page of all publishes that are there.
+
+    Raises:
+        MisuseError: an option is wrong, or a stream keeps these tables.
+        PipelineError: there is nothing to read, or it cannot be read.
+    """
+    wanted = columns(latency)
+    tables = Tables(spark, output)
+    note = tables.note()
+    if note is not None and note.get("stream"):
+        raise MisuseError(f"--output {output}: a stream keeps these tables (--checkpoint); give another")
+    only = Choice((PUBLISH,), choice.since, choice.until, choice.run)
+    publishes = events(spark, inputs, only, (*PUBLISHES, *wanted), skip_corrupt, say)
+    with progress(spark, "rollup"), reading():
+        tables.tidy()
+        try:
+            tables.replace(cells(publishes, latency))
+            tables.describe({"stream": None, "latency": latency})
+        finally:
+            tables.tidy()
+        outcome = finish(tables)
+    _explain(outcome, latency, say)
+    return outcome
+
+
+def finish(tables: Tables) -> Outcome:
+    """The page of the tables that are published, and what they come to."""
+    if not tables.folder.names(HOURS):
+        return Outcome(tables.output, 0, 0, 0, 0, 0)
+    hours, minutes = tables.rows(HOURS), tables.rows(MINUTES)
+    sums = hours.agg(
+        f.sum("messages").alias("messages"),
+        f.sum("bytes").alias("bytes"),
+        f.count_distinct("topic").alias("topics"),
+        f.sum("latency_count").alias("latencies"),
+    ).collect()[0]
+    outcome = Outcome(
+        tables.output, int(sums["messages"]), int(sums["bytes"]), int(sums["topics"]), minutes.count(),
+        int(sums["latencies"]),
+    )  # fmt: skip
+    drawn = page(minutes, hours, {"messages": outcome.messages, "bytes": outcome.bytes, "topics": outcome.topics})
+    tables.folder.write(PAGE, drawn.html())
+    return outcome
+
+
+def _explain(outcome: Outcome, latency: str, say: Say) -> None:
+    if outcome.messages == 0:
+        say("no messages: the tables are empty")
+    elif outcome.latencies == 0 and latency not in (AUTO, NONE):
+        say(f"--latency {latency}: no message carries a time of sending there, or none that can be true")
+
+
+def stream(
+    spark: SparkSession,
+    source: str,
+    output: str,
+    checkpoint: str,
+    every: float | None,
+    latency: str = AUTO,
+    skip_corrupt: bool = False,
+    say: Say = unsaid,
+) -> Outcome:
+    """The same tables, kept up as segments appear; `every` so many seconds, or, with None, of what is there now.
+
+    Raises:
+        MisuseError: an option is wrong, or checkpoint and output do not belong together.
+        PipelineError: a segment cannot be read.
+    """
+    wanted = columns(latency)
+    if "*" not in source and not storage(spark, source).exists():
+        raise MisuseError(f"--input {source}: no such folder")
+    tables = Tables(spark, output)
+    _belongs(spark, tables, checkpoint, latency)
+    tables.tidy()
+    schema = type(EVENTS)([EVENTS[name] for name in (*PUBLISHES, *wanted)])
+    segments = (
+        spark.readStream.schema(schema)
+        .option("recursiveFileLookup", "true")
+        # Merged segments hold what was read already.
+        .option("pathGlobFilter", "seg-*.parquet")
+        # By default a file is forgotten, and one that comes late left out, seven days behind the newest.
+        .option("maxFileAge", "3650d")
+        .option("ignoreCorruptFiles", str(skip_corrupt).lower())
+        .parquet(source)
+        .where(f.col("kind") == PUBLISH)
+    )
+    failed: list[PipelineError] = []
+    drawn = time.monotonic()
+
+    def fold(batch: DataFrame, number: int) -> None:
+        nonlocal drawn
+        try:
+            with reading():
+                if tables.fold(cells(batch, latency), number + 1):
+                    say(f"batch {number}: done")
+        except PipelineError as error:
+            failed.append(error)
+            raise
+        if every is not None and time.monotonic() - drawn > PAGE_EVERY:
+            finish(tables)
+            drawn = time.monotonic()
+
+    writer = segments.writeStream.option("checkpointLocation", checkpoint).queryName("canopy-rollup")
+    writer = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=_interval(every))
+    query = writer.foreachBatch(fold).start()
+    try:
+        with reading():
+            query.awaitTermination()
+    except KeyboardInterrupt:
+        query.stop()
+    except Exception:
+        if failed:
+            raise failed[0] from None
+        raise
+    finally:
+        tables.tidy()
+    with progress(spark, "rollup"), reading():
+        outcome = finish(tables)
+    _explain(outcome, latency, say)
+    return outcome
+
+
+def _interval(every: float) -> str:
+    return f"{max(1, round(every * 1000))} milliseconds"
+
+
+def _belongs(spark: SparkSession, tables: Tables, checkpoint: str, latency: str) -> None:
+    """Hold checkpoint and output against each other; name both, where both are new."""
+    place = folder(spark, checkpoint)
+    said = place.text(IDENTITY)
+    note = tables.note()
+    if said is None:
+        if place.names("offsets"):
+            raise MisuseError(f"--checkpoint {checkpoint}: another query's; give a folder of its own")
+        if note is not None or tables.folder.names(MINUTES):
+            raise MisuseError(f"--output {tables.output}: there are tables already, of another run; give another")
+        identity: dict[str, Any] = {"stream": uuid.uuid4().hex, "latency": latency}
+        place.write(IDENTITY, json.dumps(identity) + "\n")
+    else:
+        try:
+            identity = dict(json.loads(said))
+        except ValueError as error:
+            raise PipelineError(f"{checkpoint}/{IDENTITY}: no JSON; begin again with another --checkpoint") from error
+    if identity.get("latency") != latency:
+        raise MisuseError(f"--latency {latency}: this checkpoint was begun with {identity.get('latency')}")
+    if note is None:
+        if place.names("commits"):
+            raise MisuseError(
+                f"--output {tables.output}: the tables that belong to --checkpoint {checkpoint} are not there; "
+                "remove the checkpoint to begin again"
+            )
+        tables.describe(identity)
+    elif note.get("stream") != identity.get("stream"):
+        raise MisuseError(f"--output {tables.output}: these tables do not belong to --checkpoint {checkpoint}")

@@ -1,0 +1,169 @@
+"""From publishes to cells, and from cells to the tables of minutes and hours. DataFrames only, no files.
+
+A cell is what all publishes of one minute, topic, publisher and latency bucket come to. Cells are the job's whole
+memory: those of two batches add up to those of both (`added`), and minutes and hours are made of them alone
+(`summary`), the distinct publishers too. That is why an hour is exact, however the stream was cut into batches.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import (
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pipeline.rollup.latency import HISTOGRAM, bucket, latency
+
+_SUMS: Final = ("messages", "bytes", "qos0", "qos1", "qos2", "retained")
+
+_COUNTERS: Final = [
+    StructField("messages", LongType()),
+    StructField("bytes", LongType()),
+    StructField("size_min", IntegerType()),
+    StructField("size_max", IntegerType()),
+    StructField("qos0", LongType()),
+    StructField("qos1", LongType()),
+    StructField("qos2", LongType()),
+    StructField("retained", LongType()),
+    StructField("first_ts", TimestampType()),
+    StructField("last_ts", TimestampType()),
+]
+
+CELLS: Final = StructType(
+    [
+        StructField("minute", TimestampType()),
+        StructField("topic", StringType()),
+        StructField("client_id", StringType()),
+        StructField("bucket", IntegerType()),
+        *_COUNTERS,
+        StructField("latency_min_us", LongType()),
+        StructField("latency_max_us", LongType()),
+        StructField("latency_sum_us", LongType()),
+    ]
+)
+"""`client_id` is null for what the broker itself published, `bucket` for what carries no time of sending."""
+
+SUMMARY: Final = StructType(
+    [
+        StructField("start", TimestampType()),
+        StructField("topic", StringType()),
+        *_COUNTERS,
+        StructField("publishers", LongType()),
+        StructField("latency_count", LongType()),
+        StructField("latency_min_us", LongType()),
+        StructField("latency_max_us", LongType()),
+        StructField("latency_sum_us", LongType()),
+        StructField("latency", HISTOGRAM),
+    ]
+)
+"""A row of the tables `minutes` and `hours`."""
+
+PUBLISHES: Final = ("kind", "ts", "client_id", "topic", "size", "qos", "retain")
+"""Columns that every rollup reads; those of the latency come to them."""
+
+
+def _counted(condition: Column) -> Column:
+    return f.count(f.when(condition, True))
+
+
+def cells(publishes: DataFrame, mode: str) -> DataFrame:
+    """The cells of some publishes; `mode` says where their time of sending stands (`pipeline.rollup.latency`)."""
+    size = f.coalesce("size", f.lit(0))
+    told = publishes.select(
+        f.date_trunc("minute", "ts").alias("minute"),
+        "topic", "client_id", "ts", size.alias("size"), "qos", "retain", latency(mode).alias("latency"),
+    )  # fmt: skip
+    return (
+        told.withColumn("bucket", bucket(f.col("latency")))
+        .groupBy("minute", "topic", "client_id", "bucket")
+        .agg(
+            f.count(f.lit(1)).alias("messages"),
+            f.sum("size").alias("bytes"),
+            f.min("size").alias("size_min"),
+            f.max("size").alias("size_max"),
+            _counted(f.col("qos") == 0).alias("qos0"),
+            _counted(f.col("qos") == 1).alias("qos1"),
+            _counted(f.col("qos") == 2).alias("qos2"),
+            _counted(f.col("retain")).alias("retained"),
+            f.min("ts").alias("first_ts"),
+            f.max("ts").alias("last_ts"),
+            f.min("latency").alias("latency_min_us"),
+            f.max("latency").alias("latency_max_us"),
+            f.sum("latency").alias("latency_sum_us"),
+        )
+    )
+
+
+def _together() -> list[Column]:
+    """How counters of cells add up."""
+    return [
+        *(f.sum(name).alias(name) for name in _SUMS),
+        f.min("size_min").alias("size_min"),
+        f.max("size_max").alias("size_max"),
+        f.min("first_ts").alias("first_ts"),
+        f.max("last_ts").alias("last_ts"),
+        f.min("latency_min_us").alias("latency_min_us"),
+        f.max("latency_max_us").alias("latency_max_us"),
+        f.sum("latency_sum_us").alias("latency_sum_us"),
+    ]
+
+
+def added(some: DataFrame) -> DataFrame:
+    """Cells of several batches, one beside the other, as one cell each."""
+    return some.groupBy("minute", "topic", "client_id", "bucket").agg(*_together()).select(*CELLS.names)
+
+
+def summary(some: DataFrame, unit: str) -> DataFrame:
+    """The rows of a table: cells by topic and `unit` (minute, hour or day)."""
+    at = some.withColumn("start", f.date_trunc(unit, "minute"))
+    # What the broker itself publishes has no client: it counts as no publisher.
+    counted = at.groupBy("start", "topic").agg(*_together(), f.count_distinct("client_id").alias("publishers"))
+    buckets = (
+        at.where(f.col("bucket").isNotNull())
+        .groupBy("start", "topic", "bucket")
+        .agg(f.sum("messages").alias("n"))
+        .groupBy("start", "topic")
+        .agg(
+            f.sum("n").alias("latency_count"),
+            f.sort_array(f.collect_list(f.struct("bucket", "n"))).alias("latency"),
+        )
+    )
+    # Topics are not null in publishes: an equi-join is safe.
+    return (
+        counted.join(buckets, ["start", "topic"], "left")
+        .withColumn("latency_count", f.coalesce("latency_count", f.lit(0)))
+        .withColumn("latency", f.coalesce("latency", f.array().cast(HISTOGRAM)))
+        .select(*SUMMARY.names)
+    )
+
+
+def publishers(some: DataFrame) -> DataFrame:
+    """Who published to what: messages and bytes by hour, topic and client (null: the broker itself)."""
+    return (
+        some.groupBy(f.date_trunc("hour", "minute").alias("start"), "topic", "client_id")
+        .agg(f.sum("messages").alias("messages"), f.sum("bytes").alias("bytes"))
+        .select("start", "topic", "client_id", "messages", "bytes")
+    )
+
+
+def united(rows: DataFrame, *by: str) -> DataFrame:
+    """Rows of `minutes` or `hours`, added up by some of their columns: histograms too, publishers not."""
+    counted = rows.groupBy(*by).agg(*_together(), f.sum("latency_count").alias("latency_count"))
+    buckets = (
+        rows.select(*by, f.explode("latency").alias("each"))
+        .groupBy(*by, "each.bucket")
+        .agg(f.sum("each.n").alias("n"))
+        .groupBy(*by)
+        .agg(f.sort_array(f.collect_list(f.struct("bucket", "n"))).alias("latency"))
+    )
+    return counted.join(buckets, list(by), "left").withColumn(
+        "latency", f.coalesce("latency", f.array().cast(HISTOGRAM))
+    )

@@ -1,0 +1,157 @@
+"""The tables of the rollup against DuckDB and plain Python on the same segments."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from loadtest.load.mark import Mark
+from pipeline.errors import MisuseError, PipelineError
+from pipeline.rollup import job
+from pipeline.rollup.latency import HISTOGRAM, LONGEST_MARK, bucket, highest, latency, lowest, percentile
+from pipeline.rollup.transforms import united
+from pipeline.schema import PAIRS
+from tests.pipeline.recorded import Story
+from tests.pipeline.rollup.stories import RUN, traffic
+
+
+def test_each_latency_has_its_bucket_and_percentiles_are_near(spark: SparkSession) -> None:
+    chance = random.Random(7)
+    values = [0, 1, 31, 32, 33, 34, 63, 64, LONGEST_MARK, *(1 << power for power in range(5, 42))]
+    values += [(1 << power) - 1 for power in range(5, 42)]
+    values += [int(chance.lognormvariate(7, 2)) for _ in range(3000)]
+    frame = spark.createDataFrame([(value,) for value in values], StructType([StructField("v", LongType())]))
+    frame = frame.withColumn("bucket", bucket(f.col("v"))).cache()
+    rows = frame.collect()
+    for row in rows:
+        assert lowest(row["bucket"]) <= row["v"] <= highest(row["bucket"])
+        middle = (lowest(row["bucket"]) + highest(row["bucket"])) / 2
+        assert abs(middle - row["v"]) <= row["v"] / 32
+    assert [lowest(each + 1) - highest(each) for each in range(600)] == [1] * 600
+    counted = frame.groupBy("bucket").agg(f.count(f.lit(1)).alias("n"))
+    histogram = counted.agg(f.collect_list(f.struct("bucket", "n")).alias("h"))
+    ordered = sorted(values)
+    fractions = (0.0, 0.01, 0.5, 0.9, 0.99, 1.0)
+    asked = [percentile(f.col("h"), fraction) for fraction in fractions]
+    *found, of_none = histogram.select(*asked, percentile(f.array().cast(HISTOGRAM), 0.5)).collect()[0]
+    for fraction, value in zip(fractions, found, strict=True):
+        exact = ordered[max(0, -(-int(fraction * 1000) * len(ordered) // 1000) - 1)]
+        assert value == pytest.approx(exact, rel=1 / 32, abs=0.5), fraction
+    assert of_none is None
+
+
+def test_a_property_says_when_a_message_was_sent(spark: SparkSession) -> None:
+    received = datetime(2026, 11, 21, 16, 0, 10, 250_000, tzinfo=UTC)
+    second = int(received.timestamp()) - 10
+    cases = {
+        f"{second}": 10_250_000, f"{second}.5": 9_750_000, f"{second}.000001": 10_249_999,
+        f"{second}250": 10_000_000, f"{second}250125": 9_999_875, f"{second}250125999": 9_999_875,
+        f"{second + 11}": None, "": None, "soon": None, "-5": None, "1e9": None, "12": None, "9" * 19: None,
+        f" {second}": None,
+    }  # fmt: skip
+    schema = StructType([StructField("name", StringType()), StructField("properties", PAIRS)])
+    pairs: list[Any] = [(said, [("other", "1"), ("sent", said), ("sent", "1")]) for said in cases]
+    frame = spark.createDataFrame([*pairs, ("no pair", []), ("no list", None)], schema)
+    at = frame.withColumn("ts", f.lit(received)).withColumn("latency", latency("property:sent"))
+    found = {row["name"]: row["latency"] for row in at.collect()}
+    assert found == {**cases, "no pair": None, "no list": None}
+
+
+def expected_histograms(story: Story, seconds: int) -> dict[tuple[int, str], Counter[int]]:
+    """Latencies by the load tester's own reading of marks, and a bucket found by looking for it."""
+    found: dict[tuple[int, str], Counter[int]] = {}
+    mark = Mark(RUN)
+    for event in story.events:
+        if event["kind"] != "publish" or not mark.read(event["payload"]) or not mark.time:
+            continue
+        micros = event["recv_ns"] // 1000 - mark.time
+        if 0 <= micros < LONGEST_MARK:
+            start = int(event["ts"].timestamp()) // seconds * seconds
+            number = next(each for each in range(600) if lowest(each) <= micros <= highest(each))
+            found.setdefault((start, event["topic"]), Counter())[number] += 1
+    return found
+
+
+DUCK = """
+select epoch_us(ts) // {unit} * {unit} as start, topic, count(*) as messages, sum(size)::bigint as bytes,
+  min(size) as size_min, max(size) as size_max, count(*) filter (qos = 0) as qos0, count(*) filter (qos = 1) as qos1,
+  count(*) filter (qos = 2) as qos2, count(*) filter (retain) as retained, count(distinct client_id) as publishers,
+  epoch_us(min(ts)) as first_ts, epoch_us(max(ts)) as last_ts
+from read_parquet('{folder}/date=*/hour=*/seg-*.parquet') where kind = 'publish' group by all order by all
+"""
+READ = """
+select epoch_us(start) as start, topic, messages, bytes, size_min, size_max, qos0, qos1, qos2, retained,
+  publishers, epoch_us(first_ts) as first_ts, epoch_us(last_ts) as last_ts
+from read_parquet('{folder}/**/*.parquet', hive_partitioning = true) order by all
+"""
+
+
+def duck(sql: str, **names: Any) -> list[tuple[Any, ...]]:
+    with duckdb.connect() as session:
+        return session.sql(sql.format(**names)).fetchall()
+
+
+def test_minutes_and_hours_are_what_duckdb_makes_of_the_segments(spark: SparkSession, tmp_path: Path) -> None:
+    recorded, out = tmp_path / "recorded", tmp_path / "out"
+    story = traffic(4000)
+    story.write(recorded, segments=5)
+    said: list[str] = []
+    outcome = job.run(spark, [str(recorded)], str(out), say=said.append)
+    assert said == []
+    assert outcome.messages == 4000
+    for table, seconds in (("minutes", 60), ("hours", 3600)):
+        assert duck(READ, folder=out / table) == duck(DUCK, unit=seconds * 1_000_000, folder=recorded)
+        rows = spark.read.parquet(str(out / table)).collect()
+        histograms = {
+            (int(row["start"].replace(tzinfo=UTC).timestamp()), row["topic"]): Counter(
+                {each["bucket"]: each["n"] for each in row["latency"]}
+            )
+            for row in rows
+            if row["latency"]
+        }
+        assert histograms == expected_histograms(story, seconds)
+        assert all(row["latency_count"] == sum(each["n"] for each in row["latency"]) for row in rows)
+    # The histograms of the minutes add up to those of the hours, and the publishers do not.
+    minutes, hours = (spark.read.parquet(str(out / table)) for table in ("minutes", "hours"))
+    again = united(minutes.withColumn("start", f.date_trunc("hour", "start")), "start", "topic")
+    columns = ["start", "topic", "messages", "bytes", "latency", "latency_sum_us", "latency_min_us", "latency_max_us"]
+    assert sorted(again.select(columns).collect()) == sorted(hours.select(columns).collect())
+    assert minutes.agg(f.sum("publishers")).collect()[0][0] > hours.agg(f.sum("publishers")).collect()[0][0]
+    # Others read it too, and the page stands beside it.
+    read = pd.read_parquet(out / "minutes")
+    assert read["messages"].sum() == 4000
+    assert str(read["date"].iloc[0]) == "2026-11-21"
+    assert duck("select sum(messages) from read_parquet('{folder}/**/*.parquet')", folder=out / "publishers") == [
+        (4000,)
+    ]
+    page = (out / "index.html").read_text()
+    assert "site/0/device/1" in page
+    assert "Messages by time and latency" in page
+    assert not [name for name in out.iterdir() if name.name.startswith("_staging")]
+
+
+def test_a_second_run_replaces_the_first(spark: SparkSession, tmp_path: Path) -> None:
+    recorded, out = tmp_path / "recorded", tmp_path / "out"
+    traffic(300).write(recorded)
+    said: list[str] = []
+    assert job.run(spark, [str(recorded)], str(out)).messages == 300
+    chosen = job.Choice(until="2026-11-21T17:00")
+    less = job.run(spark, [str(recorded)], str(out), "property:sent", chosen, say=said.append)
+    assert less.messages == 120
+    assert "no message carries a time of sending" in said[0]
+    assert sorted(path.name for path in (out / "minutes" / "date=2026-11-21").iterdir()) == ["hour=16"]
+    with pytest.raises(MisuseError, match="auto, mark, none or property:NAME"):
+        job.run(spark, [str(recorded)], str(out), "property:")
+    with pytest.raises(PipelineError, match="no segment in it"):
+        job.run(spark, [str(out / "nothing-here")] if (out / "nothing-here").mkdir() else [str(out / "nothing-here")],
+                str(out))  # fmt: skip
