@@ -10,6 +10,7 @@ import typer
 
 from pipeline.loadtest.command import loadtest
 from pipeline.rollup.command import rollup
+from pipeline.tree.command import tree
 
 app = typer.Typer(
     name="pipeline",
@@ -28,3 +29,4 @@ def pipeline() -> None:
 
 app.command()(loadtest)
 app.command("rollup")(rollup)
+app.command("tree")(tree)

@@ -13,7 +13,7 @@ import json
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
@@ -22,7 +22,7 @@ from pipeline.errors import MisuseError, PipelineError
 from pipeline.progress import progress
 from pipeline.rollup.files import folder
 from pipeline.rollup.latency import AUTO, NONE, columns
-from pipeline.rollup.page import page
+from pipeline.rollup.page import Totals, page
 from pipeline.rollup.tables import HOURS, MINUTES, Tables
 from pipeline.rollup.transforms import PUBLISHES, cells
 from pipeline.schema import EVENTS, PUBLISH
@@ -65,7 +65,7 @@ def run(
     inputs: Sequence[str],
     output: str,
     latency: str = AUTO,
-    choice: Choice = Choice(),
+    choice: Choice | None = None,
     skip_corrupt: bool = False,
     say: Say = unsaid,
 ) -> Outcome:
@@ -80,7 +80,7 @@ def run(
     note = tables.note()
     if note is not None and note.get("stream"):
         raise MisuseError(f"--output {output}: a stream keeps these tables (--checkpoint); give another")
-    only = Choice((PUBLISH,), choice.since, choice.until, choice.run)
+    only = replace(choice or Choice(), kinds=(PUBLISH,))
     publishes = events(spark, inputs, only, (*PUBLISHES, *wanted), skip_corrupt, say)
     with progress(spark, "rollup"), reading():
         tables.tidy()
@@ -104,12 +104,12 @@ def finish(tables: Tables) -> Outcome:
         f.sum("bytes").alias("bytes"),
         f.count_distinct("topic").alias("topics"),
         f.sum("latency_count").alias("latencies"),
+        f.min(f.unix_micros("first_ts")).alias("first_us"),
+        f.max(f.unix_micros("last_ts")).alias("last_us"),
     ).collect()[0]
-    outcome = Outcome(
-        tables.output, int(sums["messages"]), int(sums["bytes"]), int(sums["topics"]), minutes.count(),
-        int(sums["latencies"]),
-    )  # fmt: skip
-    drawn = page(minutes, hours, {"messages": outcome.messages, "bytes": outcome.bytes, "topics": outcome.topics})
+    totals = Totals(**sums.asDict())
+    outcome = Outcome(tables.output, totals.messages, totals.bytes, totals.topics, minutes.count(), totals.latencies)
+    drawn = page(minutes, hours, totals)
     tables.folder.write(PAGE, drawn.html())
     return outcome
 

@@ -5,15 +5,17 @@ Refuses: to bring a table to the driver. Time is cut into `POINTS` pieces at mos
 
 from __future__ import annotations
 
-from datetime import datetime
+import math
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as f
 
 from pipeline.pages import Page
-from pipeline.rollup.latency import lowest, percentile
-from pipeline.rollup.transforms import united
+from pipeline.rollup.latency import highest, lowest
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -25,20 +27,60 @@ FRACTIONS: Final = {"median": 0.5, "90 %": 0.9, "99 %": 0.99, "99.9 %": 0.999}
 SECONDS: Final = {"minute": 60, "hour": 3600, "day": 86_400}
 
 
-def page(minutes: DataFrame, hours: DataFrame, totals: dict[str, int]) -> Page:
+@dataclass(frozen=True)
+class Totals:
+    """What the tables come to."""
+
+    messages: int
+    bytes: int
+    topics: int
+    latencies: int
+    first_us: int
+    last_us: int
+    """Microseconds since 1970: datetimes would come in this machine's zone."""
+
+    @property
+    def first(self) -> datetime:
+        """When the first message came."""
+        return datetime.fromtimestamp(self.first_us / 1e6, UTC)
+
+    @property
+    def last(self) -> datetime:
+        """When the last one came."""
+        return datetime.fromtimestamp(self.last_us / 1e6, UTC)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some rows of a table, added up: the counters, and how many messages each latency bucket has."""
+
+    row: Row
+    latency: Counter[int]
+
+    def percentile(self, fraction: float) -> float | None:
+        """As `pipeline.rollup.latency.percentile`, of what is here already."""
+        rank = max(1, math.ceil(sum(self.latency.values()) * fraction))
+        seen = 0
+        for number, n in sorted(self.latency.items()):
+            seen += n
+            if seen >= rank:
+                return (lowest(number) + highest(number)) / 2
+        return None
+
+
+def page(minutes: DataFrame, hours: DataFrame, totals: Totals) -> Page:
     """The page of the two tables."""
     made = Page("Traffic", "What was published, by topic and time. canopy pipeline rollup")
-    over, unit = _over_time(minutes, hours)
-    first, last = over[0]["first_ts"], over[-1]["last_ts"]
-    span = max((last - first).total_seconds(), 1.0)
+    over, unit = _over_time(minutes, hours, totals)
+    span = max((totals.last_us - totals.first_us) / 1e6, 1.0)
     made.figures(
         {
-            "messages": totals["messages"],
-            "topics": totals["topics"],
-            "payload bytes": totals["bytes"],
-            "messages a second, on average": totals["messages"] / span,
-            "from (UTC)": f"{first:%Y-%m-%d %H:%M:%S}",
-            "to": f"{last:%Y-%m-%d %H:%M:%S}",
+            "messages": totals.messages,
+            "topics": totals.topics,
+            "payload bytes": totals.bytes,
+            "messages a second, on average": totals.messages / span,
+            "from (UTC)": f"{totals.first:%Y-%m-%d %H:%M:%S}",
+            "to": f"{totals.last:%Y-%m-%d %H:%M:%S}",
         }
     )
     made.heading("Rates")
@@ -46,10 +88,10 @@ def page(minutes: DataFrame, hours: DataFrame, totals: dict[str, int]) -> Page:
     made.heading("Topics with the most messages")
     made.table(
         ["topic", "messages", "share %", "bytes", "mean size", "retained", "p50 µs", "p99 µs"],
-        _topics(hours, totals["messages"]),
+        _topics(hours, totals.messages),
         "the table hours",
     )
-    if any(row["latency_count"] for row in over):
+    if totals.latencies:
         made.heading("Latency: from sending to the broker")
         made.plot(_percentiles(over), "From histograms whose buckets are 6 % wide.")
         made.plot(_heat(over), "Messages by time and latency; each line is a power of two.")
@@ -60,22 +102,29 @@ def page(minutes: DataFrame, hours: DataFrame, totals: dict[str, int]) -> Page:
     return made
 
 
-def _over_time(minutes: DataFrame, hours: DataFrame) -> tuple[list[Row], str]:
+def _over_time(minutes: DataFrame, hours: DataFrame, totals: Totals) -> tuple[list[Piece], str]:
     """All topics together, over time, in few enough pieces; and how long a piece is."""
-    for rows, unit in ((minutes, "minute"), (hours, "hour"), (hours, "day")):
-        at = rows.withColumn("start", f.date_trunc(unit, "start"))
-        fits = unit == "day" or at.select("start").distinct().limit(POINTS + 1).count() <= POINTS
-        if fits:
-            told = united(at, "start")
-            for name, fraction in FRACTIONS.items():
-                told = told.withColumn(name, percentile(f.col("latency"), fraction))
-            return sorted(told.limit(POINTS * 4).collect(), key=lambda row: _start(row)), unit
-    raise AssertionError("days always fit")
+    span = (totals.last_us - totals.first_us) / 1e6
+    unit = next((unit for unit in ("minute", "hour") if span / SECONDS[unit] < POINTS), "day")
+    rows = minutes if unit == "minute" else hours
+    return _pieces(rows.withColumn("start", f.unix_seconds(f.date_trunc(unit, "start"))), "start"), unit
 
 
-def _start(row: Row) -> datetime:
-    start: datetime = row["start"]
-    return start
+def _pieces(rows: DataFrame, by: str) -> list[Piece]:
+    """Rows of a table added up by one column, in its order; few of them."""
+    counted = rows.groupBy(by).agg(
+        f.sum("messages").alias("messages"),
+        f.sum("bytes").alias("bytes"),
+        f.min("size_min").alias("size_min"),
+        f.max("size_max").alias("size_max"),
+        f.sum("retained").alias("retained"),
+    )
+    found: dict[Any, Counter[int]] = {}
+    # Apart from the counters, and put together here: cheaper than a join, for so little.
+    each = rows.select(by, f.explode("latency").alias("each")).groupBy(by, "each.bucket")
+    for row in each.agg(f.sum("each.n").alias("n")).collect():
+        found.setdefault(row[by], Counter())[row["bucket"]] += row["n"]
+    return [Piece(row, found.get(row[by], Counter())) for row in counted.orderBy(by).collect()]
 
 
 def _figure(**layout: Any) -> Figure:
@@ -86,55 +135,59 @@ def _figure(**layout: Any) -> Figure:
     return made
 
 
-def _rates(over: list[Row], seconds: int) -> Figure:
+def _times(over: list[Piece]) -> list[datetime]:
+    return [datetime.fromtimestamp(each.row["start"], UTC) for each in over]
+
+
+def _rates(over: list[Piece], seconds: int) -> Figure:
     made = _figure(
         yaxis={"title": "messages/s"},
         yaxis2={"title": "bytes/s", "overlaying": "y", "side": "right", "showgrid": False},
         legend={"orientation": "h"},
         height=380,
     )
-    times = [row["start"] for row in over]
+    times = _times(over)
     lines = "lines" if len(over) > 1 else "markers"
-    made.add_scatter(x=times, y=[row["messages"] / seconds for row in over], name="messages", mode=lines)
-    made.add_scatter(x=times, y=[row["bytes"] / seconds for row in over], name="bytes", yaxis="y2", mode=lines)
+    made.add_scatter(x=times, y=[each.row["messages"] / seconds for each in over], name="messages", mode=lines)
+    made.add_scatter(x=times, y=[each.row["bytes"] / seconds for each in over], name="bytes", yaxis="y2", mode=lines)
     return made
 
 
 def _topics(hours: DataFrame, messages: int) -> list[list[Any]]:
     named = hours.groupBy("topic").agg(f.sum("messages").alias("n")).orderBy(f.desc("n"), "topic").limit(TOPICS)
-    chosen = united(hours.join(f.broadcast(named.select("topic")), "topic", "left_semi"), "topic")
-    told = chosen.withColumns(
-        {"p50": percentile(f.col("latency"), 0.5), "p99": percentile(f.col("latency"), 0.99)}
-    ).collect()
+    names = [row["topic"] for row in named.collect()]
+    told = {each.row["topic"]: each for each in _pieces(hours.where(f.col("topic").isin(names)), "topic")}
     return [
         [
-            row["topic"], row["messages"], round(100 * row["messages"] / max(messages, 1), 2), row["bytes"],
-            row["bytes"] / row["messages"], row["retained"], row["p50"], row["p99"],
+            name, told[name].row["messages"], round(100 * told[name].row["messages"] / max(messages, 1), 2),
+            told[name].row["bytes"], told[name].row["bytes"] / told[name].row["messages"],
+            told[name].row["retained"], told[name].percentile(0.5), told[name].percentile(0.99),
         ]
-        for row in sorted(told, key=lambda row: (-row["messages"], row["topic"]))
+        for name in names
     ]  # fmt: skip
 
 
-def _percentiles(over: list[Row]) -> Figure:
+def _percentiles(over: list[Piece]) -> Figure:
     made = _figure(yaxis={"title": "µs", "type": "log"}, legend={"orientation": "h"}, height=380)
     lines = "lines" if len(over) > 1 else "markers"
-    for name in FRACTIONS:
-        made.add_scatter(x=[row["start"] for row in over], y=[row[name] for row in over], name=name, mode=lines)
+    times = _times(over)
+    for name, fraction in FRACTIONS.items():
+        made.add_scatter(x=times, y=[each.percentile(fraction) for each in over], name=name, mode=lines)
     return made
 
 
-def _heat(over: list[Row]) -> Figure:
+def _heat(over: list[Piece]) -> Figure:
     """Messages by time and power of two."""
     cells: dict[tuple[int, int], int] = {}
-    for at, row in enumerate(over):
-        for each in row["latency"]:
-            power = lowest(each["bucket"]).bit_length()
-            cells[at, power] = cells.get((at, power), 0) + each["n"]
+    for at, piece in enumerate(over):
+        for number, n in piece.latency.items():
+            power = lowest(number).bit_length()
+            cells[at, power] = cells.get((at, power), 0) + n
     powers = range(min(power for _, power in cells), max(power for _, power in cells) + 1)
     labels = [f"< {1 << power:,} µs" for power in powers]
     made = _figure(height=420)
     made.add_heatmap(
-        x=[row["start"] for row in over],
+        x=_times(over),
         y=labels,
         z=[[cells.get((at, power)) for at in range(len(over))] for power in powers],
         colorscale="Viridis",
@@ -143,11 +196,11 @@ def _heat(over: list[Row]) -> Figure:
     return made
 
 
-def _sizes(over: list[Row]) -> Figure:
+def _sizes(over: list[Piece]) -> Figure:
     made = _figure(yaxis={"title": "bytes"}, legend={"orientation": "h"}, height=320)
-    times = [row["start"] for row in over]
+    times = _times(over)
     lines = "lines" if len(over) > 1 else "markers"
-    made.add_scatter(x=times, y=[row["size_max"] for row in over], name="greatest", mode=lines)
-    made.add_scatter(x=times, y=[row["bytes"] / row["messages"] for row in over], name="mean", mode=lines)
-    made.add_scatter(x=times, y=[row["size_min"] for row in over], name="least", mode=lines)
+    made.add_scatter(x=times, y=[each.row["size_max"] for each in over], name="greatest", mode=lines)
+    made.add_scatter(x=times, y=[each.row["bytes"] / each.row["messages"] for each in over], name="mean", mode=lines)
+    made.add_scatter(x=times, y=[each.row["size_min"] for each in over], name="least", mode=lines)
     return made

@@ -138,7 +138,7 @@ class Tables:
         at = "minute" if table == "cells" else "start"
         order = ["topic", at]
         (
-            rows.withColumns({name: column for name, column in zip(("date", "hour"), _partition(at), strict=True)})
+            rows.withColumns(dict(zip(("date", "hour"), _partition(at), strict=True)))
             .repartition("date", "hour")
             .sortWithinPartitions("date", "hour", *order)
             .write.mode("overwrite")

@@ -1,0 +1,96 @@
+"""One tree: the tables `tree`, `hot` and `explosions`, and the page.
+
+Promises: publishes are read once; what is made of them is kept by topic. An earlier run's tables are replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as f
+
+from pipeline.errors import MisuseError
+from pipeline.progress import progress
+from pipeline.rollup.files import folder
+from pipeline.schema import PUBLISH
+from pipeline.segments import Choice, Say, events, reading, unsaid
+from pipeline.tree.page import page
+from pipeline.tree.transforms import PUBLISHES, Thresholds, by_topic, explosions, hot, tree
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGE: Final = "index.html"
+HOT: Final = 100
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a tree comes to."""
+
+    output: str
+    messages: int
+    topics: int
+    prefixes: int
+    explosions: int
+
+    def line(self) -> str:
+        """For people."""
+        return (
+            f"{self.messages:,} messages, {self.topics:,} topics, {self.prefixes:,} prefixes, "
+            f"{self.explosions:,} topic explosions: {self.output}/{PAGE}"
+        )
+
+
+def run(
+    spark: SparkSession,
+    inputs: Sequence[str],
+    output: str,
+    choice: Choice | None = None,
+    limits: Thresholds | None = None,
+    hottest: int = HOT,
+    skip_corrupt: bool = False,
+    say: Say = unsaid,
+) -> Outcome:
+    """The tables and the page of all publishes that are there.
+
+    Raises:
+        MisuseError: an option makes no sense.
+        PipelineError: there is nothing to read, or it cannot be read.
+    """
+    limits = limits or Thresholds()
+    if hottest < 1 or limits.children < 1 or limits.growing < 1 or limits.per_child <= 0 or not 0 < limits.steady <= 1:
+        raise MisuseError("--hot, --children, --growing and --per-child are above 0, --steady is above 0 and at most 1")
+    only = replace(choice or Choice(), kinds=(PUBLISH,))
+    publishes = events(spark, inputs, only, PUBLISHES, skip_corrupt, say)
+    place = folder(spark, output)
+    with progress(spark, "tree"), reading():
+        topics = by_topic(publishes).persist()
+        try:
+            span = topics.agg(
+                f.count(f.lit(1)).alias("topics"),
+                f.sum("messages").alias("messages"),
+                f.min(f.unix_micros("first_ts")).alias("first"),
+                f.max(f.unix_micros("last_ts")).alias("last"),
+            ).collect()[0]
+            messages = int(span["messages"] or 0)
+            if not messages:
+                say("no messages: the tables are empty")
+            first = int(span["first"] or 0)
+            # One message has no rate: a second is the least.
+            seconds = max((int(span["last"] or 0) - first) / 1e6, 1.0)
+            tree(topics, seconds).write.mode("overwrite").option("compression", "zstd").parquet(place.path("tree"))
+            nodes = spark.read.parquet(place.path("tree"))
+            loudest = hot(topics, hottest, seconds, messages)
+            loudest.coalesce(1).write.mode("overwrite").parquet(place.path("hot"))
+            found = explosions(nodes, first, seconds, limits)
+            found.coalesce(1).write.mode("overwrite").parquet(place.path("explosions"))
+        finally:
+            topics.unpersist()
+        drawn, prefixes, exploded = page(
+            nodes, spark.read.parquet(place.path("hot")), spark.read.parquet(place.path("explosions")), seconds
+        )
+        place.write(PAGE, drawn.html())
+    return Outcome(output, messages, int(span["topics"]), prefixes, exploded)

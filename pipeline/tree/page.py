@@ -1,0 +1,92 @@
+"""The topic tree as a page: where the messages and the bytes are, the hot topics, the explosions.
+
+Refuses: to bring a table to the driver. The `PREFIXES` largest are drawn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as f
+
+from pipeline.pages import ROWS, Page, number
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+PREFIXES: Final = 600
+"""Prefixes of a plot: a browser draws so many at once."""
+
+
+def page(nodes: DataFrame, hot: DataFrame, explosions: DataFrame, seconds: float) -> tuple[Page, int, int]:
+    """The page, how many prefixes there are, and how many explosions."""
+    made = Page("Topic tree", "What each branch of the topic tree carries. canopy pipeline tree")
+    # A prefix has at least its child's messages, and less depth: the largest are a tree again.
+    largest = nodes.orderBy(f.desc("messages"), "depth", "prefix").limit(PREFIXES).collect()
+    prefixes, exploded = nodes.count(), explosions.count()
+    if not largest:
+        made.paragraph("No messages.", "note")
+        return made, prefixes, exploded
+    root = largest[0]
+    made.figures(
+        {
+            "messages": root["messages"],
+            "topics": root["topics"],
+            "prefixes": prefixes,
+            "payload bytes": root["bytes"],
+            "messages a second": root["messages"] / seconds,
+            "topic explosions": exploded,
+        }
+    )
+    made.heading("Messages by branch")
+    made.plot(_treemap(largest, "messages"), f"The {len(largest)} largest prefixes of {prefixes:,}; click to go in.")
+    made.heading("Payload bytes by branch")
+    made.plot(_treemap(largest, "bytes"), "The same prefixes.")
+    made.heading("Hot topics")
+    told = hot.orderBy(f.desc("messages"), "topic").limit(ROWS + 1).collect()
+    made.table(
+        ["topic", "messages", "share %", "bytes", "messages/s"],
+        [
+            [row["topic"], row["messages"], round(100 * row["share"], 2), row["bytes"], row["messages_per_s"]]
+            for row in told
+        ],
+        "the table hot",
+    )
+    made.heading("Topic explosions")
+    made.paragraph("Prefixes with many children that carry little each, or with ever more of them.", "note")
+    made.table(
+        ["prefix", "why", "children", "messages", "messages for each", "new over time", "as"],
+        [
+            [
+                row["prefix"] or "(root)", row["why"], row["children"], row["messages"], row["per_child"],
+                " ".join(number(each) for each in row["new_children"]), ", ".join(row["examples"]),
+            ]
+            for row in explosions.orderBy(f.desc("children"), "depth", "prefix").limit(ROWS + 1).collect()
+        ],
+        "the table explosions",
+    )  # fmt: skip
+    return made, prefixes, exploded
+
+
+def _treemap(nodes: list[Row], of: str) -> Figure:
+    from plotly.graph_objects import Figure
+
+    # Ids with their depth: "" is the root, and the first level of "/a" too.
+    columns: dict[str, list[Any]] = {
+        "ids": [f"{row['depth']} {row['prefix']}" for row in nodes],
+        "labels": [row["level"] if row["depth"] else "all topics" for row in nodes],
+        "parents": [f"{row['depth'] - 1} {row['parent']}" if row["depth"] else "" for row in nodes],
+        "values": [row[of] for row in nodes],
+        "customdata": [[row["prefix"], row["topics"], row["children"]] for row in nodes],
+    }
+    made = Figure()
+    made.add_treemap(
+        **columns,
+        branchvalues="total",
+        maxdepth=4,
+        hovertemplate="%{customdata[0]}<br>%{value:,} " + of + "<br>%{customdata[1]:,} topics, %{customdata[2]:,} "
+        "children<br>%{percentRoot:.1%} of all<extra></extra>",
+    )
+    made.update_layout(height=560)
+    return made
