@@ -9,6 +9,8 @@ from __future__ import annotations
 import typer
 
 from pipeline.loadtest.command import loadtest
+from pipeline.compact.command import compact
+from pipeline.retention.command import retention
 from pipeline.rollup.command import rollup
 from pipeline.tree.command import tree
 
@@ -28,5 +30,7 @@ def pipeline() -> None:
 
 
 app.command()(loadtest)
+app.command("compact")(compact)
+app.command("retention")(retention)
 app.command("rollup")(rollup)
 app.command("tree")(tree)

@@ -1,7 +1,7 @@
 """The recorded events as one DataFrame: from a recorder's folder, or any folder of such segments.
 
-Owns: which files belong to the table (segments that a merged one replaces do not), what is wrong with them, and how the
-rows are cut down to a time, a run or some kinds.
+Owns: which files belong to the table (segments that a merged one replaces do not, nor does a merged one that is not in
+force yet), what is wrong with them, and how the rows are cut down to a time, a run or some kinds.
 
 Promises: a hidden, unfinished segment is never read. What cannot be read is named, file by file: an error, or, on
 request, left out with a line for each. Columns that older segments lack are null.
@@ -68,9 +68,9 @@ def find(spark: SparkSession, inputs: Sequence[str], skip_corrupt: bool = False,
         place = storage(spark, path)
         if not place.exists():
             raise MisuseError(f"--input {path}: no such file or folder")
-        gone = replaced(place)
+        gone, vouched = replaced(place)
         for file in place.files(".parquet"):
-            if file.place in gone:
+            if file.place in gone or (vouched is not None and is_merged(file) and file.place not in vouched):
                 continue
             why = broken(place, file)
             if why:
@@ -89,18 +89,33 @@ def find(spark: SparkSession, inputs: Sequence[str], skip_corrupt: bool = False,
     return found
 
 
-def replaced(place: Storage) -> set[str]:
-    """The segments that merged ones stand for, by their places."""
+def is_merged(file: File) -> bool:
+    """Whether a file, segment or manifest, is a merged segment's."""
+    return file.place.rpartition("/")[2].startswith("merged-")
+
+
+def replaced(place: Storage) -> tuple[set[str], set[str] | None]:
+    """By their places, the segments that merged ones stand for, and those merged ones.
+
+    A merged segment without a manifest is not in force (`pipeline.compact`); where there are no manifests at all, as in
+    a folder of copies, nothing can be said of that: None.
+    """
     gone: set[str] = set()
-    for file in place.files(".json", MANIFESTS):
-        if not file.place.rpartition("/")[2].startswith("merged-"):
+    manifests = place.files(".json", MANIFESTS)
+    vouched = {_segment_of(file) for file in manifests if is_merged(file)} if manifests else None
+    for file in manifests:
+        if not is_merged(file):
             continue
         try:
             manifest = json.loads(place.text(file.place))
             gone.update(str(name) for name in manifest["replaces"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise PipelineError(f"{file.path}: not a manifest of a merged segment") from error
-    return gone
+    return gone, vouched
+
+
+def _segment_of(manifest: File) -> str:
+    return manifest.place.removeprefix(f"{MANIFESTS}/").removesuffix(".json") + ".parquet"
 
 
 def broken(place: Storage, file: File) -> str:

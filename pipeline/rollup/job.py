@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.progress import progress
-from pipeline.rollup.files import folder
+from pipeline.rollup.files import Folder, folder
 from pipeline.rollup.latency import AUTO, NONE, columns
 from pipeline.rollup.page import Totals, page
 from pipeline.rollup.tables import HOURS, MINUTES, Tables
@@ -142,6 +142,7 @@ def stream(
         raise MisuseError(f"--input {source}: no such folder")
     tables = Tables(spark, output)
     _belongs(spark, tables, checkpoint, latency)
+    _unblock(folder(spark, checkpoint))
     tables.tidy()
     schema = type(EVENTS)([EVENTS[name] for name in (*PUBLISHES, *wanted)])
     segments = (
@@ -193,6 +194,18 @@ def stream(
 
 def _interval(every: float) -> str:
     return f"{max(1, round(every * 1000))} milliseconds"
+
+
+def _unblock(checkpoint: Folder) -> None:
+    """Clear what a kill leaves while Spark writes its very first plan: it would refuse the checkpoint for ever.
+
+    Nothing is planned as long as there is no file `offsets/0`, so that nothing is lost.
+    """
+    for log in ("offsets", "commits"):
+        names = checkpoint.names(log)
+        if not any(name.isdigit() for name in names):
+            for name in names:
+                checkpoint.remove(f"{log}/{name}")
 
 
 def _belongs(spark: SparkSession, tables: Tables, checkpoint: str, latency: str) -> None:

@@ -51,9 +51,8 @@ def kill(running: subprocess.Popen[bytes]) -> None:
 
 def rows(folder: Path, table: str) -> list[tuple[Any, ...]]:
     with duckdb.connect() as session:
-        return session.sql(
-            f"select * replace (epoch_us(start) as start) from read_parquet('{folder / table}/**/*.parquet') order by all"
-        ).fetchall()
+        files = f"read_parquet('{folder / table}/**/*.parquet')"
+        return session.sql(f"select * replace (epoch_us(start) as start) from {files} order by all").fetchall()
 
 
 @pytest.mark.timeout(600)

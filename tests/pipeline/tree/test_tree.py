@@ -68,7 +68,8 @@ def test_the_tree_is_what_duckdb_makes_of_the_segments(spark: SparkSession, tmp_
             f"select topic, messages, round(share, 6) from read_parquet('{out}/hot/*.parquet')"
         ).fetchall()
         counted = session.sql(
-            f"select topic, count(*) as counted, round(counted / 2400, 6) from read_parquet('{recorded}/**/seg-*.parquet') "
+            "select topic, count(*) as counted, round(counted / 2400, 6) "
+            f"from read_parquet('{recorded}/**/seg-*.parquet') "
             "group by all order by counted desc, topic limit 5"
         ).fetchall()
         assert sorted(hot) == sorted(counted)

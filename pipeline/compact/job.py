@@ -1,0 +1,244 @@
+"""Small segments merged, while the recorder writes and others read.
+
+A merged segment stands for those that its manifest names in `replaces`; that manifest, renamed into place, is the
+moment from which it does. Before that moment readers ignore it, from then on they ignore what it replaces, so that at
+no time a row is seen twice or not at all. The replaced segments stay for a while (`remove_after`), for readers that
+listed them before, and are removed by a later run.
+
+Owns: which segments are merged: finished, vouched for, in a folder whose hour is over for `older_than`, smaller than
+the target, never the newest of all, and never one that is merged already.
+
+Promises: every segment's checksum and number of rows is checked before it is replaced, and rows stay in the order of
+their sequence numbers. A run that breaks off anywhere leaves the same rows to be read; the next one goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.depot import UNFINISHED, Depot, Segment, hour_end, is_merged, manifest_of
+from pipeline.errors import PipelineError
+
+ROWS: Final = 128 * 1024
+"""Rows of a row group, as the recorder writes them."""
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Outcome:
+    """What a run did, or would do."""
+
+    merged: list[tuple[str, int]] = field(default_factory=list)
+    """Merged segments, and how many each stands for."""
+    rows: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    removed: int = 0
+    """Replaced segments that were removed."""
+    refused: int = 0
+    """Groups that could not be merged; each was told."""
+
+    def line(self, dry_run: bool) -> str:
+        """For people."""
+        count = sum(number for _, number in self.merged)
+        would = "would merge" if dry_run else "merged"
+        after = "" if dry_run else f" -> {self.bytes_after:,}"
+        return (
+            f"{would} {count:,} segments into {len(self.merged):,} ({self.rows:,} rows, {self.bytes_before:,}{after} "
+            f"bytes); {'would remove' if dry_run else 'removed'} {self.removed:,} that are replaced"
+        )
+
+
+def run(
+    path: str,
+    older_than: timedelta,
+    target: int,
+    remove_after: timedelta,
+    dry_run: bool = False,
+    say: Say = lambda _: None,
+    now: datetime | None = None,
+) -> Outcome:
+    """Merge what is small, and remove what was replaced long enough ago.
+
+    Raises:
+        MisuseError: there is no such folder.
+        PipelineError: another job is at work there, or a manifest cannot be read.
+    """
+    depot = Depot(path)
+    outcome = Outcome()
+    moment = now or datetime.now(UTC)
+    with depot.locked():
+        if not dry_run:
+            _tidy(depot)
+        segments = depot.segments()
+        for group in groups(segments, moment, older_than, target):
+            try:
+                _merge(depot, group, outcome, dry_run, moment)
+            except PipelineError as error:
+                outcome.refused += 1
+                say(str(error))
+        _remove(depot, outcome, dry_run, moment - remove_after)
+    return outcome
+
+
+def groups(segments: Sequence[Segment], now: datetime, older_than: timedelta, target: int) -> list[list[Segment]]:
+    """Which segments are merged with which: those of one folder, in their order, up to the target size."""
+    gone = {name for segment in segments for name in segment.replaces}
+    newest = max(segments, key=lambda segment: segment.to_seq).place if segments else ""
+    found: list[list[Segment]] = []
+    open_groups: dict[str, list[Segment]] = {}
+    for segment in segments:
+        end = hour_end(segment.place)
+        if end is None or max(end, segment.last) + older_than > now:
+            continue
+        if segment.merged or segment.place in gone or segment.place == newest or segment.bytes >= target:
+            continue
+        group = open_groups.setdefault(segment.folder, [])
+        if group and sum(each.bytes for each in group) + segment.bytes > target:
+            found.append(group)
+            group = open_groups[segment.folder] = []
+        group.append(segment)
+    return [group for group in (*found, *open_groups.values()) if len(group) > 1]
+
+
+def _tidy(depot: Depot) -> None:
+    """Remove what a run left that broke off: nobody reads it."""
+    for place in depot.unfinished():
+        depot.remove(place)
+    vouched = {segment.place for segment in depot.segments()}
+    for place in depot.files():
+        if is_merged(place) and place not in vouched:
+            depot.remove(place)
+
+
+def _merge(depot: Depot, group: list[Segment], outcome: Outcome, dry_run: bool, now: datetime) -> None:
+    for earlier, later in pairwise(group):
+        if later.from_seq <= earlier.to_seq:
+            raise PipelineError(
+                f"{depot.path}/{later.place}: its sequence numbers reach into those of {earlier.place}; not merged"
+            )
+    first, last = group[0], group[-1]
+    rows = sum(segment.rows for segment in group)
+    marked = hashlib.sha256("\n".join(segment.place for segment in group).encode()).hexdigest()[:8]
+    name = f"merged-{first.from_seq:015d}-{last.to_seq:015d}-{marked}.parquet"
+    place = f"{first.folder}/{name}"
+    if not dry_run:
+        draft = f"{first.folder}/.{name}{UNFINISHED}"
+        _write(depot, group, draft)
+        content = depot.read(draft)
+        outcome.bytes_after += len(content)
+        about = _manifest(group, place, len(content), hashlib.sha256(content).hexdigest(), now)
+        depot.publish(draft, place)
+        depot.write(manifest_of(place), json.dumps(about).encode())
+    outcome.rows += rows
+    outcome.bytes_before += sum(segment.bytes for segment in group)
+    outcome.merged.append((place, len(group)))
+
+
+def _write(depot: Depot, group: list[Segment], draft: str) -> None:
+    files = [_opened(depot, segment) for segment in group]
+    try:
+        schema = pa.unify_schemas([file.schema_arrow for file in files])
+    except pa.ArrowException as error:
+        raise PipelineError(f"{depot.path}/{group[0].folder}: segments of different columns: {error}") from error
+    with (
+        depot.fs.open_output_stream(draft) as stream,
+        pq.ParquetWriter(stream, schema, compression="zstd") as writer,
+    ):
+        waiting: list[pa.Table] = []
+        for segment, file in zip(group, files, strict=True):
+            for number in range(file.num_row_groups):
+                waiting.append(_filled(_ordered(depot, segment, file, number), schema))
+                if sum(len(each) for each in waiting) >= ROWS:
+                    writer.write_table(pa.concat_tables(waiting), row_group_size=ROWS)
+                    waiting.clear()
+        if waiting:
+            writer.write_table(pa.concat_tables(waiting), row_group_size=ROWS)
+
+
+def _filled(read: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Columns that an older segment lacks are null."""
+    for field_ in schema:
+        if field_.name not in read.column_names:
+            read = read.append_column(field_, pa.nulls(len(read), field_.type))
+    return read.select(schema.names).cast(schema)
+
+
+def _opened(depot: Depot, segment: Segment) -> Any:
+    """A segment that is what its manifest says."""
+    where = f"{depot.path}/{segment.place}"
+    try:
+        content = depot.read(segment.place)
+    except OSError as error:
+        raise PipelineError(f"{where}: cannot be read ({error}); its group is not merged") from error
+    if hashlib.sha256(content).hexdigest() != segment.said.get("sha256"):
+        raise PipelineError(f"{where}: not what its manifest's checksum says; its group is not merged")
+    try:
+        file = pq.ParquetFile(io.BytesIO(content))
+    except pa.ArrowException as error:
+        raise PipelineError(f"{where}: not a whole Parquet file; its group is not merged") from error
+    if file.metadata.num_rows != segment.rows:
+        raise PipelineError(
+            f"{where}: {file.metadata.num_rows} rows, and its manifest says {segment.rows}; its group is not merged"
+        )
+    return file
+
+
+def _ordered(depot: Depot, segment: Segment, file: Any, number: int) -> pa.Table:
+    read = file.read_row_group(number)
+    seq = read.column("seq").combine_chunks()
+    if len(seq) > 1 and not pc.all(pc.less(seq[:-1], seq[1:])).as_py():
+        raise PipelineError(f"{depot.path}/{segment.place}: its rows are not in order; its group is not merged")
+    return read
+
+
+def _manifest(group: list[Segment], place: str, size: int, digest: str, now: datetime) -> dict[str, Any]:
+    kinds: Counter[str] = Counter()
+    for segment in group:
+        kinds.update(segment.said.get("kinds") or {})
+    first = min(group, key=lambda segment: segment.first)
+    last = max(group, key=lambda segment: segment.last)
+    return {
+        "format": 1,
+        "segment": place,
+        "run_id": group[0].said.get("run_id"),
+        "runs": list(dict.fromkeys(segment.said.get("run_id") for segment in group)),
+        "rows": sum(segment.rows for segment in group),
+        "from_seq": group[0].from_seq,
+        "to_seq": group[-1].to_seq,
+        "first_ts": first.said["first_ts"],
+        "last_ts": last.said["last_ts"],
+        "kinds": dict(kinds),
+        "bytes": size,
+        "sha256": digest,
+        "gaps": [gap for segment in group for gap in segment.said.get("gaps") or ()],
+        "replaces": [segment.place for segment in group],
+        "merged_at": now.isoformat(timespec="microseconds"),
+    }
+
+
+def _remove(depot: Depot, outcome: Outcome, dry_run: bool, before: datetime) -> None:
+    """Remove what merged segments have stood for since before then."""
+    there = depot.files()
+    for merged in depot.segments():
+        if merged.merged_at is None or merged.merged_at > before:
+            continue
+        for place in merged.replaces:
+            if place not in there:
+                continue
+            if not dry_run:
+                depot.drop(place)
+            outcome.removed += 1

@@ -1,0 +1,1 @@
+"""Job `retention`: old segments dropped, and written down. `job` · `command`."""

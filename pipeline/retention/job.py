@@ -1,0 +1,169 @@
+"""Old segments dropped, whole, while the recorder writes.
+
+Owns: which go: those whose last event is older than `keep`; then the oldest, until the others fit in `keep_bytes`.
+Never the newest of all, never one that is unfinished or not vouched for by a manifest.
+
+Promises: what goes is written down first, a line for each in `_manifests/removed.jsonl` (sequence numbers, rows, times,
+checksum, why), so that removed is told from lost. Then the manifest goes, then the segment. What a merged segment
+replaced goes before it, or its rows would come back. A run that breaks off is finished by the next.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from pipeline.depot import REMOVED, Depot, Segment
+from pipeline.errors import MisuseError, PipelineError
+
+AGE: Final = "age"
+BYTES: Final = "bytes"
+
+
+@dataclass
+class Outcome:
+    """What a run removed, or would remove."""
+
+    removed: list[tuple[Segment, str]] = field(default_factory=list)
+    """Segments, and why."""
+    left: int = 0
+    """Bytes of what stays."""
+
+    def lines(self, dry_run: bool) -> list[str]:
+        """For people: the sequence numbers that went, and a sum."""
+        would = "would remove" if dry_run else "removed"
+        told = [
+            f"{would} {first:,} to {last:,}: {rows:,} rows in {number:,} segments"
+            for first, last, rows, number in self.ranges()
+        ]
+        rows = sum(segment.rows for segment, _ in self.removed)
+        size = sum(segment.bytes for segment, _ in self.removed)
+        told.append(f"{would} {len(self.removed):,} segments ({rows:,} rows, {size:,} bytes); {self.left:,} bytes stay")
+        return told
+
+    def ranges(self) -> list[tuple[int, int, int, int]]:
+        """What went, where it is without a break: first and last number, rows, segments."""
+        found: list[tuple[int, int, int, int]] = []
+        for segment, _ in sorted(self.removed, key=lambda each: each[0].from_seq):
+            if found and segment.from_seq <= found[-1][1] + 1:
+                first, last, rows, number = found.pop()
+                found.append((first, max(last, segment.to_seq), rows + segment.rows, number + 1))
+            else:
+                found.append((segment.from_seq, segment.to_seq, segment.rows, 1))
+        return found
+
+
+def run(
+    path: str,
+    keep: timedelta | None,
+    keep_bytes: int | None = None,
+    dry_run: bool = False,
+    now: datetime | None = None,
+) -> Outcome:
+    """Remove what is older than `keep`, and the oldest of what is more than `keep_bytes`.
+
+    Raises:
+        MisuseError: there is no such folder, or nothing says what to keep.
+        PipelineError: another job is at work there, or a manifest cannot be read.
+    """
+    if keep is None and keep_bytes is None:
+        raise MisuseError("--keep or --keep-bytes: one of them must say what stays")
+    depot = Depot(path)
+    moment = now or datetime.now(UTC)
+    with depot.locked():
+        if not dry_run:
+            _finish(depot)
+        segments = depot.segments()
+        outcome = Outcome(chosen(segments, moment, keep, keep_bytes))
+        going = {segment.place for segment, _ in outcome.removed}
+        outcome.left = sum(segment.bytes for segment in segments if segment.place not in going)
+        if dry_run:
+            return outcome
+        for segment, why in outcome.removed:
+            depot.append(REMOVED, _line(segment, why, moment))
+            _drop(depot, segment.place, segment.replaces)
+        if outcome.removed:
+            _empty(depot, moment)
+    return outcome
+
+
+def chosen(
+    segments: Sequence[Segment], now: datetime, keep: timedelta | None, keep_bytes: int | None
+) -> list[tuple[Segment, str]]:
+    """The segments that go, oldest first, and why."""
+    replaced = {name for segment in segments for name in segment.replaces}
+    live = sorted((each for each in segments if each.place not in replaced), key=lambda each: (each.last, each.to_seq))
+    newest = max((each.to_seq for each in segments), default=0)
+    # What is replaced takes room too, until it goes.
+    room = sum(segment.bytes for segment in segments)
+    sizes = {segment.place: segment.bytes for segment in segments}
+    found: list[tuple[Segment, str]] = []
+    for segment in live:
+        if segment.to_seq == newest:
+            continue
+        if keep is not None and segment.last < now - keep:
+            why = AGE
+        elif keep_bytes is not None and room > keep_bytes:
+            why = BYTES
+        else:
+            continue
+        room -= segment.bytes + sum(sizes.get(name, 0) for name in segment.replaces)
+        found.append((segment, why))
+    return found
+
+
+def _drop(depot: Depot, place: str, replaces: Sequence[str]) -> None:
+    for name in replaces:
+        depot.drop(name)
+    depot.drop(place)
+
+
+def _line(segment: Segment, why: str, now: datetime) -> str:
+    kept = ("segment", "run_id", "runs", "rows", "from_seq", "to_seq", "first_ts", "last_ts", "kinds", "sha256", "gaps")
+    told = {name: segment.said[name] for name in kept if name in segment.said}
+    told["segment"] = segment.place
+    more = {"replaces": list(segment.replaces)} if segment.replaces else {}
+    return json.dumps({"removed_at": now.isoformat(timespec="microseconds"), "why": why, **told, **more})
+
+
+def _finish(depot: Depot) -> None:
+    """Remove what an earlier run wrote down, and did not come to remove."""
+    there = depot.files()
+    try:
+        lines = depot.read(REMOVED).decode().splitlines()
+    except FileNotFoundError:
+        return
+    for number, line in enumerate(lines, 1):
+        try:
+            said = json.loads(line)
+            place, replaces = str(said["segment"]), [str(name) for name in said.get("replaces") or ()]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if number == len(lines):
+                # The machine went down while it was written; nothing had been removed for it yet.
+                depot.append(REMOVED, "")
+                continue
+            if not line.strip():
+                continue
+            raise PipelineError(f"{depot.path}/{REMOVED}: line {number} is no JSON; repair or move the file") from error
+        if place in there or any(name in there for name in replaces):
+            _drop(depot, place, replaces)
+
+
+def _empty(depot: Depot, now: datetime) -> None:
+    """Remove the folders of hours long over that have become empty; the recorder makes no more files in them."""
+    if depot.local is None:
+        return
+    today = f"date={now - timedelta(days=1):%Y-%m-%d}"
+    for top in (depot.local, depot.local / "_manifests"):
+        for date in top.glob("date=*"):
+            if date.name >= today:
+                continue
+            for folder in (*date.glob("hour=*"), date):
+                try:
+                    folder.rmdir()
+                except OSError:
+                    # There is something in it.
+                    continue
