@@ -1,0 +1,166 @@
+"""Merging segments: no row is seen twice or not at all, whatever happens in between."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from pipeline.cli import app
+from pipeline.compact import job
+from pipeline.depot import Depot, size
+from pipeline.errors import MisuseError, PipelineError
+from pipeline.segments import events
+from tests.pipeline.folder import NOW, Broken, down_after, manifests, record, seen
+from tests.pipeline.recorded import SCHEMA
+
+HOUR = timedelta(hours=1)
+NONE = timedelta(0)
+
+
+def compact(folder: Path, target: int = 1 << 20, remove_after: timedelta = HOUR, dry_run: bool = False) -> job.Outcome:
+    return job.run(str(folder), HOUR, target, remove_after, dry_run, now=NOW)
+
+
+def test_small_segments_of_hours_that_are_over_become_one(tmp_path: Path) -> None:
+    written = record(tmp_path)
+    before = seen(tmp_path)
+    assert compact(tmp_path, dry_run=True).line(True).startswith("would merge 11 segments into 3 (56 rows")
+    assert not list(tmp_path.rglob("merged-*"))
+    outcome = compact(tmp_path)
+    # The newest segment of all is the recorder's to find.
+    assert [number for _, number in outcome.merged] == [4, 4, 3]
+    assert (outcome.rows, outcome.removed, outcome.refused) == (56, 0, 0)
+    assert seen(tmp_path) == before
+    assert all(path.exists() for path in written)
+    for said, parts in zip(
+        manifests(tmp_path, "merged-*.json"), (written[:4], written[4:8], written[8:11]), strict=True
+    ):
+        content = (tmp_path / said["segment"]).read_bytes()
+        merged = pq.ParquetFile(tmp_path / said["segment"])
+        whole = pa.concat_tables([pq.ParquetFile(path).read() for path in parts])
+        assert merged.read().equals(whole)
+        assert merged.metadata.row_group(0).column(0).compression == "ZSTD"
+        assert merged.metadata.num_row_groups == 1
+        assert said["replaces"] == [str(path.relative_to(tmp_path)) for path in parts]
+        assert (said["bytes"], said["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+        assert (said["rows"], said["kinds"]["publish"]) == (len(whole), 20 if said["rows"] != 15 else 15)
+        assert (said["from_seq"], said["to_seq"]) == (whole["seq"][0].as_py(), whole["seq"][-1].as_py())
+    crossing = manifests(tmp_path, "merged-*.json")[1]
+    assert crossing["runs"] == ["0a1b2c3d", "ffffffff"]
+    assert crossing["gaps"] == [[26, 35, 10]]
+    # Nothing is left to do, until what is replaced has stood long enough.
+    assert compact(tmp_path).merged == []
+    later = job.run(str(tmp_path), HOUR, 1 << 20, HOUR, now=NOW + HOUR)
+    assert later.removed == 11
+    assert seen(tmp_path) == before
+    assert [path.exists() for path in written] == [False] * 11 + [True]
+    assert len(manifests(tmp_path)) == 4
+
+
+def test_what_is_young_large_or_not_vouched_for_stays(tmp_path: Path) -> None:
+    written = record(tmp_path, hours=2)
+    sizes = [path.stat().st_size for path in written]
+    # Two of them fit in the target, three do not.
+    assert [number for _, number in compact(tmp_path, target=2 * max(sizes) + 10).merged] == [2, 2, 2]
+    shutil.rmtree(tmp_path)
+    written = record(tmp_path, hours=2)
+    assert job.run(str(tmp_path), HOUR, 100, HOUR, now=NOW).merged == []
+    young = job.run(str(tmp_path), HOUR, 1 << 20, HOUR, now=NOW - timedelta(hours=4))
+    assert [number for _, number in young.merged] == [4]
+    assert young.merged[0][0].startswith("date=2026-11-21/hour=16/")
+    for path in written[4:6]:
+        (tmp_path / "_manifests" / path.relative_to(tmp_path).with_suffix(".json")).unlink()
+    assert compact(tmp_path).merged == []
+    assert len(seen(tmp_path)) == 41
+
+
+def test_a_segment_that_is_not_what_it_was_is_named_and_its_group_left(tmp_path: Path) -> None:
+    written = record(tmp_path)
+    said: list[str] = []
+    written[1].write_bytes(written[1].read_bytes()[:-8])
+    older = pq.ParquetFile(written[5]).read().drop_columns(["properties"])
+    pq.write_table(older, written[5])
+    manifest = tmp_path / "_manifests" / written[5].relative_to(tmp_path).with_suffix(".json")
+    digest = hashlib.sha256(written[5].read_bytes()).hexdigest()
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"sha256": digest}))
+    outcome = job.run(str(tmp_path), HOUR, 1 << 20, NONE, say=said.append, now=NOW)
+    assert outcome.refused == 1
+    assert f"{written[1].name}: not what its manifest's checksum says" in said[0]
+    # Columns that an older segment lacks are null.
+    assert [number for _, number in outcome.merged] == [4, 3]
+    assert pq.read_schema(tmp_path / outcome.merged[0][0]).equals(SCHEMA)
+    assert outcome.removed == 7
+    manifest = tmp_path / "_manifests" / written[0].relative_to(tmp_path).with_suffix(".json")
+    manifest.write_text("{")
+    with pytest.raises(PipelineError, match=rf"{manifest.name}: not a manifest"):
+        compact(tmp_path)
+
+
+def test_a_run_that_breaks_off_anywhere_leaves_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = tmp_path / "whole"
+    record(whole, hours=2, segments=3)
+    before = seen(whole)
+    for steps in range(100):
+        folder = tmp_path / str(steps)
+        shutil.copytree(whole, folder)
+        with down_after(monkeypatch, steps) as made:
+            try:
+                compact(folder, remove_after=NONE)
+                over = True
+            except Broken:
+                over = False
+        assert seen(folder) == before, made
+        manifests(folder)
+        # The next run finishes it, and tidies up.
+        compact(folder, remove_after=NONE)
+        assert seen(folder) == before, made
+        assert len(list(folder.rglob("*.parquet"))) == 3, made
+        assert not list(folder.rglob("*.inprogress")), made
+        shutil.rmtree(folder)
+        if over:
+            break
+    # Two merges of two steps, five segments gone in two steps each.
+    assert steps == 14
+
+
+def test_two_at_once_are_refused_and_spark_reads_what_is_merged(spark: SparkSession, tmp_path: Path) -> None:
+    record(tmp_path)
+    before = seen(tmp_path)
+    with Depot(str(tmp_path)).locked():
+        told = CliRunner().invoke(app, ["compact", "--input", str(tmp_path)])
+        assert told.exit_code == 1
+        assert "another compact or retention is at work here" in told.stderr
+    told = CliRunner().invoke(app, ["compact", "--input", str(tmp_path), "--older-than", "0s", "--remove-after", "0s"])
+    assert told.exit_code == 0, told.output
+    assert "merged 11 segments into 3" in told.stdout
+    assert [row["seq"] for row in events(spark, [str(tmp_path)]).orderBy("seq").collect()] == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--input", "/nowhere/at/all"], "no such folder"),
+        (["--input", ".", "--target-size", "much"], "--target-size much: a size is wanted"),
+        (["--input", ".", "--older-than", "old"], "--older-than old: a number and a unit"),
+    ],
+)
+def test_misuse_is_one_line(arguments: list[str], why: str) -> None:
+    told = CliRunner().invoke(app, ["compact", *arguments])
+    assert told.exit_code == 2
+    assert why in told.stderr
+    assert len(told.stderr.splitlines()) == 1
+
+
+def test_sizes_are_read_as_people_write_them() -> None:
+    assert [size(text, "--x") for text in ("1", "2k", "1.5M", "1GB", "1t")] == [1, 2048, 3 << 19, 1 << 30, 1 << 40]
+    with pytest.raises(MisuseError):
+        size("-1m", "--x")

@@ -1,0 +1,82 @@
+"""A recorder's folder for tests of the jobs that change it: hours of small segments, and what a reader sees of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.depot import Depot
+from pipeline.segments import find
+from tests.pipeline.recorded import BEGIN, Story, write_segment
+
+NOW = BEGIN + timedelta(hours=6)
+
+
+def record(folder: Path, hours: int = 3, segments: int = 4, rows: int = 5) -> list[Path]:
+    """So many hours with so many small segments each; two runs of the broker, with a gap between them."""
+    story = Story()
+    written = []
+    for hour in range(hours):
+        for number in range(segments):
+            story.now = BEGIN + timedelta(hours=hour, minutes=10 * number)
+            if (hour, number) == (1, 1):
+                story.run_id = "ffffffff"
+                story.seq += 10
+                story.gap(story.seq - 10, story.seq - 1, "crash")
+            for _ in range(rows):
+                story.publish("p", f"a/{number}", b"x" * 100)
+            written.append(write_segment(folder, story.events))
+            story.events = []
+    return written
+
+
+def seen(folder: Path) -> list[int]:
+    """The sequence numbers that a job would read, as often as it would."""
+    session: Any = None  # This machine's folders need no Spark.
+    files = [file.path.removeprefix("file:") for file in find(session, [str(folder)])]
+    read = pa.concat_tables([pq.ParquetFile(file).read(["seq"]) for file in files])
+    return sorted(read.column("seq").to_pylist())
+
+
+def manifests(folder: Path, pattern: str = "*.json") -> list[dict[str, Any]]:
+    """All manifests, by name; each one's segment is there."""
+    found = []
+    for path in sorted((folder / "_manifests").rglob(pattern)):
+        said = json.loads(path.read_text())
+        assert (folder / said["segment"]).exists(), said["segment"]
+        found.append(said)
+    return found
+
+
+class Broken(Exception):
+    """The machine went down."""
+
+
+@contextmanager
+def down_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> Iterator[list[str]]:
+    """The machine goes down after so many changes of the folder; yields those that were made."""
+    made: list[str] = []
+    with monkeypatch.context() as patch:
+        for name in ("publish", "remove", "append"):
+
+            def step(depot: Depot, *arguments: str, name: str = name, change: Any = getattr(Depot, name)) -> None:
+                if len(made) == steps:
+                    raise Broken
+                made.append(f"{name} {arguments[-1]}")
+                change(depot, *arguments)
+
+            patch.setattr(Depot, name, step)
+        yield made
+
+
+def at(text: str) -> datetime:
+    """A point in time."""
+    return datetime.fromisoformat(text)

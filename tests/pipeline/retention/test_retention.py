@@ -1,0 +1,113 @@
+"""Dropping segments: whole ones, the oldest, never the newest, and written down."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pipeline.cli import app
+from pipeline.compact import job as compact
+from pipeline.errors import MisuseError, PipelineError
+from pipeline.retention import job
+from tests.pipeline.folder import NOW, Broken, down_after, manifests, record, seen
+
+HOUR = timedelta(hours=1)
+
+
+def removed(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "_manifests" / "removed.jsonl").read_text().splitlines() if line]
+
+
+def test_what_is_old_goes_and_is_written_down(tmp_path: Path) -> None:
+    written = record(tmp_path)
+    before = seen(tmp_path)
+    # What nobody vouches for is left, however old.
+    orphan = written[0]
+    (tmp_path / "_manifests" / orphan.relative_to(tmp_path).with_suffix(".json")).unlink()
+    unfinished = orphan.with_name(".seg-0a1b2c3d-000000000099999.parquet.inprogress")
+    unfinished.write_bytes(b"half")
+    # 22:00: the first hour is 16:00 to 16:30, the second 17:00 to 17:30.
+    keep = timedelta(hours=4, minutes=45)
+    assert len(job.run(str(tmp_path), keep, dry_run=True, now=NOW).removed) == 5
+    assert seen(tmp_path) == before
+    outcome = job.run(str(tmp_path), keep, now=NOW)
+    assert outcome.ranges() == [(6, 25, 20, 4), (36, 41, 6, 1)]
+    gone = {*range(6, 26), *range(36, 42)}
+    assert seen(tmp_path) == [seq for seq in before if seq not in gone]
+    assert orphan.exists()
+    assert unfinished.exists()
+    lines = removed(tmp_path)
+    assert [(line["from_seq"], line["to_seq"], line["rows"], line["why"]) for line in lines] == [
+        (6, 10, 5, "age"), (11, 15, 5, "age"), (16, 20, 5, "age"), (21, 25, 5, "age"), (36, 41, 6, "age"),
+    ]  # fmt: skip
+    assert lines[-1]["gaps"] == [[26, 35, 10]]
+    assert all(len(line["sha256"]) == 64 for line in lines)
+    # All is old, and the newest stays.
+    assert len(job.run(str(tmp_path), timedelta(0), now=NOW).removed) == 5
+    assert [said["to_seq"] for said in manifests(tmp_path)] == [max(before)]
+
+
+def test_the_oldest_go_until_the_others_fit(tmp_path: Path) -> None:
+    written = record(tmp_path)
+    sizes = [path.stat().st_size for path in written]
+    room = sum(sizes[-3:])
+    outcome = job.run(str(tmp_path), None, room, now=NOW)
+    assert [why for _, why in outcome.removed] == ["bytes"] * 9
+    assert outcome.left == room
+    assert [path.exists() for path in written] == [False] * 9 + [True] * 3
+    # Empty folders of days gone by go too, those of today stay: the recorder may be about to write there.
+    assert written[0].parent.exists()
+    assert len(job.run(str(tmp_path), None, 1, now=NOW + timedelta(days=2)).removed) == 2
+    assert not written[0].parent.exists()
+    assert written[-1].exists()
+
+
+def test_what_a_merged_segment_replaced_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = tmp_path / "whole"
+    record(whole, hours=2, segments=2)
+    compact.run(str(whole), HOUR, 1 << 20, HOUR, now=NOW)
+    before = seen(whole)
+    for steps in range(100):
+        folder = tmp_path / str(steps)
+        shutil.copytree(whole, folder)
+        with down_after(monkeypatch, steps) as made:
+            try:
+                job.run(str(folder), timedelta(hours=5), now=NOW)
+                over = True
+            except Broken:
+                over = False
+        # Old or not at all, each row once.
+        assert seen(folder) in (before, before[10:]), made
+        manifests(folder)
+        job.run(str(folder), timedelta(hours=5), now=NOW)
+        assert seen(folder) == before[10:], made
+        assert {(line["from_seq"], line["to_seq"]) for line in removed(folder)} == {(1, 10)}
+        shutil.rmtree(folder)
+        if over:
+            break
+    assert steps == 7
+
+
+def test_misuse_and_damage_are_one_line_each(tmp_path: Path) -> None:
+    record(tmp_path)
+    with pytest.raises(MisuseError, match="--keep or --keep-bytes"):
+        job.run(str(tmp_path), None)
+    told = CliRunner().invoke(app, ["retention", "--input", str(tmp_path), "--keep", "7x"])
+    assert (told.exit_code, len(told.stderr.splitlines())) == (2, 1)
+    told = CliRunner().invoke(app, ["retention", "--input", str(tmp_path), "--keep-bytes", "1k", "--dry-run"])
+    assert told.exit_code == 0
+    assert "would remove 1 to 25: 25 rows in 5 segments" in told.stdout
+    # A line that the machine did not come to write to its end was followed by no removal.
+    notes = tmp_path / "_manifests" / "removed.jsonl"
+    notes.write_text('{"segment": "date=')
+    job.run(str(tmp_path), timedelta(hours=5), now=NOW)
+    assert [line[:12] for line in notes.read_text().splitlines()][0] == '{"segment": '
+    assert json.loads(notes.read_text().splitlines()[-1])["why"] == "age"
+    with pytest.raises(PipelineError, match=r"removed.jsonl: line 1 is no JSON"):
+        job.run(str(tmp_path), timedelta(hours=5), now=NOW)
