@@ -4,6 +4,9 @@
 #   docker run --init -p 1883:1883 canopy
 #   docker run --init -p 1883:1883 -v ./canopy.toml:/etc/canopy.toml:ro canopy serve --config /etc/canopy.toml
 #
+#   docker run --init -p 1883:1883 -v canopy-record:/var/lib/canopy canopy serve --listen mqtt://0.0.0.0:1883 \
+#       --set recorder.directory=/var/lib/canopy/record
+#
 # Settings may also come as CANOPY_ variables: -e CANOPY_LIMITS__MAX_CONNECTIONS=10000.
 
 FROM python:3.13-slim-bookworm AS build
@@ -21,7 +24,8 @@ COPY config/load config/load
 RUN CANOPY_REQUIRE_COMPILED=1 PYTHON=python3.13 .ci/environment run
 
 FROM python:3.13-slim-bookworm
-RUN useradd --system --no-create-home --shell /usr/sbin/nologin canopy
+RUN useradd --system --no-create-home --shell /usr/sbin/nologin canopy \
+    && install --directory --owner canopy /var/lib/canopy
 # The same path as in the build: the environment's scripts name it.
 COPY --from=build /opt/canopy/.venv /opt/canopy/.venv
 ENV PATH=/opt/canopy/.venv/bin:$PATH \

@@ -6,7 +6,8 @@
 #   make bench   Canopy beside mosquitto, on this machine      ARGS="--quick"
 #   make bench-routing  the routing core without a network, beside what the authors of its ideas reported
 #   make scale  what millions of filters and tens of thousands of clients cost   ARGS="filters --filters 100000"
-#   make demo    a broker and an IoT fleet for 20 seconds, with a report   ARGS="--scale 2"
+#   make bench-recorder  what recording costs the broker;  make bench-pipeline  10,000,000 messages through each Spark job
+#   make demo    a recorded broker, an IoT fleet for 20 seconds, and what Spark makes of it   ARGS="--scale 2"
 #   make fuzz    random and mutated packets for FUZZ_SECONDS (default 60)
 #   make setup   only the environment, in .venv, with everything the tests need
 #   make clean   remove what the targets built
@@ -24,7 +25,7 @@ PY := $(VENV)/bin/python -P
 # The tests' own modules are importable from here, and only they.
 TESTS := PYTHONPATH="$(VENV)/paths"
 
-.PHONY: help run test suite lint bench bench-routing scale demo fuzz setup setup-run clean
+.PHONY: help run test suite lint bench bench-routing bench-recorder bench-pipeline scale demo fuzz setup setup-run clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -65,6 +66,12 @@ bench: setup
 
 bench-routing: setup
 	@$(PY) -m loadtest.routing $(ARGS)
+
+bench-recorder: setup
+	@$(PY) tools/bench_recorder.py $(ARGS)
+
+bench-pipeline: setup
+	@$(PY) tools/bench_pipeline.py $(ARGS)
 
 scale: setup
 	@$(PY) -m loadtest.scale $(ARGS)

@@ -1,9 +1,11 @@
-"""A broker and a fleet of devices for 20 seconds: what `make demo` shows.
+"""A recorded broker, a fleet of devices for 20 seconds, and what Spark makes of it: what `make demo` shows.
 
-Owns: a broker of its own on a free port, and `canopy load run mixed-fleet` beside it, as anybody would run it.
+Owns: a broker of its own on a free port with its recorder on, `canopy load run mixed-fleet` beside it, and
+`canopy pipeline report` on what both wrote, each as anybody would run it.
 
-Promises: the exit code is 0 only when nothing was lost, doubled, out of order or altered, and when what the broker says
-it dropped agrees with what the subscribers saw missing. The report stays where the last line says.
+Promises: the exit code is 0 only when nothing was lost, doubled, out of order or altered; when what the broker says it
+dropped agrees with what the subscribers saw missing; when every number of the record is accounted for; and when the
+oracle finds no message missing or astray. The last line says where the page is.
 """
 
 from __future__ import annotations
@@ -14,44 +16,58 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
-BROKER = [sys.executable, "-P", "-m", "broker"]
+CANOPY = [sys.executable, "-P", "-m", "broker"]
 LISTEN = "mqtt://127.0.0.1:0"
-PATIENCE = 10.0
+PATIENCE = 30.0
 """Seconds the broker has to end."""
 
 
-def fleet(port: int, flags: list[str]) -> int:
+def fleet(port: int, out: Path, flags: list[str]) -> int:
     """Let the fleet loose; the exit code."""
-    out = Path("canopy-load") / f"demo-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     target = f"mqtt://127.0.0.1:{port}"
-    status = subprocess.run(
-        [*BROKER, "load", "run", "mixed-fleet", "--target", target, "--strict", "--out", str(out), *flags], check=False
-    ).returncode
+    load = [*CANOPY, "load", "run", "mixed-fleet", "--target", target, "--strict", "--records"]
+    status = subprocess.run([*load, "--out", str(out / "load"), *flags], check=False).returncode
     if status:
         return status
-    reconciled = json.loads((out / "summary.json").read_text())["reconciled"]
+    reconciled = json.loads((out / "load" / "summary.json").read_text())["reconciled"]
     if not reconciled["agrees"]:
         print(f"canopy: the broker's ledger does not reconcile: {reconciled['why']}", file=sys.stderr)
         return 1
     return 0
 
 
-def main() -> int:
-    """Start the broker, run the fleet, end the broker."""
-    serve = [*BROKER, "serve", "--listen", LISTEN, "--log-level", "warning", "--set", "sys.interval=1"]
+def recorded(out: Path, flags: list[str]) -> int:
+    """The fleet on a broker that is recorded; the exit code. Everything is written when this returns."""
+    serve = [*CANOPY, "serve", "--listen", LISTEN, "--log-level", "warning", "--set", "sys.interval=1"]
+    serve += ["--set", f"recorder.directory={out / 'record'}", "--set", "recorder.deliveries=true"]
     with subprocess.Popen(serve, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
             for line in process.stderr:
                 if line.startswith("listening on "):
-                    return fleet(int(line.rsplit(":", 1)[1]), sys.argv[1:])
+                    return fleet(int(line.rsplit(":", 1)[1]), out, flags)
             print("canopy: the broker did not start", file=sys.stderr)
             return 1
-        except KeyboardInterrupt:
-            return 130
         finally:
             process.terminate()
             process.wait(PATIENCE)
+
+
+def main() -> int:
+    """Record, then look at what was recorded."""
+    out = Path("canopy-demo") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    out.mkdir(parents=True)
+    try:
+        status = recorded(out, sys.argv[1:])
+        if status:
+            return status
+        status = subprocess.run([*CANOPY, "record", "verify", str(out / "record")], check=False).returncode
+        if status:
+            return status
+        report = [*CANOPY, "pipeline", "report", "--input", str(out / "record"), "--load", str(out / "load")]
+        return subprocess.run([*report, "--output", str(out)], check=False).returncode
+    except KeyboardInterrupt:
+        return 130
 
 
 if __name__ == "__main__":

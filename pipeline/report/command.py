@@ -1,0 +1,39 @@
+"""The command ``canopy pipeline report``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pipeline.options import FAILED, InputOption, MasterOption, MemoryOption, OutputOption, SkipOption, told
+
+
+@told
+def report(
+    input: InputOption,  # noqa: A002
+    output: OutputOption,
+    load: Annotated[
+        str | None,
+        typer.Option("--load", metavar="DIR", help="What `canopy load run … --records --out DIR` wrote meanwhile."),
+    ] = None,
+    master: MasterOption = None,
+    driver_memory: MemoryOption = "2g",
+    skip_corrupt: SkipOption = False,
+) -> None:
+    """Run rollup, tree, oracle, loadtest and plan in one session, and write a page that links theirs.
+
+    The oracle is left out where deliveries were not recorded, loadtest without --load. Exit code 1 when one of them
+    could not be done, or its verdict is bad.
+    """
+    from pipeline.report.job import run
+    from pipeline.session import spark_session
+
+    def say(line: str) -> None:
+        typer.echo(f"canopy: {line}", err=True)
+
+    with spark_session("canopy report", master, driver_memory) as spark:
+        outcome = run(spark, input, output, load, skip_corrupt, say)
+    typer.echo(f"{output.rstrip('/')}/index.html")
+    if not outcome.fine:
+        raise typer.Exit(FAILED)
