@@ -1,0 +1,170 @@
+"""One task's connection of the sink: publishes with a window, and knows when everything is acknowledged.
+
+Owns: at most `window` messages without an acknowledgement, and not more than the broker's Receive Maximum.
+
+Promises: ``finish`` returns only when every message is acknowledged (QoS 1: PUBACK, QoS 2: PUBCOMP) or, with QoS 0,
+written. A lost connection is made again, and paho sends again what was not acknowledged; when nothing was acknowledged
+for `connect_timeout`, or over `MAX_LOSSES` connections in a row, the task fails. So does it when a message is refused.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from paho.mqtt.enums import MQTTErrorCode
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+from pipeline.errors import PipelineError
+from pipeline.mqtt.link import REFUSAL, Link, LostError, backoff, told
+from pipeline.mqtt.message import Message
+from pipeline.mqtt.options import SinkOptions
+
+MAX_LOSSES: Final = 5
+"""Connections that were lost without one acknowledgement; the broker may not like what is sent."""
+TICK: Final = 0.05
+"""Seconds to wait for an acknowledgement before the time limit is looked at."""
+HEAD: Final = 64
+"""Bytes of a PUBLISH beside its topic, payload and properties, at most."""
+
+
+class Publisher:
+    """Connects at once.
+
+    Raises:
+        PipelineError: there is no connection within `connect_timeout`, or the broker refuses it.
+    """
+
+    def __init__(self, options: SinkOptions, client_id: str) -> None:
+        self._options = options
+        self._five = options.broker.version == "5"
+        self._waiting: dict[int, str] = {}
+        """Topics by packet identifier, of what is not acknowledged."""
+        self._early = 0
+        """The packet identifier that was done (QoS 0: written) before ``publish`` knew it."""
+        self._failure: PipelineError | None = None
+        self._losses = 0
+        self._progress = time.monotonic()
+        self._link = Link(options.broker, client_id)
+        self._link.on_published = self._published
+        try:
+            self._connect()
+        except BaseException:
+            self._link.close()
+            raise
+
+    def publish(self, message: Message) -> None:
+        """Send one message, after waiting for room in the window.
+
+        Raises:
+            PipelineError: it, or one before it, cannot be published.
+        """
+        while len(self._waiting) >= self._window:
+            self._step()
+        self._possible(message)
+        properties = self._properties(message) if self._five else None
+        if not self._link.connected:
+            self._step()
+        # A failure to write shows at the next step; paho keeps the message, and sends it on the next connection.
+        sent = self._link.client.publish(message.topic, message.payload, message.qos, message.retain, properties)
+        if sent.mid == self._early:
+            self._early = 0
+        elif message.qos or sent.rc == MQTTErrorCode.MQTT_ERR_SUCCESS:
+            self._waiting[sent.mid] = message.topic
+        if len(self._waiting) * 2 >= self._window or self._link.client.want_write():
+            self._step(0.0)
+
+    def finish(self) -> None:
+        """Wait until everything is acknowledged.
+
+        Raises:
+            PipelineError: a message is refused, or there are no acknowledgements.
+        """
+        while self._waiting or (self._link.client.want_write() and self._link.connected):
+            self._step()
+        self._told()
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._link.close()
+
+    @property
+    def _window(self) -> int:
+        allowed: int = getattr(self._link.limits, "ReceiveMaximum", 65_535)
+        return min(self._options.window, allowed)
+
+    def _connect(self) -> None:
+        deadline = time.monotonic() + self._options.broker.connect_timeout
+        attempt = 0
+        while True:
+            try:
+                self._link.connect()
+            except LostError:
+                if time.monotonic() >= deadline:
+                    raise
+            else:
+                return
+            time.sleep(backoff(attempt))
+            attempt += 1
+
+    def _step(self, timeout: float = TICK) -> None:
+        self._told()
+        before = len(self._waiting)
+        try:
+            self._link.step(timeout)
+        except LostError as error:
+            self._losses += 1
+            if self._losses >= MAX_LOSSES:
+                raise PipelineError(f"{error}; {MAX_LOSSES} times without an acknowledgement") from error
+            # What was to be sent with QoS 0 went with the connection.
+            self._connect()
+            kept = self._link.client._out_messages
+            self._waiting = {mid: topic for mid, topic in self._waiting.items() if mid in kept}
+            self._progress = time.monotonic()
+        if len(self._waiting) < before:
+            self._progress, self._losses = time.monotonic(), 0
+        limit = self._options.broker.connect_timeout
+        if self._waiting and time.monotonic() - self._progress > limit:
+            raise PipelineError(
+                f"{self._options.broker.url}: no acknowledgement for {limit:g} s; "
+                f"{len(self._waiting)} messages wait for one"
+            )
+        self._told()
+
+    def _told(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _possible(self, message: Message) -> None:
+        limits = self._link.limits
+        why = None
+        if message.qos > getattr(limits, "MaximumQoS", 2):
+            why = f"the broker takes no QoS {message.qos}: set option 'qos'"
+        elif message.retain and not getattr(limits, "RetainAvailable", 1):
+            why = "the broker takes no retained messages: set option 'retain' to false"
+        else:
+            most = getattr(limits, "MaximumPacketSize", None)
+            size = len(message.payload) + len(message.topic.encode())
+            if most is not None and size + HEAD > most:
+                why = f"with {size} bytes it may be longer than the broker's Maximum Packet Size of {most}"
+        if why is not None:
+            raise PipelineError(f"a message to {message.topic!r} cannot be published: {why}")
+
+    def _properties(self, message: Message) -> Any:
+        properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+        for name, value in message.properties.items():
+            setattr(properties, name, value)
+        if message.user_properties:
+            properties.UserProperty = list(message.user_properties)
+        return properties
+
+    def _published(self, mid: int, reason: ReasonCode) -> None:
+        topic = self._waiting.pop(mid, None)
+        if topic is None:
+            self._early = mid
+        if reason.value >= REFUSAL and self._failure is None:
+            self._failure = PipelineError(
+                f"{self._options.broker.url}: the broker refuses a message to {topic!r}: {told(reason)}"
+            )

@@ -1,0 +1,218 @@
+"""The thread that takes messages from the broker into the spool, and acknowledges them when they are there.
+
+Owns: one connection with a persistent session. Messages are gathered in memory, written as a segment when there are
+`segment_rows` of them, after `segment_ms`, or when nothing has come for `segment_idle_ms` (the broker may be waiting
+for acknowledgements: its window can be small), and acknowledged after that, from the same thread.
+
+Promises: nothing is acknowledged that is not on disk. A full spool (`spool_bytes`) stops the acknowledgements, so the
+broker keeps the messages; when `receive_maximum` of them wait in memory, nothing more is read from the connection. A
+lost connection is made again for ever, with back-off; what cannot heal ends the thread and stands in ``error``.
+
+A message whose acknowledgement was lost comes again, and is a row again: at least once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from pipeline.errors import PipelineError
+from pipeline.mqtt.link import Link, LostError, backoff
+from pipeline.mqtt.options import StreamOptions
+from pipeline.mqtt.rows import Row, batch, row
+from pipeline.mqtt.spool import Spool
+
+if TYPE_CHECKING:
+    from paho.mqtt.client import MQTTMessage
+
+TICK: Final = 0.05
+"""Seconds after which the thread looks whether it is to stop, and whether a full spool has room again."""
+PATIENCE: Final = 5.0
+"""Seconds that ``stop`` waits for the thread."""
+LONGEST_WAIT: Final = 10
+"""Where messages never cease, ``settle`` waits so many times as long as it would for silence."""
+
+_log = logging.getLogger("pipeline.mqtt")
+
+
+class Receiver:
+    """Begins with ``start``. The spool is the caller's, and must outlive it."""
+
+    def __init__(self, options: StreamOptions, spool: Spool) -> None:
+        self.error: PipelineError | None = None
+        self.received = 0
+        self.reconnects = 0
+        self._options = options
+        self._spool = spool
+        self._pending: list[Row] = []
+        self._unacknowledged: list[tuple[int, int, int]] = []
+        self._first = self._last = 0.0
+        """When the pending rows began, and when something came last; on the monotonic clock."""
+        self._subscribed = 0.0
+        self._granted = False
+        """Whether this process has had a SUBACK in the session that is there."""
+        self._stopping = threading.Event()
+        self._changed = threading.Condition()
+        """Told when there is a connection, when a segment is written, and at the end."""
+        self._was_full = False
+        self._link = Link(
+            options.broker,
+            options.client_id,
+            session_expiry=options.session_expiry,
+            receive_maximum=options.receive_maximum,
+            hold=True,
+        )
+        self._link.on_message = self._arrived
+        # A daemon: Spark may end the process without a word.
+        self._thread = threading.Thread(target=self._run, name="mqtt-receiver", daemon=True)
+
+    def start(self) -> None:
+        """Connect and receive, from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write what is pending, acknowledge it, disconnect. The session stays at the broker."""
+        self._stopping.set()
+        self._thread.join(PATIENCE)
+
+    @property
+    def full(self) -> bool:
+        """Whether the spool has reached its bound."""
+        return self._spool.bytes >= self._options.spool_bytes
+
+    def settle(self, silence: float) -> None:
+        """Wait until nothing has come for `silence` seconds after SUBACK, and what came is on disk.
+
+        Ends earlier when the spool is full, or the thread has ended (``error``); and where messages never cease, after
+        `LONGEST_WAIT` times as long.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._subscribed > 0 or self.error is not None or self._stopping.is_set())
+            end = self._subscribed + LONGEST_WAIT * silence
+            while self.error is None and not self._stopping.is_set() and not self.full:
+                now = time.monotonic()
+                quiet = max(self._last, self._subscribed) + silence
+                if now >= end or (now >= quiet and not self._pending):
+                    return
+                self._changed.wait(min(max(quiet - now, 0.001), TICK))
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except PipelineError as error:
+            self.error = error
+        except Exception as error:
+            # Nobody would see it in a thread; the query must end with it.
+            self.error = PipelineError(f"the receiver failed: {type(error).__name__}: {error}")
+        finally:
+            try:
+                self._link.close()
+            finally:
+                self._tell()
+
+    def _serve(self) -> None:
+        self._connect(first=True)
+        while not self._stopping.is_set():
+            try:
+                self._turn()
+            except LostError as error:
+                self._write()
+                self.reconnects += 1
+                _log.warning("%s; connecting again", error)
+                self._connect(first=False)
+        self._write()
+
+    def _connect(self, first: bool) -> None:
+        deadline = time.monotonic() + self._options.broker.connect_timeout
+        attempt = 0
+        while not self._stopping.is_set():
+            try:
+                self._link.connect()
+                self._subscribe()
+            except LostError:
+                # A stream that never had a connection is more likely to have a wrong url than a broker that restarts.
+                if first and time.monotonic() >= deadline:
+                    raise
+            else:
+                self._subscribed = time.monotonic()
+                self._tell()
+                return
+            self._stopping.wait(backoff(attempt))
+            attempt += 1
+
+    def _subscribe(self) -> None:
+        present = self._link.session_present
+        if present and self._granted:
+            # The subscriptions are there; with 3.1.1 a new SUBSCRIBE would bring every retained message again.
+            return
+        self._granted = False
+        wanted = self._options.filters
+        gone = [each for each in self._spool.filters if each not in wanted] if present else []
+        if set(self._spool.filters) != set(wanted):
+            # Noted before it is done: what may be subscribed must be known to the next start.
+            self._spool.note_filters([*wanted, *gone])
+        self._link.subscribe(wanted, self._options.qos, gone)
+        self._granted = True
+        if gone:
+            self._spool.note_filters(wanted)
+
+    def _turn(self) -> None:
+        """Wait for something to come, and write what is due."""
+        full = self.full
+        if full:
+            self._note_full()
+            if len(self._pending) > self._options.receive_maximum:
+                # QoS 0, or a broker of 3.1.1 with a large window: only not reading holds them back.
+                self._stopping.wait(TICK)
+                return
+        wait = TICK
+        if self._pending and not full:
+            wait = max(min(self._due() - time.monotonic(), TICK), 0.0)
+        self._link.step(wait)
+        rows = len(self._pending)
+        # Half the window: the broker sends on while the first half is being written.
+        most = min(self._options.segment_rows, max(self._options.receive_maximum // 2, 1))
+        if rows >= most or (rows and time.monotonic() >= self._due()):
+            self._write()
+
+    def _due(self) -> float:
+        return min(self._first + self._options.segment_s, self._last + self._options.segment_idle_s)
+
+    def _write(self) -> None:
+        """A segment of what is pending, and its acknowledgements. A full spool leaves everything as it is."""
+        if not self._pending or self.full:
+            return
+        rows, acknowledgements = self._pending, self._unacknowledged
+        self._spool.append(batch(rows))
+        self._pending, self._unacknowledged = [], []
+        self._tell()
+        for generation, mid, qos in acknowledgements:
+            self._link.acknowledge(generation, mid, qos)
+        if self._was_full:
+            self._was_full = False
+            _log.warning("%s: the spool has room again", self._spool.folder)
+
+    def _note_full(self) -> None:
+        if not self._was_full:
+            self._was_full = True
+            _log.warning(
+                "%s: the spool is full (%d bytes): nothing is acknowledged until the query has caught up",
+                self._spool.folder,
+                self._spool.bytes,
+            )
+
+    def _arrived(self, message: MQTTMessage) -> None:
+        now = time.monotonic()
+        if not self._pending:
+            self._first = now
+        self._last = now
+        self.received += 1
+        self._pending.append(row(message))
+        if message.qos:
+            self._unacknowledged.append((self._link.generation, message.mid, message.qos))
+
+    def _tell(self) -> None:
+        with self._changed:
+            self._changed.notify_all()

@@ -1,0 +1,282 @@
+"""What Spark calls to read: the data source "mqtt", its stream reader, and its reader of one bounded batch.
+
+Owns: the translation between Spark's offsets and partitions and the spool's. Spark makes these objects in several
+processes: ``MqttDataSource`` in two, ``read`` runs in a third. Nothing connects before a stream's offsets are asked
+for, which happens in one long-lived process of the driver; there the ``Receiver`` lives.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from pipeline.errors import MisuseError, PipelineError
+from pipeline.mqtt import spool
+from pipeline.mqtt.link import Link
+from pipeline.mqtt.options import BatchOptions, StreamOptions, batch_options, check_options, stream_options
+from pipeline.mqtt.receiver import Receiver
+from pipeline.mqtt.rows import Row, batch, row, spark_schema
+from pipeline.mqtt.sink import MqttBatchWriter, MqttStreamWriter
+from pipeline.mqtt.spool import Slice, Spool
+
+if TYPE_CHECKING:
+    from paho.mqtt.client import MQTTMessage
+    from pyspark.sql.types import StructType
+
+LOCK_WAIT: Final = 10.0
+"""Seconds that the process of an ended query has to leave the spool."""
+FEW_ROWS: Final = 10_000
+"""A partition has at least so many rows, unless there are no more: a task costs more than they do."""
+TICK: Final = 0.05
+"""Seconds between two looks at the limits of a batch read."""
+
+
+class MqttDataSource(DataSource):
+    """MQTT messages as rows, and rows as MQTT messages.
+
+    **Streaming read, at least once.** MQTT has no offsets, so a receiver on the driver's machine writes messages to a
+    spool folder, and acknowledges them (PUBACK, PUBREC) only when they are on disk; Spark's offsets are their numbers
+    in that spool. A query that was killed, and is started again with the same checkpoint, client id and spool, loses
+    nothing: what it had spooled and not committed is read again under the same offsets, and the broker sends again
+    what was not acknowledged. A message whose acknowledgement was lost is received twice, and is two rows; `dup` is
+    true on the second. The broker must keep the session: an expired session (`session_expiry`), or a broker that
+    forgets sessions when it is restarted, loses what came meanwhile, as do messages of QoS 0. On a cluster executors
+    read the spool themselves: it must be a folder that all of them and the driver reach under the same path.
+
+    **One bounded read** subscribes with a session of its own, and ends after `idle` seconds without a message, after
+    `duration` seconds, or with `max_rows` rows: retained messages, and a sample of the traffic. Each action on the
+    DataFrame reads anew: cache it to look twice.
+
+    **Sink, at least once** (``pipeline.mqtt.sink`` lists all columns): columns `topic` and `payload`, and optionally
+    others.
+
+    Options for all:
+
+    - `url`: mqtt://HOST:PORT or mqtts://HOST:PORT (TLS); the port is 1883 or 8883 where it is not said.
+    - `user_name`, and `password` or `password_file`.
+    - `version`: 5 (default) or 3.1.1.
+    - `tls_ca`, `tls_cert`, `tls_key`: files in PEM; the system's authorities without `tls_ca`. `tls_insecure` (false):
+      believe any certificate.
+    - `connect_timeout` (30 s): the first connection must come within this time; later ones are tried for ever.
+    - `keep_alive` (60 s).
+
+    Of the reads:
+
+    - `filters`: topic filters with commas between them, or a JSON list where a filter has a comma itself.
+    - `qos` (1): 0, 1 or 2. `receive_maximum` (10000): messages that the broker may send before an acknowledgement.
+
+    Of the streaming read:
+
+    - `client_id`, `spool`: both must stay the same over restarts, and belong to one query. The spool is a local folder.
+    - `session_expiry` (86400 s): how long the broker keeps the session while the query is down (MQTT 5.0).
+    - `max_rows` (1000000): of one micro-batch.
+    - `spool_bytes` (1 GiB): when the spool has so much, nothing is acknowledged until the query has caught up, so
+      that the broker's queue fills; its limits decide what happens then.
+    - `segment_rows` (50000), `segment_ms` (200), `segment_idle_ms` (10): a segment of the spool is closed with so many
+      rows, after so long, or when nothing has come for so long.
+    - `partitions` (8): tasks that a micro-batch is divided into, at most.
+    - `available_now_wait` (2 s): with `Trigger.AvailableNow` the query takes what is in the spool, and what arrives
+      until nothing has for so long (retained messages, what the session has kept), but at most 10 times as long.
+
+    Of the batch read: `client_id` (a random one), `max_rows` (100000), `duration` (10 s), `idle` (1 s).
+
+    Of the sink: `topic` (for all rows, instead of a column), `qos` (1), `retain` (false), `payload_json` (false),
+    `window` (1000 messages without an acknowledgement), `client_id` (spark-sink: the beginning of the tasks'
+    identifiers).
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """`mqtt`."""
+        return "mqtt"
+
+    def schema(self) -> StructType:
+        """The columns (``pipeline.mqtt.rows``). Wrong options are refused here, when `load` is called, where they tell
+        what they are for."""
+        check_options(self.options)
+        return spark_schema()
+
+    def streamReader(self, schema: StructType) -> MqttStreamReader:  # noqa: N802 - Spark's name
+        """For `readStream`."""
+        # Its options are read later: an error here is drowned by one of Spark's own.
+        return MqttStreamReader(self.options, schema)
+
+    def reader(self, schema: StructType) -> MqttReader:
+        """For `read`."""
+        _own(schema)
+        return MqttReader(batch_options(self.options))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> MqttStreamWriter:  # noqa: N802 - Spark's name
+        """For `writeStream`."""
+        return MqttStreamWriter(self.options, schema, overwrite)
+
+    def writer(self, schema: StructType, overwrite: bool) -> MqttBatchWriter:
+        """For `write`."""
+        return MqttBatchWriter(self.options, schema, overwrite)
+
+
+def _own(schema: StructType) -> None:
+    """Refuse a schema that is not the source's own, but for what may be null."""
+    wanted, own = ([(each.name, each.dataType.simpleString()) for each in some] for some in (schema, spark_schema()))
+    if wanted != own:
+        raise MisuseError("the source mqtt has its own columns: leave out schema(), and select from them")
+
+
+@dataclass
+class SpoolPartition(InputPartition):
+    """Slices of the spool for one task."""
+
+    slices: Sequence[Slice]
+
+
+class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream over the spool; see ``MqttDataSource``."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._said = dict(options)
+        self._schema = schema
+        self._chosen: StreamOptions | None = None
+        self._spool: Spool | None = None
+        self._receiver: Receiver | None = None
+        self._target: int | None = None
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Where a new query begins: with what the spool still has."""
+        return {"seq": self._open().committed}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """The option `max_rows`."""
+        return ReadMaxRows(self._options.max_rows)
+
+    def latestOffset(self, start: Mapping[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """The offset behind the last row of the next micro-batch.
+
+        Raises:
+            PipelineError: the receiver has given up, or the spool is not that of the checkpoint.
+        """
+        found = self._open()
+        self._check()
+        end = found.next if self._target is None else self._target
+        if isinstance(limit, ReadMaxRows):
+            end = min(end, start["seq"] + limit.max_rows)
+        # Also refuses a start that the spool does not know.
+        found.slices(start["seq"], start["seq"])
+        return {"seq": max(end, start["seq"])}
+
+    def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
+        """What is received, for the query's progress."""
+        return {"seq": self._spool.next} if self._spool is not None else None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Wait as `available_now_wait` says; what is on disk then is what is there now."""
+        found = self._open()
+        assert self._receiver is not None
+        self._receiver.settle(self._options.available_now_wait)
+        self._check()
+        self._target = found.next
+
+    def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
+        """The rows from `start` to `end`, by segments, in at most `partitions` parts."""
+        return divided(self._open().slices(start["seq"], end["seq"]), self._options.partitions)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of a partition as Arrow RecordBatches, in a task."""
+        assert isinstance(partition, SpoolPartition)
+        for piece in partition.slices:
+            yield from spool.read(piece)
+
+    def commit(self, end: Mapping[str, int]) -> None:
+        """Unlink the segments that Spark is done with."""
+        self._open().commit(end["seq"])
+
+    def stop(self) -> None:
+        """Stop receiving. Not every ended query calls this."""
+        if self._receiver is not None:
+            self._receiver.stop()
+        if self._spool is not None:
+            self._spool.close()
+        self._receiver = self._spool = None
+
+    @property
+    def _options(self) -> StreamOptions:
+        if self._chosen is None:
+            _own(self._schema)
+            self._chosen = stream_options(self._said)
+        return self._chosen
+
+    def _open(self) -> Spool:
+        if self._spool is None:
+            self._spool = Spool(self._options.spool, self._options.client_id, LOCK_WAIT)
+            self._receiver = Receiver(self._options, self._spool)
+            self._receiver.start()
+        return self._spool
+
+    def _check(self) -> None:
+        if self._receiver is not None and self._receiver.error is not None:
+            # Anew: that thread's way to it says nothing to a reader.
+            raise PipelineError(str(self._receiver.error))
+
+
+def divided(slices: Sequence[Slice], most: int) -> list[SpoolPartition]:
+    """Slices in their order, as at most `most` partitions of about the same number of rows."""
+    rows = sum(each.rows for each in slices)
+    size = max(FEW_ROWS, math.ceil(rows / most))
+    parts: list[SpoolPartition] = []
+    before = 0
+    for each in slices:
+        if not parts or before // size >= len(parts):
+            parts.append(SpoolPartition([]))
+        parts[-1].slices = [*parts[-1].slices, each]
+        before += each.rows
+    return parts
+
+
+class MqttReader(DataSourceReader):
+    """One bounded read, in one task; see ``MqttDataSource``."""
+
+    def __init__(self, options: BatchOptions) -> None:
+        self._options = options
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:  # noqa: ARG002 - Spark's signature
+        """Subscribe and gather, in a task.
+
+        Raises:
+            PipelineError: there is no connection, it is lost, or the broker refuses a filter.
+        """
+        options = self._options
+        link = Link(
+            options.broker,
+            options.client_id or f"spark-read-{uuid.uuid4().hex[:12]}",
+            receive_maximum=options.receive_maximum,
+        )
+        rows: list[Row] = []
+        last = 0.0
+
+        def arrived(message: MQTTMessage) -> None:
+            nonlocal last
+            last = time.monotonic()
+            if len(rows) < options.max_rows:
+                rows.append(row(message))
+
+        link.on_message = arrived
+        try:
+            link.connect()
+            link.subscribe(options.filters, options.qos)
+            begun = time.monotonic()
+            while len(rows) < options.max_rows:
+                end = min(begun + options.duration, max(begun, last) + options.idle)
+                left = end - time.monotonic()
+                if left <= 0:
+                    break
+                link.step(min(left, TICK))
+        finally:
+            link.close()
+        if rows:
+            yield batch(rows)
