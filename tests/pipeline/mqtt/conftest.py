@@ -1,0 +1,123 @@
+"""Brokers in processes of their own: Canopy, and mosquitto where it is installed."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import paho.mqtt.client as paho
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+from pyspark.sql import SparkSession
+
+import pipeline.mqtt
+
+PATIENCE = 100.0
+"""Seconds until a test gives up waiting: a Spark on a busy machine takes its time."""
+
+MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
+
+
+@contextmanager
+def canopy() -> Iterator[int]:
+    """A Canopy broker; the port."""
+    serve = [sys.executable, "-P", "-m", "broker", "serve", "--listen", "mqtt://127.0.0.1:0", "--log-level", "error"]
+    with subprocess.Popen(serve, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            line = next(line for line in process.stderr if line.startswith("listening on "))
+            yield int(line.rsplit(":", 1)[1])
+        finally:
+            process.terminate()
+            process.wait(PATIENCE)
+
+
+@contextmanager
+def mosquitto(folder: Path) -> Iterator[int]:
+    """A mosquitto with its own defaults: 20 messages in flight to a client. The port."""
+    if MOSQUITTO is None:
+        pytest.skip("mosquitto is not installed (Debian: apt-get install mosquitto)")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    config = folder / "mosquitto.conf"
+    config.write_text(
+        f"listener {port} 127.0.0.1\nallow_anonymous true\nlog_dest none\nmax_queued_messages 1000000\n",
+        encoding="utf-8",
+    )
+    with subprocess.Popen([MOSQUITTO, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as it:
+        try:
+            until("mosquitto listens", lambda: it.poll() is not None or _listens(port))
+            yield port
+        finally:
+            it.terminate()
+            it.wait(PATIENCE)
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def until(what: str, condition: Callable[[], object]) -> None:
+    """Wait for something that another process does, for which there is no event."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"in vain: {what}"
+        time.sleep(0.01)
+
+
+@contextmanager
+def client(port: int, name: str = "") -> Iterator[paho.Client]:
+    """paho of MQTT 5.0, connected, with its thread."""
+    it = paho.Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=paho.MQTTv5)
+    it.max_inflight_messages_set(1000)
+    it.connect("127.0.0.1", port)
+    it.loop_start()
+    try:
+        until("CONNACK", it.is_connected)
+        yield it
+    finally:
+        it.disconnect()
+        it.loop_stop()
+
+
+def publish(port: int, topic: str, payloads: list[bytes], qos: int = 1, retain: bool = False) -> None:
+    """Publish, and wait until all are acknowledged."""
+    with client(port) as it:
+        for sent in [it.publish(topic, payload, qos, retain) for payload in payloads]:
+            sent.wait_for_publish(PATIENCE)
+            assert sent.is_published()
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], int]]:
+    """Ports by name: one broker of each kind for the tests of a module, started when it is needed."""
+    from contextlib import ExitStack
+
+    with ExitStack() as stack:
+        ports: dict[str, int] = {}
+
+        def port(name: str) -> int:
+            if name not in ports:
+                start = canopy() if name == "canopy" else mosquitto(tmp_path_factory.mktemp("mosquitto"))
+                ports[name] = stack.enter_context(start)
+            return ports[name]
+
+        yield port
+
+
+@pytest.fixture
+def mqtt(spark: SparkSession) -> SparkSession:
+    """The session of all tests, with the format "mqtt"."""
+    spark.sparkContext.pythonExec = sys.executable
+    pipeline.mqtt.register(spark)
+    return spark

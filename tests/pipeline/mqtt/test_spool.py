@@ -1,0 +1,155 @@
+"""The spool: what is appended stays readable under its offsets, exactly once, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.mqtt.rows import ARROW, batch, spark_schema
+from pipeline.mqtt.source import divided
+from pipeline.mqtt.spool import Slice, Spool, SpoolError, read
+
+
+def rows(first: int, count: int) -> object:
+    """Rows whose payload is their offset."""
+    nothing = (None,) * 6
+    return batch([("t", b"%d" % each, 1, False, False, 0, 0, *nothing) for each in range(first, first + count)])
+
+
+def offsets(slices: list[Slice]) -> list[int]:
+    return [int(each) for piece in slices for got in read(piece) for each in got.column("payload").to_pylist()]
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("append"), st.integers(1, 5)),
+    st.tuples(st.just("commit"), st.integers(0, 12)),
+    st.tuples(st.just("crash"), st.sampled_from(["quiet", "torn segment", "before unlinking"])),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(STEPS, max_size=25))
+def test_every_row_stays_readable_under_its_offset(steps: list[tuple[str, int | str]]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        spool = Spool(folder, "c")
+        committed = end = 0
+        for step, how in steps:
+            if step == "append":
+                assert isinstance(how, int)
+                end += how
+                assert spool.append(rows(end - how, how)) == end
+            elif step == "commit":
+                assert isinstance(how, int)
+                committed = max(committed, min(committed + how, end))
+                spool.commit(committed)
+            else:
+                kept = {each: each.read_bytes() for each in folder.glob("seg-*")}
+                if how == "before unlinking":
+                    committed = end
+                    spool.commit(end)
+                    for path, content in kept.items():
+                        path.write_bytes(content)
+                if how == "torn segment":
+                    (folder / f".seg-{end:018d}-3.arrow.part").write_bytes(b"ARROW1 torn")
+                # A killed process takes its lock with it, and nothing else.
+                spool.close()
+                spool = Spool(folder, "c")
+            assert (spool.committed, spool.next) == (committed, end)
+            assert offsets(spool.slices(committed, end)) == list(range(committed, end))
+            middle = (committed + end) // 2
+            assert offsets(spool.slices(committed, middle)) == list(range(committed, middle))
+            assert spool.bytes == sum(each.stat().st_size for each in folder.glob("seg-*"))
+            assert not list(folder.glob(".seg-*")), "a torn segment was left"
+        spool.close()
+
+
+def test_one_query_at_a_time(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, "c")
+    with pytest.raises(SpoolError, match="another query uses this spool"):
+        Spool(tmp_path, "c", wait=0.01)
+    spool.close()
+    Spool(tmp_path, "c").close()
+
+
+def test_the_spool_of_another_client(tmp_path: Path) -> None:
+    Spool(tmp_path, "mine").close()
+    with pytest.raises(SpoolError, match="is the spool of client id 'mine'; give 'other' its own option 'spool'"):
+        Spool(tmp_path, "other")
+    # The refusal leaves no lock behind.
+    Spool(tmp_path, "mine").close()
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_deleted_segment_is_told(tmp_path: Path, lost: int) -> None:
+    spool = Spool(tmp_path, "c")
+    for each in range(3):
+        spool.append(rows(each * 2, 2))
+    spool.close()
+    sorted(tmp_path.glob("seg-*"))[lost].unlink()
+    with pytest.raises(SpoolError, match=f"rows {lost * 2} to {lost * 2 + 1} are missing"):
+        Spool(tmp_path, "c")
+
+
+def test_a_checkpoint_that_does_not_belong_to_it(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, "c")
+    spool.append(rows(0, 4))
+    spool.commit(2)
+    for start, end in ((0, 4), (2, 5), (7, 7)):
+        with pytest.raises(SpoolError, match="they do not belong together"):
+            spool.slices(start, end)
+    assert offsets(spool.slices(2, 4)) == [2, 3]
+    spool.close()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2, "committed": 0, "client_id": "c"}'])
+def test_a_state_that_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "state.json").write_text(text)
+    with pytest.raises(SpoolError, match=r"state\.json: is no state of a spool; move the folder away"):
+        Spool(tmp_path, "c")
+
+
+def test_filters_are_remembered(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, "c")
+    spool.note_filters(["a/#", "b"])
+    spool.close()
+    assert json.loads((tmp_path / "state.json").read_text())["filters"] == ["a/#", "b"]
+    spool = Spool(tmp_path, "c")
+    assert spool.filters == ("a/#", "b")
+    spool.close()
+
+
+def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SpoolError, match="cannot be used as a spool"):
+        Spool(tmp_path / "file", "c")
+
+
+def test_a_task_that_does_not_reach_the_segment(tmp_path: Path) -> None:
+    with pytest.raises(SpoolError, match="must be a folder that every executor reaches"):
+        read(Slice(str(tmp_path / "seg-000000000000000000-1.arrow"), 0, 1))
+    torn = tmp_path / "torn.arrow"
+    torn.write_bytes(os.urandom(100))
+    with pytest.raises(SpoolError, match=r"torn\.arrow: cannot be read"):
+        read(Slice(str(torn), 0, 1))
+
+
+def test_partitions_are_even_and_in_order() -> None:
+    slices = [Slice(str(each), 0, 5000) for each in range(20)]
+    parts = divided(slices, 4)
+    assert [len(each.slices) for each in parts] == [5, 5, 5, 5]
+    assert [piece for each in parts for piece in each.slices] == slices
+    assert len(divided(slices[:2], 4)) == 1, "few rows are one task"
+    assert divided([], 4) == []
+
+
+def test_arrow_and_spark_mean_the_same() -> None:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    assert to_arrow_schema(spark_schema(), timezone="UTC").equals(ARROW)
