@@ -75,8 +75,8 @@ def ls(directory: Directory) -> None:
         times = f"{about['first_ts'][:19]}..{about['last_ts'][11:19]}"
         typer.echo(f"{about['segment']}  {numbers}  {times}  {_size(about['bytes'])}  {kinds}")
         for first, last, lost in about["gaps"]:
-            typer.echo(f"  gap: {first}..{last}, {lost:,} events")
-    typer.echo(f"{count:,} segments, {events:,} events, {_size(size)}")
+            typer.echo(f"  gap: {first}..{last}, {_counted(lost, 'event')}")
+    typer.echo(f"{_counted(count, 'segment')}, {_counted(events, 'event')}, {_size(size)}")
 
 
 @app.command()
@@ -90,7 +90,7 @@ def verify(directory: Directory) -> None:
 
     found = reading.verify(directory)
     for first, last, lost, why in found.gaps:
-        typer.echo(f"gap: {first}..{last}, {lost:,} events at most ({why})")
+        typer.echo(f"gap: {first}..{last}, {_counted(lost, 'event')} at most ({why})")
     for first, last in found.removed:
         typer.echo(f"removed: {first}..{last}")
     if found.unfinished is not None:
@@ -99,10 +99,11 @@ def verify(directory: Directory) -> None:
     for fault in found.faults:
         typer.echo(f"fault: {fault}", err=True)
     kinds = ", ".join(f"{number:,} {kind}" for kind, number in sorted(found.kinds.items()))
-    typer.echo(f"{found.segments:,} segments, {found.events:,} events ({kinds}), {_size(found.bytes)}")
+    segments = _counted(found.segments, "segment")
+    typer.echo(f"{segments}, {_counted(found.events, 'event')} ({kinds}), {_size(found.bytes)}")
     if found.faults:
-        _fail(f"{len(found.faults)} faults")
-    typer.echo("complete" if not found.gaps else f"complete but for {len(found.gaps)} gaps, which are named")
+        _fail(_counted(len(found.faults), "fault"))
+    typer.echo("complete" if not found.gaps else f"complete but for {_counted(len(found.gaps), 'gap')}, named above")
 
 
 @app.command()
@@ -136,6 +137,10 @@ def cat(
     for event in islice(events(directory, frozenset(kind or ()), chosen), limit):
         sys.stdout.write(json.dumps(plain(event), ensure_ascii=False) + "\n")
     sys.stdout.flush()
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def _size(count: float) -> str:

@@ -166,7 +166,11 @@ def mend(root: Path) -> int:
     for place in segments(root):
         # A merged one is not there before its manifest is: that is the business of who merges.
         if not manifest_path(root, place).exists() and not place.rpartition("/")[2].startswith("merged-"):
-            write_manifest(root, place, describe(root, place))
+            try:
+                about = describe(root, place)
+            except (OSError, ValueError, pa.ArrowException) as error:
+                raise ValueError(f"{place}: {reason(error)}; move it elsewhere") from error
+            write_manifest(root, place, about)
     # Segments do not overlap, but for merged ones and what these replace: the last to begin is the last to end.
     begun = {path: first_seq(path.name) for path in manifests(root)}
     first = max(begun.values(), default=0)

@@ -1,0 +1,460 @@
+"""The recorder in a broker with a loop, clients over sockets, and a thread that writes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from broker import Broker, Settings
+from broker.app import StartupError
+from broker.core.message import Message
+from broker.record.folder import Folder
+from broker.record.reading import Found, verify
+from broker.record.recorder import Options, Recorder
+from broker.record.segment import Segment
+from broker.settings import Recorder as RecorderSettings
+from broker.settings import Shutdown, Sys
+from tests.e2e import wire
+from tests.e2e.wire import Peer
+from tests.record.scenes import stored
+
+peers: list[Peer] = []
+"""Who joined in this test."""
+
+PREFIX = "$SYS/broker/recorder/"
+
+
+def settings(root: Path | str, sys_interval: float = 0.0, **recorder: Any) -> Settings:
+    return Settings(
+        listen=("mqtt://127.0.0.1:0",),
+        recorder=RecorderSettings(directory=str(root), **recorder),
+        sys=Sys(interval=sys_interval),
+        shutdown=Shutdown(flush_timeout=0.0),
+    )
+
+
+@asynccontextmanager
+async def recording(root: Path, **options: Any) -> AsyncIterator[Broker]:
+    """A broker that records, and leaves no thread and no open file behind."""
+    threads, files = threads_of_recorders(), open_files(root)
+    async with Broker(settings(root, **options)) as running:
+        yield running
+        await leave()
+    assert threads_of_recorders() == threads
+    assert open_files(root) == files
+
+
+@pytest.fixture(autouse=True)
+async def _leave() -> AsyncIterator[None]:
+    """Nobody stays connected after a test, whatever became of it."""
+    yield
+    await leave()
+
+
+async def leave() -> None:
+    while peers:
+        peer = peers.pop()
+        peer.abort()
+        with contextlib.suppress(OSError):
+            await peer.writer.wait_closed()
+
+
+async def checked(root: Path) -> Found:
+    """What `canopy record verify` finds."""
+    return await asyncio.to_thread(verify, root)
+
+
+async def rows_in(root: Path) -> list[dict[str, Any]]:
+    return await asyncio.to_thread(stored, root)
+
+
+def threads_of_recorders() -> int:
+    return sum(thread.name == "canopy-recorder" for thread in threading.enumerate())
+
+
+def drafts(root: Path) -> list[Path]:
+    return list(root.rglob(".*.inprogress"))
+
+
+def open_files(root: Path) -> int:
+    found = 0
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found += os.readlink(f"/proc/self/fd/{number}").startswith(str(root))
+        except FileNotFoundError:
+            continue
+    return found
+
+
+async def join(broker: Broker, client_id: str = "c", version: int = 5) -> Peer:
+    peer = await Peer.open("127.0.0.1", broker.ports[0], version)
+    await peer.send(wire.connect(client_id, version=version))
+    peers.append(peer)
+    peer.connack = await peer.expect(wire.CONNACK)
+    return peer
+
+
+async def until(condition: Callable[[], bool], peer: Peer) -> None:
+    """Give the broker turns, by pings, until something holds."""
+    async with asyncio.timeout(30):
+        while not condition():
+            await peer.fence()
+
+
+def of(broker: Broker) -> Recorder:
+    assert broker.recorder is not None
+    return broker.recorder
+
+
+def told(broker: Broker, name: str) -> str:
+    """A value under `$SYS/broker/recorder`."""
+    found = broker.router.retained.get(PREFIX + name)
+    assert isinstance(found, Message)
+    return found.payload().decode()
+
+
+class TestRecording:
+    """What clients do is in segments."""
+
+    async def test_all_of_it(self, tmp_path: Path) -> None:
+        """In order, with numbers from 1 on, and complete after a stop."""
+        async with recording(tmp_path, deliveries=True, sys_interval=86_400.0) as broker:
+            assert told(broker, "state") == "recording"
+            one, two = await join(broker, "one"), await join(broker, "two", 4)
+            await two.subscribe(("a/#", 1))
+            await one.publish("a/b", b"x", qos=1, props=[(0x26, ("k", "v"))])
+            await two.message()
+            await one.send(*[wire.publish("a/c", b"%d" % at) for at in range(300)])
+            for _ in range(300):
+                await two.message()
+            await one.disconnect()
+        rows = await rows_in(tmp_path)
+        assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1))
+        assert Counter(row["kind"] for row in rows) == {
+            "connect": 2, "subscribe": 1, "publish": 301, "deliver": 301, "disconnect": 2, "unsubscribe": 1
+        }  # fmt: skip
+        assert [row["payload"] for row in rows if row.get("topic") == "a/c"] == [b"%d" % at for at in range(300)]
+        assert [row["kind"] for row in rows[-2:]] == ["disconnect", "unsubscribe"]
+        assert {row["run_id"] for row in rows} == {of(broker).run_id}
+        times = [row["recv_ns"] for row in rows]
+        assert times == sorted(times)
+        found = await checked(tmp_path)
+        assert (found.faults, found.gaps, found.unfinished) == ([], [], None)
+        assert (of(broker).segments, of(broker).events) == (1, len(rows))
+
+    async def test_runs_follow_each_other(self, tmp_path: Path) -> None:
+        """Numbers go on, in one process too; nothing is missing between them."""
+        for _ in range(3):
+            async with recording(tmp_path) as broker:
+                peer = await join(broker)
+                await peer.publish("t", b"")
+                peer.abort()
+        rows = await rows_in(tmp_path)
+        assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1))
+        assert len({row["run_id"] for row in rows}) == 3
+        found = await checked(tmp_path)
+        assert (found.faults, found.gaps, found.segments) == ([], [], 3)
+
+    async def test_rotation_by_size(self, tmp_path: Path) -> None:
+        async with recording(tmp_path, segment_bytes=65_536) as broker:
+            peer = await join(broker)
+            for at in range(4):
+                await peer.publish("t", os.urandom(40_000), qos=1)
+                await peer.publish("t", os.urandom(40_000), qos=1)
+                await until(lambda count=at: of(broker).segments > count, peer)  # type: ignore[misc]
+        found = await checked(tmp_path)
+        assert found.faults == []
+        assert 4 <= found.segments <= 5
+        rows = await rows_in(tmp_path)
+        assert [len(row["payload"]) for row in rows if row["kind"] == "publish"] == [40_000] * 8
+
+    async def test_rotation_by_time(self, tmp_path: Path) -> None:
+        """A segment is finished when its time has come, though nothing more happens."""
+        async with recording(tmp_path, segment_seconds=0.01) as broker:
+            peer = await join(broker)
+            await until(lambda: of(broker).segments == 1, peer)
+            await peer.publish("t", b"")
+            await until(lambda: of(broker).segments == 2, peer)
+            first, second = (await checked(tmp_path)).segments, (await rows_in(tmp_path))
+            assert (first, [row["kind"] for row in second]) == (2, ["connect", "publish"])
+
+    async def test_payloads_and_filters(self, tmp_path: Path) -> None:
+        async with recording(
+            tmp_path, payloads=False, filters=["a/+", "$SYS/broker/version"], sys_interval=86_400.0
+        ) as broker:
+            peer = await join(broker)
+            for topic in ("a/b", "b/a", "a/b/c"):
+                await peer.publish(topic, b"four")
+        rows = [row for row in (await rows_in(tmp_path)) if row["kind"] == "publish"]
+        assert [(row["topic"], row.get("client_id"), row.get("payload")) for row in rows] == [
+            ("$SYS/broker/version", None, None),
+            ("a/b", "c", None),
+        ]
+        assert rows[1]["size"] == 4
+
+    async def test_no_recorder_is_asked_for(self) -> None:
+        """Nothing is told of one under `$SYS`, and no thread runs."""
+        before = threading.active_count()
+        async with Broker(settings("", sys_interval=86_400.0)) as broker:
+            assert broker.recorder is None
+            assert broker.router.tap is None
+            assert broker.router.retained.get(PREFIX + "state") is None
+            assert threads_of_recorders() == 0
+        assert threading.active_count() <= before + 1
+
+    async def test_a_slow_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The loop goes on, memory stays bounded, and what did not fit is named to the number."""
+        free = threading.Event()
+        add = Segment.add
+
+        def slow(self: Segment, batch: Any) -> None:
+            assert free.wait(60)
+            add(self, batch)
+
+        monkeypatch.setattr(Segment, "add", slow)
+        async with recording(tmp_path, queue_events=400) as broker:
+            peer = await join(broker)
+            for _ in range(10):
+                await peer.send(*[wire.publish("t", b"x") for _ in range(100)])
+                await peer.fence()
+            recorder = of(broker)
+            assert recorder.tap is not None
+            assert recorder.tap.waiting <= 401
+            assert recorder.lost > 500
+            # Who comes is still told.
+            other = await join(broker, "other")
+            other.abort()
+            free.set()
+            await until(lambda: recorder.tap is not None and recorder.tap.waiting == 0, peer)
+            await peer.publish("t", b"last", qos=1)
+        rows = await rows_in(tmp_path)
+        found = await checked(tmp_path)
+        assert found.faults == []
+        assert sum(row["kind"] == "publish" for row in rows) + sum(gap[2] for gap in found.gaps) == 1_001
+        assert {gap[3] for gap in found.gaps} == {"queue-full"}
+        assert [row["client_id"] for row in rows if row["kind"] == "connect"] == ["c", "other"]
+        assert any(row.get("payload") == b"last" for row in rows)
+
+
+class TestGivingUp:
+    """The broker goes on without it, and says so; the next start names what is missing."""
+
+    @pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), KeyError("a fault of ours")])
+    async def test_while_it_writes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
+        async with recording(tmp_path, segment_seconds=0.01, sys_interval=86_400.0) as broker:
+            peer = await join(broker)
+            await until(lambda: of(broker).segments == 1, peer)
+
+            def broken(*_: object) -> None:
+                raise fault
+
+            with monkeypatch.context() as patch:
+                patch.setattr(Segment, "add", broken)
+                await peer.publish("t", b"lost")
+                await until(lambda: not of(broker).recording, peer)
+            broker._sys.update()
+            state = told(broker, "state")
+            assert state.startswith(f"{tmp_path}: cannot be written to (")
+            assert "no space left" in state or "KeyError" in state
+            assert told(broker, "queued") == "0"
+            await peer.subscribe("t")
+            await peer.publish("t", b"still here")
+            assert (await peer.message()).payload == b"still here"
+            assert broker.router.tap is None
+        assert drafts(tmp_path) == []
+        async with recording(tmp_path):
+            pass
+        found = await checked(tmp_path)
+        assert found.faults == []
+        assert found.gaps == [(2, 2, 1, "stopped")]
+
+    async def test_at_the_last_moment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The last segment cannot be finished: the stop goes on, and nothing is said to be there that is not."""
+
+        def broken(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            async with recording(tmp_path) as broker:
+                patch.setattr(Segment, "finish", broken)
+                await join(broker)
+            assert "no space left" in of(broker).failure
+        async with recording(tmp_path):
+            pass
+        assert (await checked(tmp_path)).gaps[0][:2] == (1, 2)
+
+    async def test_the_disk_is_full_of_a_manifest(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The segment is whole and has none: its manifest is made at the next start, and nothing is missing."""
+
+        def broken(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            async with recording(tmp_path) as broker:
+                patch.setattr("broker.record.segment.write_manifest", broken)
+                await join(broker)
+        assert (
+            (await checked(tmp_path))
+            .faults[0]
+            .endswith("it has no manifest (the next start of the recorder writes it)")
+        )
+        async with recording(tmp_path) as broker:
+            await join(broker)
+        found = await checked(tmp_path)
+        assert (found.faults, found.gaps) == ([], [])
+
+    async def test_a_folder_that_cannot_be_written_to(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        async with recording(tmp_path / "file", sys_interval=86_400.0) as broker:
+            assert told(broker, "state") == f"{tmp_path / 'file'}: cannot be written to (file exists)"
+            peer = await join(broker)
+            await peer.publish("t", b"", qos=1)
+
+    async def test_two_brokers(self, tmp_path: Path) -> None:
+        """The second serves, and says that it does not record."""
+        async with recording(tmp_path) as first:
+            async with Broker(settings(tmp_path)) as second:
+                assert "another broker records there" in of(second).failure
+                await join(second)
+                await leave()
+            assert of(first).recording
+            await join(first)
+        assert [row["kind"] for row in await rows_in(tmp_path)][:1] == ["connect"]
+        assert (await checked(tmp_path)).faults == []
+
+
+class TestStartAndStop:
+    """In any order, and more than once."""
+
+    async def test_stop_twice_at_once(self, tmp_path: Path) -> None:
+        broker = Broker(settings(tmp_path))
+        await broker.start()
+        await (await join(broker)).publish("t", b"")
+        await leave()
+        await asyncio.gather(broker.stop(), broker.stop())
+        await broker.stop()
+        assert (await checked(tmp_path)).faults == []
+        assert (threads_of_recorders(), open_files(tmp_path)) == (0, 0)
+
+    async def test_a_broker_that_cannot_listen_leaves_the_folder(self, tmp_path: Path) -> None:
+        async with recording(tmp_path / "a") as running:
+            taken = settings(tmp_path / "b").model_copy(update={"listen": (f"mqtt://127.0.0.1:{running.ports[0]}",)})
+            with pytest.raises(StartupError):
+                await Broker(taken).start()
+        assert (threads_of_recorders(), open_files(tmp_path)) == (0, 0)
+        async with recording(tmp_path / "b") as running:
+            assert of(running).recording
+
+    async def test_a_start_that_is_cancelled(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The folder is let go, though it was being opened."""
+        begun, go = threading.Event(), threading.Event()
+        really = Folder.open
+
+        def slow(self: Any) -> Any:
+            begun.set()
+            assert go.wait(30)
+            return really(self)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Folder, "open", slow)
+            start = asyncio.create_task(Broker(settings(tmp_path)).start())
+            assert await asyncio.to_thread(begun.wait, 30)
+            start.cancel()
+            await asyncio.sleep(0)
+            go.set()
+            with pytest.raises(asyncio.CancelledError):
+                await start
+        async with asyncio.timeout(30):
+            while open_files(tmp_path):
+                await asyncio.to_thread(lambda: None)
+        async with recording(tmp_path) as broker:
+            assert of(broker).recording
+
+    def test_a_loop_that_ends_first(self, tmp_path: Path) -> None:
+        """A program that never stops its broker: the thread finds no loop to tell, and that is all."""
+
+        async def careless() -> tuple[Recorder, threading.Thread]:
+            broker = Broker(settings(tmp_path))
+            await broker.start()
+            recorder = of(broker)
+            thread = recorder._thread
+            assert thread is not None
+            await broker._close_listeners()
+            broker.pulse.close()
+            broker._sys.stop()
+            recorder._end_turns()
+            return recorder, thread
+
+        recorder, thread = asyncio.run(careless())
+        # What is no entry at all.
+        recorder._inbox.put(([(99,)], 0, 0))
+        thread.join(30)
+        assert not thread.is_alive()
+        assert "cannot be written to" in recorder.failure
+        recorder._folder.close(None)
+
+    async def test_many_subscriptions_end_at_once(self, tmp_path: Path) -> None:
+        """More than the queue holds: the record says that it does not know them any more."""
+        async with recording(tmp_path, queue_events=2_000) as broker:
+            peer = await join(broker)
+            filters = [(f"f/{at}", 0) for at in range(6_000)]
+            for at in range(0, len(filters), 1_000):
+                await peer.subscribe(*filters[at : at + 1_000])
+                await until(lambda: of(broker).tap is not None and of(broker).tap.waiting == 0, peer)  # type: ignore[union-attr]
+            await peer.disconnect()
+        found = await checked(tmp_path)
+        assert found.faults == []
+        assert found.kinds["subscribe"] == 6_000
+        ended = found.kinds.get("unsubscribe", 0)
+        assert ended + sum(gap[2] for gap in found.gaps) == 6_000
+        assert all(gap[3] == "queue-full+state" for gap in found.gaps)
+
+
+class TestSettings:
+    """What may be asked for."""
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"filters": ["a/#/b"]}, {"filters": ["$share/g/a"]}, {"filters": [""]}, {"segment_bytes": 65_535},
+            {"segment_seconds": 0}, {"queue_events": -1}, {"queue_bytes": -1}, {"directory": 7}, {"folder": "x"},
+        ],
+    )  # fmt: skip
+    def test_refused(self, wrong: dict[str, Any]) -> None:
+        with pytest.raises(ValidationError):
+            Settings.model_validate({"recorder": wrong})
+
+    def test_defaults_are_those_of_the_recorder(self) -> None:
+        """A program that makes a recorder itself gets what the settings give."""
+        ours, theirs = Options(Path()), Settings().recorder
+        for name in (
+            "filters",
+            "payloads",
+            "deliveries",
+            "segment_bytes",
+            "segment_seconds",
+            "queue_events",
+            "queue_bytes",
+        ):
+            assert getattr(ours, name) == getattr(theirs, name), name
+
+    async def test_without_pyarrow(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+        for name in [name for name in sys.modules if name.startswith("broker.record.")]:
+            monkeypatch.delitem(sys.modules, name)
+        with pytest.raises(StartupError, match="needs pyarrow"):
+            await Broker(settings(tmp_path)).start()
+        async with Broker(settings("")) as broker:
+            await join(broker)
+            await leave()
