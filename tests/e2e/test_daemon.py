@@ -67,10 +67,13 @@ class Daemon:
 
 
 @contextmanager
-def serving(*arguments: str) -> Iterator[Daemon]:
+def serving(*arguments: str, prepare: Callable[[], None] | None = None) -> Iterator[Daemon]:
+    """`prepare` is called in the daemon's process before it is one."""
     command = [*CANOPY, "serve", "--listen", "mqtt://127.0.0.1:0", *arguments]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("CANOPY_")}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ, preexec_fn=prepare
+    ) as process:
         try:
             yield Daemon(process)
         finally:
