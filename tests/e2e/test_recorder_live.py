@@ -13,7 +13,6 @@ import resource
 import signal
 import socket
 import struct
-import subprocess
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -21,8 +20,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from typer.testing import CliRunner
+
+from broker.cli import app
 from tests.e2e import wire
-from tests.e2e.test_daemon import CANOPY, PATIENCE, Daemon, serving
+from tests.e2e.test_daemon import PATIENCE, Daemon, serving
 from tests.record.scenes import STATE, stored
 
 WINDOW: Final = 50
@@ -37,16 +39,10 @@ def recorder(root: Path, **settings: object) -> list[str]:
     return [part for name, value in given.items() for part in ("--set", f"recorder.{name}={value}")]
 
 
-def canopy(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*CANOPY, *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
-
-
-def complete(root: Path) -> str:
-    """What `canopy record verify` says, which has to be that nothing is missing unnamed."""
-    done = canopy("record", "verify", root)
-    assert done.returncode == 0, done.stderr
+def record(command: str, root: Path) -> str:
+    """What `canopy record` prints, where all is well."""
+    done = CliRunner().invoke(app, ["record", command, str(root)], catch_exceptions=False)
+    assert done.exit_code == 0, done.stderr
     return done.stdout
 
 
@@ -128,7 +124,7 @@ def test_killed_under_load(tmp_path: Path) -> None:
         acknowledged.append({publisher.name: publisher.acknowledged for publisher in publishers})
     with serving(*recorder(tmp_path)) as daemon:
         assert daemon.end(signal.SIGTERM)[0] == 0
-    said = complete(tmp_path)
+    said = record("verify", tmp_path)
     gaps = [(int(first), int(last)) for first, last in re.findall(r"^gap: (\d+)\.\.(\d+),.*\(crash\)$", said, re.M)]
     assert len(gaps) == 2
     assert said.splitlines()[-1] == "complete but for 2 gaps, named above"
@@ -160,7 +156,7 @@ def test_stopped_under_load(tmp_path: Path) -> None:
         with changed:
             assert changed.wait_for(lambda: all(each.acknowledged > 300 for each in publishers), PATIENCE)
         assert daemon.end(signal.SIGTERM)[0] == 0
-    assert complete(tmp_path).splitlines()[-1] == "complete"
+    assert record("verify", tmp_path).splitlines()[-1] == "complete"
     rows = stored(tmp_path)
     assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1))
     recorded = in_order(rows)
@@ -170,8 +166,7 @@ def test_stopped_under_load(tmp_path: Path) -> None:
         assert len(there) >= publisher.acknowledged
     last, ended = struct.unpack_from("<qq", (tmp_path / STATE).read_bytes())
     assert (last, ended) == (len(rows), 1)
-    listed = canopy("record", "ls", tmp_path)
-    assert listed.stdout.splitlines()[-1].startswith(f"1 segment, {len(rows):,} events, ")
+    assert record("ls", tmp_path).splitlines()[-1].startswith(f"1 segment, {len(rows):,} events, ")
 
 
 def test_a_queue_that_is_too_small(tmp_path: Path) -> None:
@@ -188,7 +183,7 @@ def test_a_queue_that_is_too_small(tmp_path: Path) -> None:
             connection.sendall(wire.disconnect(version=4))
             assert connection.recv(1) == b""
         assert daemon.end()[0] == 0
-    said = complete(tmp_path)
+    said = record("verify", tmp_path)
     assert "(queue-full)" in said
     rows = stored(tmp_path)
     gaps = [row for row in rows if row["kind"] == "gap"]
@@ -243,4 +238,4 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
         assert [event["level"] for event in events if event["event"] == "recorder gave up"] == ["error"]
     with serving(*recorder(root)) as daemon:
         assert daemon.end()[0] == 0
-    assert re.search(r"^gap: .*\(stopped\)$", complete(root), re.M)
+    assert re.search(r"^gap: .*\(stopped\)$", record("verify", root), re.M)

@@ -358,13 +358,15 @@ class TestStartAndStop:
 
     async def test_a_start_that_is_cancelled(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The folder is let go, though it was being opened."""
-        begun, go = threading.Event(), threading.Event()
+        begun, go, opened = threading.Event(), threading.Event(), threading.Event()
         really = Folder.open
 
         def slow(self: Any) -> Any:
             begun.set()
             assert go.wait(30)
-            return really(self)
+            left = really(self)
+            opened.set()
+            return left
 
         with monkeypatch.context() as patch:
             patch.setattr(Folder, "open", slow)
@@ -375,6 +377,7 @@ class TestStartAndStop:
             go.set()
             with pytest.raises(asyncio.CancelledError):
                 await start
+        assert await asyncio.to_thread(opened.wait, 30)
         async with asyncio.timeout(30):
             while open_files(tmp_path):
                 await asyncio.to_thread(lambda: None)

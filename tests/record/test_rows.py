@@ -18,6 +18,7 @@ from broker.core.packets import V5, V311, Publish
 from broker.record.schema import SCHEMA
 from broker.record.unpack import FILL_BYTES, KINDS
 from pipeline.schema import EVENTS
+from tests.conftest import ROOT
 from tests.core import strategies
 from tests.pipeline import recorded
 from tests.record.scenes import HOUR, RUN_ID, Tape, messages
@@ -36,6 +37,20 @@ def test_one_table_for_all() -> None:
             assert [each.type for each in ours.type.value_type] == [each.type for each in theirs.type.value_type]
         else:
             assert ours.type == theirs.type, ours.name
+
+
+def test_the_guide_names_every_column() -> None:
+    """In their order, each with the type that it has."""
+    lines = (ROOT / "docs" / "recorder.md").read_text(encoding="utf-8").partition("## Columns")[2].splitlines()
+    cells = [[cell.strip() for cell in line.split("|")] for line in lines if line.startswith("| `")]
+    names = {"timestamp[us, tz=UTC]": "timestamp (µs, UTC)"}
+    assert [(row[1], row[2]) for row in cells] == [
+        (
+            f"`{field.name}`",
+            "list of (key, value)" if pa.types.is_list(field.type) else names.get(str(field.type), str(field.type)),
+        )
+        for field in SCHEMA
+    ]
 
 
 @st.composite
