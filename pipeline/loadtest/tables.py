@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pyarrow import ArrowException, parquet
 from pyspark.sql.types import (
     BooleanType,
     ByteType,
@@ -176,9 +177,19 @@ def report(spark: SparkSession, folder: str) -> Report | None:
 
 
 def _read(spark: SparkSession, paths: Sequence[str], schema: StructType, skip: bool) -> DataFrame:
-    with reading():
-        has = set(spark.read.parquet(paths[0]).columns)
+    has = _columns(spark, paths[0])
     missing = [name for name in schema.names if name not in has]
     if missing:
         raise PipelineError(f"{paths[0]}: not what `canopy load run --records` writes: no column {', '.join(missing)}")
     return spark.read.schema(schema).option("ignoreCorruptFiles", str(skip).lower()).parquet(*paths)
+
+
+def _columns(spark: SparkSession, path: str) -> set[str]:
+    """The columns of a file; of one on this machine without asking Spark, which makes a job of it."""
+    if not path.startswith("file:"):
+        with reading():
+            return set(spark.read.parquet(path).columns)
+    try:
+        return set(parquet.read_schema(path.removeprefix("file:")).names)
+    except (ArrowException, OSError) as error:
+        raise PipelineError(f"{path}: cannot be read; play the scenario again") from error

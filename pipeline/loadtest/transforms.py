@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 KEY: Final = ("run", "stream", "subscriber")
 PAIR: Final = ("run", "publisher", "subscriber")
 
+NEEDED: Final = (
+    *KEY, "number", "sequence", "qos", "retain", "dup", "altered", "intended_us", "recv_us", "stage", "during", "whole",
+    "epoch", "absence",
+)  # fmt: skip
+"""Of a row of what came: names and topics are in the small tables, and need not be moved."""
+
 LOST_SESSION: Final = 3
 """A QoS that no subscription has: nothing is continuous."""
 
@@ -42,7 +48,7 @@ def judged(received: DataFrame) -> DataFrame:
     until_here = falling.rowsBetween(Window.unboundedPreceding, Window.currentRow)
 
     began_whole = f.first("whole").over(in_order)
-    rows = received.withColumns(
+    rows = received.select(*NEEDED).withColumns(
         {
             "live": ~f.col("retain"),
             "first_epoch": f.when(began_whole, f.first("epoch").over(in_order)).otherwise(-1),
@@ -86,7 +92,7 @@ def judged(received: DataFrame) -> DataFrame:
             "copied": f.col("live") & ~f.col("arrived"),
             "again": f.col("live") & ~f.col("arrived") & (f.col("qos") == 1) & allowed,
         }
-    )
+    ).drop("retain", "dup", "whole", "next", "last_epoch", "last_absence", "returned", "due_before")
 
 
 def receipts(rows: DataFrame) -> DataFrame:
