@@ -13,7 +13,7 @@ bounded by one batch, for reading and for writing. Columns are found by name: a 
 and `ts`, and one of `size` and `payload`; others that it does not know it leaves alone. A folder is read as its
 `.parquet` files in the order of their names, by `ts`, since `recv_ns` begins anew in each. A folder of the broker's
 recorder is read too, with all folders in it: hidden files and folders of metadata are left alone, so are segments that
-a merged one replaces, and of the rows only those of the kind `publish` are messages.
+a merged one replaces and merged ones without a manifest; of the rows, those of the kind `publish` are messages.
 
 Refuses: to guess. A file that is no capture is a ``CaptureError`` with one line for people.
 """
@@ -45,6 +45,7 @@ BATCH: Final = 65_536
 PUBLISH: Final = "publish"
 """The kind of a recorder's events that are messages."""
 MANIFESTS: Final = "_manifests"
+MERGED: Final = "merged-"
 
 _PAIR: Final = pa.struct([("key", pa.string()), ("value", pa.string())])
 COLUMNS: Final = {
@@ -260,29 +261,37 @@ def _named(name: str) -> bool:
 
 def _segments(folder: Path) -> tuple[Path, ...]:
     """A recorder's segments, in the order of their first events."""
-    gone = _replaced(folder)
+    gone, in_force = _replaced(folder)
     found: list[tuple[tuple[str, int, str], Path]] = []
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith((".", "_"))]
         for name in names:
             file = Path(parent, name)
             place = file.relative_to(folder).as_posix()
-            if _named(name) and place not in gone:
-                # The hour and then the number of the first event: numbers never fall, whatever the run is called.
-                number = re.search(r"(?:^merged-|-)(\d{15})", name)
-                found.append(((Path(place).parent.as_posix(), int(number[1]) if number else 0, name), file))
+            begun = in_force is not None and name.startswith(MERGED) and place not in in_force
+            if not _named(name) or place in gone or begun:
+                continue
+            # The hour and then the number of the first event: numbers never fall, whatever the run is called.
+            number = re.search(r"-(\d{15})", name)
+            found.append(((Path(place).parent.as_posix(), int(number[1]) if number else 0, name), file))
     return tuple(file for _, file in sorted(found))
 
 
-def _replaced(folder: Path) -> set[str]:
-    """Segments that merged ones stand for."""
+def _replaced(folder: Path) -> tuple[set[str], set[str] | None]:
+    """Segments that merged ones stand for, and the merged ones that are in force: those with a manifest. Where there is
+    no manifest at all, as in a folder of copies, nothing can be said of that: None."""
+    manifests = folder / MANIFESTS
+    if next(manifests.rglob("*.json"), None) is None:
+        return set(), None
     gone: set[str] = set()
-    for file in sorted((folder / MANIFESTS).rglob("merged-*.json")):
+    in_force: set[str] = set()
+    for file in sorted(manifests.rglob(f"{MERGED}*.json")):
         try:
             gone.update(str(each) for each in json.loads(file.read_text(encoding="utf-8"))["replaces"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CaptureError(f"{file}: not the manifest of a merged segment") from error
-    return gone
+        in_force.add(file.relative_to(manifests).with_suffix(".parquet").as_posix())
+    return gone, in_force
 
 
 @contextlib.contextmanager

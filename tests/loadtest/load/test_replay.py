@@ -364,7 +364,7 @@ def test_messages_of_a_recorder(tmp_path: Path) -> None:
     rows_of = [row for place in old for row in pq.ParquetFile(tmp_path / place).read().to_pylist()]
     merged = hour / "merged-000000000000090-000000000000199-0a.parquet"
     pq.write_table(pa.Table.from_pylist(sorted(rows_of, key=lambda row: row["seq"]), SCHEMA), merged)
-    assert len(recorded_in(tmp_path)) == len(everything) + 11
+    assert recorded_in(tmp_path) == everything, "it is not in force yet"
     beside = tmp_path / "_manifests" / merged.relative_to(tmp_path).with_suffix(".json")
     beside.write_text(json.dumps({"format": 1, "replaces": old}))
     assert recorded_in(tmp_path) == everything
