@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyarrow import ArrowException, parquet
+from pyspark.sql import functions as f
 from pyspark.sql.types import (
     BooleanType,
     ByteType,
@@ -141,7 +142,8 @@ def records(spark: SparkSession, folder: str, skip_corrupt: bool = False, say: S
     def series(prefix: str, schema: StructType) -> DataFrame:
         paths = [file.path for name, file in whole.items() if name.startswith(prefix)]
         if not paths:
-            return spark.createDataFrame([], schema)
+            # Nobody published, or nobody subscribed.
+            return spark.range(0).select(*(f.lit(None).cast(each.dataType).alias(each.name) for each in schema))
         return _read(spark, paths, schema, skip_corrupt)
 
     tables: dict[str, DataFrame] = {}
