@@ -215,8 +215,11 @@ class Depot:
             before = self.read(place) if self.fs.get_file_info(place).is_file else b""
             self.write(place, before + line.encode() + b"\n")
             return
-        with open(self.local / place, "ab") as opened:
-            opened.write(line.encode() + b"\n")
+        with open(self.local / place, "ab+") as opened:
+            opened.seek(max(0, opened.tell() - 1))
+            # A line that broke off spoils no other.
+            torn = opened.read(1) not in (b"", b"\n")
+            opened.write((b"\n" if torn else b"") + line.encode() + b"\n")
             opened.flush()
             os.fsync(opened.fileno())
 

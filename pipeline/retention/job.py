@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from pipeline.depot import REMOVED, Depot, Segment
-from pipeline.errors import MisuseError, PipelineError
+from pipeline.errors import MisuseError
 
 AGE: Final = "age"
 BYTES: Final = "bytes"
@@ -133,21 +133,16 @@ def _finish(depot: Depot) -> None:
     """Remove what an earlier run wrote down, and did not come to remove."""
     there = depot.files()
     try:
-        lines = depot.read(REMOVED).decode().splitlines()
+        lines = depot.read(REMOVED).decode(errors="replace").splitlines()
     except FileNotFoundError:
         return
-    for number, line in enumerate(lines, 1):
+    for line in lines:
         try:
             said = json.loads(line)
             place, replaces = str(said["segment"]), [str(name) for name in said.get("replaces") or ()]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if number == len(lines):
-                # The machine went down while it was written; nothing had been removed for it yet.
-                depot.append(REMOVED, "")
-                continue
-            if not line.strip():
-                continue
-            raise PipelineError(f"{depot.path}/{REMOVED}: line {number} is no JSON; repair or move the file") from error
+        except (ValueError, KeyError, TypeError, AttributeError):
+            # The machine went down while it was written: nothing had been removed for it.
+            continue
         if place in there or any(name in there for name in replaces):
             _drop(depot, place, replaces)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -66,17 +66,15 @@ def down_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> Iterator[list[str
     made: list[str] = []
     with monkeypatch.context() as patch:
         for name in ("publish", "remove", "append"):
-
-            def step(depot: Depot, *arguments: str, name: str = name, change: Any = getattr(Depot, name)) -> None:
-                if len(made) == steps:
-                    raise Broken
-                made.append(f"{name} {arguments[-1]}")
-                change(depot, *arguments)
-
-            patch.setattr(Depot, name, step)
+            patch.setattr(Depot, name, _step(name, getattr(Depot, name), made, steps))
         yield made
 
 
-def at(text: str) -> datetime:
-    """A point in time."""
-    return datetime.fromisoformat(text)
+def _step(name: str, change: Callable[..., None], made: list[str], steps: int) -> Callable[..., None]:
+    def step(depot: Depot, *arguments: str) -> None:
+        if len(made) == steps:
+            raise Broken
+        made.append(f"{name} {arguments[-1]}")
+        change(depot, *arguments)
+
+    return step
