@@ -55,7 +55,7 @@ def rollup(
     if checkpoint is not None and (since or until or run):
         raise MisuseError("--since, --until and --run are not for a stream")
     if checkpoint is not None and len(inputs) != 1:
-        raise MisuseError("--input: a stream reads one folder (a pattern such as 'DIR/*' names several)")
+        raise MisuseError("--input: a stream reads one folder")
     pause = None if once else seconds(every or "10s", "--every")
     from pipeline.session import spark_session
 

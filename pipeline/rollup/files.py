@@ -113,6 +113,8 @@ class RemoteFolder:
     def move(self, place: str, to: str) -> None:
         target = self._at(to)
         self._system.mkdirs(target.getParent())
+        if not self._system.exists(self._at(place)):
+            raise FileNotFoundError(f"{self.path(place)}: no such file")
         self._system.delete(target, False)
         if not self._system.rename(self._at(place), target):
             raise OSError(f"{self.path(place)}: cannot be moved to {self.path(to)}")

@@ -1,7 +1,8 @@
 """One rollup: of what is there, or of what comes, with a checkpoint.
 
 Promises: both ways come to the same tables. A stream that is killed anywhere counts nothing twice and nothing never
-when it is started again; it reads the recorder's own segments (`seg-…`), never the merged ones.
+when it is started again. It reads the recorder's own segments (`seg-…`); of the merged ones only those that were there
+when it began.
 
 Refuses: to write into tables that a stream with another checkpoint keeps, and to go on with a checkpoint whose tables
 are gone.
@@ -26,8 +27,8 @@ from pipeline.rollup.page import Totals, page
 from pipeline.rollup.tables import HOURS, MINUTES, Tables
 from pipeline.rollup.transforms import PUBLISHES, cells
 from pipeline.schema import EVENTS, PUBLISH
-from pipeline.segments import Choice, Say, events, reading, unsaid
-from pipeline.storage import storage
+from pipeline.segments import Choice, Say, events, reading, replaced, unsaid
+from pipeline.storage import Storage, storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 PAGE: Final = "index.html"
 IDENTITY: Final = "canopy-rollup.json"
 """In the checkpoint: which stream it is."""
+FIRST: Final = 2
+"""The version of a stream's tables after its first batch; 1 is what it began with."""
 PAGE_EVERY: Final = 60.0
 """Seconds between two pages of a stream."""
 
@@ -97,6 +100,7 @@ def run(
 def finish(tables: Tables) -> Outcome:
     """The page of the tables that are published, and what they come to."""
     if not tables.folder.names(HOURS):
+        tables.folder.remove(PAGE)
         return Outcome(tables.output, 0, 0, 0, 0, 0)
     hours, minutes = tables.rows(HOURS), tables.rows(MINUTES)
     sums = hours.agg(
@@ -138,10 +142,11 @@ def stream(
         PipelineError: a segment cannot be read.
     """
     wanted = columns(latency)
-    if "*" not in source and not storage(spark, source).exists():
+    recorded = storage(spark, source)
+    if not recorded.exists():
         raise MisuseError(f"--input {source}: no such folder")
     tables = Tables(spark, output)
-    _belongs(spark, tables, checkpoint, latency)
+    identity = _belongs(spark, tables, checkpoint, latency, recorded)
     _unblock(folder(spark, checkpoint))
     tables.tidy()
     schema = type(EVENTS)([EVENTS[name] for name in (*PUBLISHES, *wanted)])
@@ -154,8 +159,9 @@ def stream(
         .option("maxFileAge", "3650d")
         .option("ignoreCorruptFiles", str(skip_corrupt).lower())
         .parquet(source)
-        .where(f.col("kind") == PUBLISH)
+        .where((f.col("kind") == PUBLISH) & ~f.col("_metadata.file_name").isin(identity["replaced"]))
     )
+    _begin(tables, source, identity, latency)
     failed: list[PipelineError] = []
     drawn = time.monotonic()
 
@@ -163,7 +169,7 @@ def stream(
         nonlocal drawn
         try:
             with reading():
-                if tables.fold(cells(batch, latency), number + 1):
+                if tables.fold(cells(batch, latency), number + FIRST):
                     say(f"batch {number}: done")
         except PipelineError as error:
             failed.append(error)
@@ -208,8 +214,26 @@ def _unblock(checkpoint: Folder) -> None:
                 checkpoint.remove(f"{log}/{name}")
 
 
-def _belongs(spark: SparkSession, tables: Tables, checkpoint: str, latency: str) -> None:
-    """Hold checkpoint and output against each other; name both, where both are new."""
+def _begin(tables: Tables, source: str, identity: dict[str, Any], latency: str) -> None:
+    """What was merged before the stream began, which it does not see; once, before its first batch."""
+    note = tables.note() or {}
+    if note.get("begun"):
+        return
+    if identity["merged"]:
+        schema = type(EVENTS)([EVENTS[name] for name in (*PUBLISHES, *columns(latency))])
+        root = source.rstrip("/")
+        merged = tables.spark.read.schema(schema).parquet(*(f"{root}/{place}" for place in identity["merged"]))
+        with progress(tables.spark, "rollup"), reading():
+            tables.fold(cells(merged.where(f.col("kind") == PUBLISH), latency), 1)
+    tables.describe({**note, "begun": True})
+
+
+def _belongs(spark: SparkSession, tables: Tables, checkpoint: str, latency: str, recorded: Storage) -> dict[str, Any]:
+    """Hold checkpoint and output against each other; name both, where both are new. What the checkpoint says.
+
+    A new stream begins with what is merged by then (`merged`), and leaves out the segments which that stands for
+    (`replaced`). What is merged later it reads as segments.
+    """
     place = folder(spark, checkpoint)
     said = place.text(IDENTITY)
     note = tables.note()
@@ -218,7 +242,13 @@ def _belongs(spark: SparkSession, tables: Tables, checkpoint: str, latency: str)
             raise MisuseError(f"--checkpoint {checkpoint}: another query's; give a folder of its own")
         if note is not None or tables.folder.names(MINUTES):
             raise MisuseError(f"--output {tables.output}: there are tables already, of another run; give another")
-        identity: dict[str, Any] = {"stream": uuid.uuid4().hex, "latency": latency}
+        gone, merged = replaced(recorded)
+        identity: dict[str, Any] = {
+            "stream": uuid.uuid4().hex,
+            "latency": latency,
+            "merged": sorted(merged or ()),
+            "replaced": sorted(name.rpartition("/")[2] for name in gone),
+        }
         place.write(IDENTITY, json.dumps(identity) + "\n")
     else:
         try:
@@ -233,6 +263,7 @@ def _belongs(spark: SparkSession, tables: Tables, checkpoint: str, latency: str)
                 f"--output {tables.output}: the tables that belong to --checkpoint {checkpoint} are not there; "
                 "remove the checkpoint to begin again"
             )
-        tables.describe(identity)
+        tables.describe({"stream": identity["stream"], "latency": latency})
     elif note.get("stream") != identity.get("stream"):
         raise MisuseError(f"--output {tables.output}: these tables do not belong to --checkpoint {checkpoint}")
+    return identity

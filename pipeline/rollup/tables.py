@@ -3,7 +3,7 @@
     OUT/minutes/date=2026-11-21/hour=16/minutes.parquet       topic and minute
     OUT/hours/date=2026-11-21/hour=16/hours.parquet           topic and hour
     OUT/publishers/date=2026-11-21/hour=16/publishers.parquet topic, client and hour
-    OUT/_state/date=2026-11-21/hour=16/cells-000000000007.parquet   a stream's memory, after batch 6
+    OUT/_state/date=2026-11-21/hour=16/cells-000000000007.parquet   a stream's memory, after batch 5
     OUT/_rollup.json                                          which stream writes here, if one does
     OUT/_staging-…/                                           being written; nobody reads it
 
@@ -93,6 +93,8 @@ class Tables:
 
         False when the batch had no publishes.
         """
+        # A stream's batch has a session of its own; frames of two do not go together.
+        spark = cells.sparkSession
         found = cells.persist()
         try:
             touched = [
@@ -105,12 +107,12 @@ class Tables:
             bases = [self.folder.path(f"{STATE}/{place}/{name}") for place, name in before.items() if name]
             whole = found
             if bases:
-                whole = added(found.unionByName(self.spark.read.schema(CELLS).parquet(*bases)))
+                whole = added(found.unionByName(spark.read.schema(CELLS).parquet(*bases)))
             places = self._move(self._write(whole, "cells"), STATE, _name(version))
         finally:
             found.unpersist()
         now = [self.folder.path(f"{STATE}/{place}/{_name(version)}") for place in places]
-        self._publish(self.spark.read.schema(CELLS).parquet(*now))
+        self._publish(spark.read.schema(CELLS).parquet(*now))
         for place, base in before.items():
             # The base itself stays: this batch may have to be done again.
             for name in self.folder.names(f"{STATE}/{place}"):
