@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import typer
 
-from pipeline.loadtest.command import loadtest
 from pipeline.compact.command import compact
+from pipeline.loadtest.command import loadtest
 from pipeline.retention.command import retention
 from pipeline.rollup.command import rollup
 from pipeline.tree.command import tree

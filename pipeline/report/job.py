@@ -2,8 +2,8 @@
 
 Owns: which of them can be run on what there is, the page that links theirs, and the verdict over all.
 
-Promises: `fine` only when every job that gives a verdict gave a good one. A job that fails is named on the page, and the
-others are run all the same.
+Promises: `fine` only when every job that gives a verdict gave a good one. A job that fails is named on the page, and
+the others are run all the same.
 """
 
 from __future__ import annotations
