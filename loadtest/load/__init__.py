@@ -21,6 +21,6 @@ connection) · ``pace`` and ``alarm`` (who is due next) · ``scenario`` (the sch
 and ``conductor`` (all processes) · ``expect`` (what should have come) · ``ledger`` and ``watch`` (the broker from
 outside) · ``assemble``, ``histogram`` and ``verdict`` to ``result`` (what came of it) · ``report``, ``words`` and
 ``live`` · ``brokers``, ``compare``, ``comparison``, ``limit`` (brokers side by side) · ``commands`` and ``cli``. Beside
-them: ``records`` and ``recordtables`` (a row of every message), ``capture``, ``capturefile``, ``recording``, ``spool`` and
+them: ``records``, ``recordtables`` (a row of every message), ``capture``, ``capturefile``, ``recording``, ``spool`` and
 ``replay`` (recorded traffic as load), ``drivers`` and ``amqttdriver`` (whose client speaks).
 """
