@@ -10,6 +10,8 @@ import typer
 
 from pipeline.compact.command import compact
 from pipeline.loadtest.command import loadtest
+from pipeline.oracle.command import oracle
+from pipeline.plan.command import plan
 from pipeline.retention.command import retention
 from pipeline.rollup.command import rollup
 from pipeline.tree.command import tree
@@ -34,3 +36,5 @@ app.command("compact")(compact)
 app.command("retention")(retention)
 app.command("rollup")(rollup)
 app.command("tree")(tree)
+app.command("oracle")(oracle)
+app.command("plan")(plan)

@@ -1,0 +1,49 @@
+"""The command ``canopy pipeline oracle``."""
+
+from __future__ import annotations
+
+import typer
+
+from pipeline.options import (
+    FAILED,
+    InputOption,
+    MasterOption,
+    MemoryOption,
+    OutputOption,
+    RunOption,
+    SkipOption,
+    told,
+)
+
+
+@told
+def oracle(
+    input: InputOption,  # noqa: A002
+    output: OutputOption,
+    run: RunOption = None,
+    master: MasterOption = None,
+    driver_memory: MemoryOption = "2g",
+    skip_corrupt: SkipOption = False,
+) -> None:
+    """Check from what was recorded whether every message went where it should.
+
+    Replays subscriptions over publishes, by the MQTT 5.0 specification alone, and compares with the recorded deliveries
+    and drops. Needs a recorder with `deliveries = true`. Exit code 1 when something is missing, unexpected or wrong.
+    """
+    from pipeline.oracle.job import run as judge
+    from pipeline.session import spark_session
+
+    def say(line: str) -> None:
+        typer.echo(f"canopy: {line}", err=True)
+
+    with spark_session("canopy oracle", master, driver_memory) as spark:
+        outcome = judge(spark, input, output, run, skip_corrupt, say)
+    for note in outcome.notes:
+        say(note)
+    typer.echo(
+        f"{outcome.publishes:,} publishes, {outcome.expected:,} deliveries expected, {outcome.delivered:,} delivered, "
+        f"{sum(outcome.dropped.values()):,} dropped; {outcome.missing:,} missing, {outcome.unexpected:,} unexpected, "
+        f"{outcome.wrong:,} wrong, {outcome.unjudged:,} unjudged, {outcome.gaps:,} gaps: {outcome.verdict}"
+    )
+    if not outcome.fine:
+        raise typer.Exit(FAILED)

@@ -1,0 +1,218 @@
+"""What differs between what was expected and what was recorded, why, and what of it nobody can tell.
+
+Only rows that do not agree come here. In a broker that routes correctly they are: drops at a share group that do not
+name it (`told`), and what lies at the edge of a gap (`torn`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as f
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from pipeline.oracle.spans import inside
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+MISSING: Final = "missing"
+UNEXPECTED: Final = "unexpected"
+WRONG: Final = "wrong"
+UNJUDGED: Final = "unjudged"
+
+NOTHING_CAME: Final = "no deliver and no drop"
+NO_SUBSCRIPTION: Final = "no matching subscription"
+NO_LOCAL: Final = "No Local: the client's own message"
+NO_MEMBER: Final = "not a member of the share group"
+NO_PUBLISH: Final = "no such publish"
+DOUBLED: Final = "doubled"
+QOS: Final = "QoS"
+IN_GAP: Final = "the publish is in a gap"
+AT_EDGE: Final = "a gap, or the end of the recording, begins at this publish"
+
+DIFFERENCES: Final = StructType(
+    [
+        StructField("run_id", StringType()),
+        StructField("seq", LongType()),
+        StructField("topic", StringType()),
+        StructField("client_id", StringType()),
+        StructField("topic_filter", StringType()),
+        StructField("why", StringType()),
+        StructField("qos", IntegerType()),
+        StructField("expected_qos", IntegerType()),
+        StructField("copies", IntegerType()),
+    ]
+)
+"""Columns of the tables: `seq` is the publish's, `qos` the delivered one."""
+
+_FOUND: Final = ("run_id", "seq", "client_id", "topic_filter", "outcome", "why", "qos", "expected_qos", "copies")
+
+
+@dataclass(frozen=True)
+class Odd:
+    """The rows that do not agree."""
+
+    sessions: DataFrame
+    groups: DataFrame
+
+
+def told(odd: Odd, members: DataFrame, keep: Callable[[DataFrame], DataFrame]) -> Odd:
+    """Drops that name no share group, and that the session's own copy does not explain, are those of its groups.
+
+    The recorder is free to leave the group's name out of a drop. So where a group lacks a receipt, and one of its
+    members has a drop too many for the same publish, the one explains the other. Of each publish as many groups are
+    explained as there are such drops, in the order of their names.
+
+    `keep` computes what is used more than once (see `job.keep`).
+    """
+    own = f.least(f.greatest(f.col("expected").cast("int") - f.col("delivers"), f.lit(0)), "drops")
+    spare = odd.sessions.withColumn("spare", f.col("drops") - own).where(f.col("spare") > 0)
+    silent = odd.groups.where(f.col("expected") & (f.col("delivers") + f.col("drops") == 0))
+    pairs = keep(
+        inside(
+            spare.select("run_id", "seq", "client_id", "spare"),
+            members.select("run_id", "client_id", "topic_filter", "begin", "end"),
+            ["run_id", "client_id"],
+        )
+        .join(silent.select("run_id", "seq", "topic_filter"), ["run_id", "seq", "topic_filter"])
+        .select("run_id", "seq", "client_id", "spare", "topic_filter")
+    )
+    publish = Window.partitionBy("run_id", "seq")
+    before = publish.orderBy("client_id").rowsBetween(Window.unboundedPreceding, -1)
+    clients = pairs.select("run_id", "seq", "client_id", "spare").distinct()
+    wanting = keep(
+        pairs.select("run_id", "seq", "topic_filter")
+        .distinct()
+        .join(clients.groupBy("run_id", "seq").agg(f.sum("spare").alias("spares")), ["run_id", "seq"])
+        .withColumn("place", f.row_number().over(publish.orderBy("topic_filter")))
+        .where(f.col("place") <= f.col("spares"))
+    )
+    explained = wanting.groupBy("run_id", "seq").agg(f.count("*").alias("explained"))
+    left = f.col("explained") - f.coalesce(f.sum("spare").over(before), f.lit(0))
+    used = (
+        clients.join(explained, ["run_id", "seq"])
+        .withColumn("used", f.greatest(f.least(left, "spare"), f.lit(0)))
+        .select("run_id", "seq", "client_id", "used")
+    )
+    sessions = odd.sessions.join(used, ["run_id", "seq", "client_id"], "left").withColumn(
+        "drops", f.col("drops") - f.coalesce("used", f.lit(0))
+    )
+    groups = odd.groups.join(
+        wanting.select("run_id", "seq", "topic_filter", f.lit(1).alias("known")),
+        ["run_id", "seq", "topic_filter"],
+        "left",
+    ).withColumn("drops", f.col("drops") + f.coalesce("known", f.lit(0)))
+    return Odd(keep(sessions.drop("used")), keep(groups.drop("known")))
+
+
+def named(odd: Odd) -> DataFrame:
+    """Each difference as a row of its own: (run_id, seq, client_id, topic_filter, outcome, why, qos, …, copies)."""
+    copies = f.col("delivers") + f.col("drops")
+    expected = f.col("expected")
+    nothing = f.lit(None)
+    wrong_qos = (f.col("low") != f.col("want")) | (f.col("high") != f.col("want"))
+    # Of two deliveries the one that is off.
+    off = f.when(f.col("low") != f.col("want"), f.col("low")).otherwise(f.col("high"))
+    sessions = _exploded(
+        odd.sessions,
+        f.col("client_id"),
+        [
+            f.when(expected & (copies == 0), _finding(MISSING, NOTHING_CAME, nothing, f.col("want"), copies)),
+            f.when(expected & (copies > 1), _finding(WRONG, DOUBLED, f.col("high"), f.col("want"), copies)),
+            f.when(
+                expected & (f.col("delivers") > 0) & f.coalesce(wrong_qos, f.lit(True)),
+                _finding(WRONG, QOS, off, f.col("want"), copies),
+            ),
+            f.when(
+                ~expected & (copies > 0) & f.col("topic_filter").isNotNull(),
+                _finding(UNEXPECTED, NO_LOCAL, f.col("high"), nothing, copies),
+            ),
+            f.when(
+                ~expected & (copies > 0) & f.col("topic_filter").isNull(),
+                _finding(UNEXPECTED, NO_SUBSCRIPTION, f.col("high"), nothing, copies),
+            ),
+        ],
+    )
+    chosen = f.array_join(f.array_sort(f.array_distinct(f.transform("got", lambda each: each.client_id))), ", ")
+    stray = f.when(expected, f.lit(NO_MEMBER)).otherwise(f.lit(NO_SUBSCRIPTION))
+    first_off = f.get("off", f.lit(0))
+    groups = _exploded(
+        odd.groups,
+        f.when(chosen != "", chosen),
+        [
+            f.when(expected & (copies == 0), _finding(MISSING, NOTHING_CAME, nothing, nothing, copies)),
+            f.when(expected & (copies > 1), _finding(WRONG, DOUBLED, nothing, nothing, copies)),
+            f.when(
+                expected & (f.size("off") > 0),
+                _finding(WRONG, QOS, first_off.qos, f.least(f.col("pub_qos"), first_off.granted), copies),
+            ),
+            f.when(~expected & (copies > 0), _finding(UNEXPECTED, NO_SUBSCRIPTION, nothing, nothing, copies)),
+        ],
+    )
+    strangers = odd.groups.select(
+        "run_id", "seq", "topic_filter", stray.alias("why"), f.explode("strangers").alias("stranger")
+    ).select(
+        "run_id",
+        "seq",
+        "stranger.client_id",
+        "topic_filter",
+        f.lit(UNEXPECTED).alias("outcome"),
+        "why",
+        "stranger.qos",
+        f.lit(None).cast("int").alias("expected_qos"),
+        f.lit(1).alias("copies"),
+    )
+    return reduce(lambda one, other: one.unionByName(other), [sessions, groups, strangers])
+
+
+def _finding(outcome: str, why: str, qos: Column, expected_qos: Column, copies: Column) -> Column:
+    return f.struct(
+        f.lit(outcome).alias("outcome"),
+        f.lit(why).alias("why"),
+        qos.cast("int").alias("qos"),
+        expected_qos.cast("int").alias("expected_qos"),
+        copies.cast("int").alias("copies"),
+    )
+
+
+def _exploded(frame: DataFrame, client: Column, findings: list[Column]) -> DataFrame:
+    return (
+        frame.withColumn("client_id", client)
+        .select(
+            "run_id", "seq", "client_id", "topic_filter", f.explode(f.array_compact(f.array(*findings))).alias("at")
+        )
+        .select("run_id", "seq", "client_id", "topic_filter", "at.*")
+        .select(*_FOUND)
+    )
+
+
+def torn(found: DataFrame, edges: DataFrame, published: DataFrame) -> DataFrame:
+    """The differences with their topics; what a gap may explain has the outcome `unjudged`: (outcome, *DIFFERENCES)."""
+    edged = edges.select("run_id", f.col("from_seq").alias("seq"), "to_seq", "edge")
+    asked = found.select("run_id", "seq").distinct().withColumn("asked", f.lit(True))
+    line = Window.partitionBy("run_id").orderBy("seq")
+    to_here, from_here = (
+        line.rangeBetween(Window.unboundedPreceding, 0),
+        line.rangeBetween(0, Window.unboundedFollowing),
+    )
+    about = (
+        asked.unionByName(edged, allowMissingColumns=True)
+        .withColumn("in_gap", f.coalesce(f.max("to_seq").over(to_here) >= f.col("seq"), f.lit(False)))
+        .withColumn("at_edge", f.coalesce(f.min("edge").over(from_here) <= f.col("seq"), f.lit(False)))
+        .where("asked")
+        .select("run_id", "seq", "in_gap", "at_edge")
+    )
+    there = published.select("run_id", "seq", "topic", f.lit(True).alias("there"))
+    joined = found.join(about, ["run_id", "seq"]).join(there, ["run_id", "seq"], "left")
+    lost = f.col("there").isNull() & f.col("in_gap")
+    cut = (f.col("outcome") == MISSING) & f.col("at_edge")
+    why = f.when(lost, IN_GAP).when(cut, AT_EDGE).when(f.col("there").isNull(), NO_PUBLISH).otherwise(f.col("why"))
+    return joined.select(
+        f.when(lost | cut, UNJUDGED).otherwise(f.col("outcome")).alias("outcome"),
+        *(f.col(name) if name != "why" else why.alias("why") for name in DIFFERENCES.names),
+    )

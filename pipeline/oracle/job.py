@@ -1,0 +1,237 @@
+"""The oracle's run: events in, tables of differences and a summary out.
+
+Promises: the driver holds counts and a page of examples, never a table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as f
+from pyspark.sql.types import StringType, StructField, StructType
+
+from pipeline import schema
+from pipeline.errors import PipelineError
+from pipeline.oracle import differ, expect, judge, spans
+from pipeline.oracle.page import page
+from pipeline.progress import progress
+from pipeline.results import Results
+from pipeline.segments import Choice, Say, events, reading, unsaid
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+COLUMNS: Final = (
+    "seq", "kind", "run_id", "client_id", "topic", "qos", "topic_filter", "no_local", "reason", "n", "ref_seq",
+    "from_seq", "to_seq",
+)  # fmt: skip
+EXAMPLES: Final = 100
+"""Differences of a kind that the page shows; all of them are in the tables."""
+FOUND: Final = StructType([StructField("outcome", StringType()), *differ.DIFFERENCES.fields])
+AGREES: Final = "agrees"
+DISAGREES: Final = "disagrees"
+
+
+@dataclass
+class Outcome:
+    """What the oracle found; `summary.json` has the same names.
+
+    `expected` counts what judged publishes should have brought: a copy for each session, one for each share group.
+    `dropped`: messages that the broker said it dropped, by cause. `unjudged`: deliveries, drops and expected ones of
+    which nobody can tell whether they are right.
+    """
+
+    runs: int = 0
+    publishes: int = 0
+    judged: int = 0
+    subscriptions: int = 0
+    expected: int = 0
+    delivered: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    missing: int = 0
+    unexpected: int = 0
+    wrong: int = 0
+    unjudged: int = 0
+    gaps: int = 0
+    lost_events: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> str:
+        """Whether the broker did what the specification asks, as far as was recorded."""
+        return DISAGREES if self.missing or self.unexpected or self.wrong else AGREES
+
+    @property
+    def fine(self) -> bool:
+        """Whether the exit code is 0."""
+        return self.verdict == AGREES
+
+    def summary(self) -> dict[str, Any]:
+        """For `summary.json`."""
+        return {**asdict(self), "verdict": self.verdict}
+
+
+def run(
+    spark: SparkSession,
+    inputs: Sequence[str],
+    output: str,
+    run_id: str | None = None,
+    skip_corrupt: bool = False,
+    say: Say = unsaid,
+) -> Outcome:
+    """Judge what was recorded; write missing, unexpected, wrong, summary.json and index.html into a folder.
+
+    Raises:
+        MisuseError: there is no such folder or run.
+        PipelineError: there is nothing that can be judged, or deliveries were not recorded.
+    """
+    results = Results(spark, output)
+    with progress(spark, "oracle"), reading():
+        table = events(spark, inputs, Choice(), COLUMNS, skip_corrupt, say)
+        outcome, found = judged(table, run_id)
+        for name in (differ.MISSING, differ.UNEXPECTED, differ.WRONG):
+            results.table(found.where(f.col("outcome") == name).drop("outcome"), name)
+        results.text("summary.json", json.dumps(outcome.summary(), indent=2) + "\n")
+        results.text("index.html", page(outcome, examples(found)).html())
+    return outcome
+
+
+def keep(frame: DataFrame) -> DataFrame:
+    """Compute it once, and have Spark forget how.
+
+    What follows joins these frames with one another many times over. Were each still to carry its whole plan, as one
+    that is merely cached does, analysing the last of them would take minutes.
+    """
+    return frame.localCheckpoint()
+
+
+def judged(table: DataFrame, run_id: str | None = None) -> tuple[Outcome, DataFrame]:
+    """The counts, and the differences: (outcome, *differ.DIFFERENCES).
+
+    Raises:
+        PipelineError: there is nothing that can be judged, or deliveries were not recorded.
+    """
+    counted, named = keep(judge.blocks(table)), keep(judge.gaps(table))
+    known = keep(judge.runs(counted, named))
+    if run_id is not None:
+        table, named = (each.where(f.col("run_id") == run_id) for each in (table, named))
+        chosen = known.where(f.col("run_id") == run_id)
+    else:
+        chosen = known
+    outcome, told = tallied(table, counted, chosen, run_id)
+    published, all_spans = expect.publishes(table, chosen), keep(spans.spans(table, chosen))
+    receipts = expect.receipts(table, chosen)
+    plain, members = spans.ordinary(all_spans), spans.shared(all_spans)
+    matched = keep(expect.matching(published, all_spans))
+    sessions = expect.beside_sessions(expect.for_sessions(published, matched, plain), expect.of_sessions(receipts))
+    groups = expect.beside_groups(
+        expect.for_groups(published, matched, spans.groups(members)), expect.of_groups(receipts, members)
+    )
+    odd = differ.Odd(*(keep(each.where("not agrees")) for each in (sessions, groups)))
+    # What agrees is one receipt for each expected copy; so the rest tells how many were expected.
+    left = surplus(odd)
+    outcome.expected = told - left.beyond
+    if left.silent and not outcome.delivered:
+        raise PipelineError(
+            f"no deliver event is recorded, and {left.silent:,} deliveries have no trace: record with "
+            "`deliveries = true` in [recorder], without which nothing can be said of them"
+        )
+    if not left.rows:
+        return outcome, table.sparkSession.createDataFrame([], FOUND)
+    if left.drops and left.silent:
+        odd = differ.told(odd, members, keep)
+    found = keep(differ.torn(keep(differ.named(odd)), keep(judge.edges(table, named, chosen)), published))
+    counts = {row["outcome"]: int(row["count"]) for row in found.groupBy("outcome").count().collect()}
+    outcome.missing = counts.get(differ.MISSING, 0)
+    outcome.unexpected = counts.get(differ.UNEXPECTED, 0)
+    outcome.wrong = counts.get(differ.WRONG, 0)
+    outcome.unjudged += counts.get(differ.UNJUDGED, 0)
+    return outcome, found
+
+
+def tallied(table: DataFrame, counted: DataFrame, known: DataFrame, run_id: str | None) -> tuple[Outcome, int]:
+    """What can be counted without comparing anything, and how many receipts there are of judged publishes."""
+    outcome, told = Outcome(), 0
+    twice = counted.where(f.col("rows") > judge.BLOCK).limit(1).collect()
+    if twice:
+        raise PipelineError(f"run {twice[0]['run_id']}: events are there twice: the same segments under two inputs?")
+    kind, known_until = f.col("kind"), f.col("known_until")
+    receipt = kind.isin(schema.DELIVER, schema.DROP) & f.col("ref_seq").isNotNull()
+    tally = (
+        table.join(f.broadcast(known.select("run_id", "known_until")), "run_id")
+        .groupBy("kind", f.when(kind == schema.DROP, f.coalesce("reason", f.lit("unknown"))).alias("cause"))
+        .agg(
+            f.count("*").alias("events"),
+            f.sum(f.coalesce("n", f.lit(1))).alias("n"),
+            f.sum((f.col("seq") < known_until).cast("long")).alias("judged"),
+            f.sum((receipt & (f.col("ref_seq") < known_until)).cast("long")).alias("told"),
+            f.sum((receipt & (f.col("ref_seq") >= known_until)).cast("long")).alias("unjudged"),
+        )
+        .orderBy("kind", "cause")
+        .collect()
+    )
+    for row in tally:
+        match row["kind"]:
+            case schema.PUBLISH:
+                outcome.publishes, outcome.judged = row["events"], row["judged"]
+            case schema.DELIVER:
+                outcome.delivered = row["events"]
+            case schema.DROP:
+                outcome.dropped[row["cause"]] = row["n"]
+            case schema.SUBSCRIBE:
+                outcome.subscriptions = row["events"]
+            case schema.GAP:
+                outcome.gaps, outcome.lost_events = row["events"], row["n"]
+        outcome.unjudged += row["unjudged"]
+        told += row["told"]
+    headless, cut = f.sum((~f.col("whole")).cast("int")), (known_until > 0) & (known_until <= f.col("last_seq"))
+    about = known.agg(
+        f.count("*").alias("runs"), headless.alias("headless"), f.sum(cut.cast("int")).alias("cut")
+    ).collect()[0]
+    outcome.runs = about["runs"]
+    if not outcome.runs:
+        raise PipelineError(f"--run {run_id}: no event of such a run")
+    if about["headless"]:
+        outcome.notes.append(f"{about['headless']} runs are not judged: their beginning is not among the segments.")
+    if about["cut"]:
+        outcome.notes.append(f"{about['cut']} runs are judged up to a gap after which subscriptions are not known.")
+    if outcome.publishes and not outcome.judged:
+        raise PipelineError("no publish can be judged: " + (" ".join(outcome.notes) or "subscriptions are not known"))
+    return outcome, told
+
+
+@dataclass(frozen=True)
+class Surplus:
+    """Of what does not agree: rows, those without a receipt, sessions' drops, and receipts beyond what was expected."""
+
+    rows: int
+    silent: int
+    drops: int
+    beyond: int
+
+
+def surplus(odd: differ.Odd) -> Surplus:
+    """The counts that say what there is to do."""
+    total = f.col("delivers") + f.col("drops")
+    expected = f.col("expected").cast("int")
+    strangers = f.coalesce(f.size("strangers"), f.lit(0))
+
+    def counts(frame: DataFrame, more: Column) -> list[int]:
+        silent, drops = (f.col("expected") & (total == 0)).cast("int"), f.col("drops")
+        sums = [f.coalesce(f.sum(each), f.lit(0)) for each in (f.lit(1), silent, drops, total + more - expected)]
+        return [int(each) for each in frame.agg(*(each.alias(str(at)) for at, each in enumerate(sums))).collect()[0]]
+
+    sessions, groups = counts(odd.sessions, f.lit(0)), counts(odd.groups, strangers)
+    return Surplus(sessions[0] + groups[0], sessions[1] + groups[1], sessions[2], sessions[3] + groups[3])
+
+
+def examples(found: DataFrame) -> dict[str, list[list[Any]]]:
+    """A few differences of each kind, the first ones, for the page."""
+    shown: dict[str, list[list[Any]]] = {}
+    for outcome in (differ.MISSING, differ.UNEXPECTED, differ.WRONG, differ.UNJUDGED):
+        chosen = found.where(f.col("outcome") == outcome).orderBy("run_id", "seq", "client_id", "topic_filter")
+        shown[outcome] = [[row[name] for name in differ.DIFFERENCES.names] for row in chosen.limit(EXAMPLES).collect()]
+    return shown

@@ -1,0 +1,153 @@
+"""Which runs of the broker can be judged, and how far.
+
+The recorder numbers all events of a run without a break, and names what it lost. So the numbers themselves tell what
+the oracle may rely on:
+
+- A run whose first event is not the first there was (older segments were deleted) has subscriptions that nobody knows:
+  nothing of it is judged.
+- Numbers that are missing and that no `gap` names (a segment was deleted, or left out as corrupt), or a gap whose
+  reason ends in `+state`: from there to the run's end nobody knows the subscriptions.
+- A gap whose reason says no such thing lost publishes and deliveries. A delivery of a publish that is in a gap cannot
+  be judged, nor the absence of one where the broker was at that publish when the gap began: at the gap's `edge`. The
+  end of what was recorded counts as such a gap: the broker may have been killed, or may still be running.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as f
+
+from pipeline.schema import DELIVER, DROP, EVICT, GAP, PUBLISH
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BLOCK: Final = 65_536
+"""Sequence numbers that are counted together where unnamed holes are looked for: how exactly one is located."""
+SLACK: Final = 1_000
+"""Events before a gap among which the broker's last publish is looked for, where the last one does not tell it."""
+
+
+def blocks(events: DataFrame) -> DataFrame:
+    """How many events there are in each block of numbers: (run_id, block, low, high, rows)."""
+    return events.groupBy("run_id", f.floor(f.col("seq") / BLOCK).alias("block")).agg(
+        f.min("seq").alias("low"), f.max("seq").alias("high"), f.count("*").alias("rows")
+    )
+
+
+def gaps(events: DataFrame) -> DataFrame:
+    """The gaps that the recorder named: (run_id, seq, from_seq, to_seq, reason, n)."""
+    named = events.where((f.col("kind") == GAP) & f.col("from_seq").isNotNull() & f.col("to_seq").isNotNull())
+    return named.select("run_id", "seq", "from_seq", "to_seq", f.coalesce("reason", f.lit("")).alias("reason"), "n")
+
+
+def runs(counted: DataFrame, named: DataFrame) -> DataFrame:
+    """The runs: (run_id, first_seq, last_seq, whole, known_until).
+
+    `whole`: its beginning is there. Publishes below `known_until` can be judged; it is 0 where the run is not whole,
+    and beyond the last event where nothing ended what is known.
+    """
+    ends = counted.groupBy("run_id").agg(f.min("low").alias("first_seq"), f.max("high").alias("last_seq"))
+    before = ends.select(f.col("run_id").alias("earlier"), (f.col("last_seq") + 1).alias("first_seq"))
+    followed = before.groupBy("first_seq").agg(f.count("*").alias("predecessors"))
+    # A run that begins with the news of what a crash cost continues the numbers of the lost ones.
+    news = named.where(f.col("to_seq") + 1 == f.col("seq")).select("run_id", f.col("seq").alias("first_seq"))
+    told = news.distinct().withColumn("told", f.lit(True))
+    whole = (f.col("first_seq") <= 1) | f.col("predecessors").isNotNull() | f.col("told").isNotNull()
+    # Runs are few, and so is what there is to say of each: these tables go to where the others are.
+    begun = (
+        ends.join(f.broadcast(followed), "first_seq", "left")
+        .join(f.broadcast(told), ["run_id", "first_seq"], "left")
+        .select("run_id", "first_seq", "last_seq", whole.alias("whole"))
+    )
+    own = named.join(f.broadcast(begun), "run_id").where(f.col("from_seq") >= f.col("first_seq"))
+    lost_state = _at_own_begin(named, begun).unionByName(own.select("run_id", "from_seq", "to_seq", "reason"))
+    cut = lost_state.where(f.col("reason").endswith("+state")).groupBy("run_id").agg(f.min("from_seq").alias("state"))
+    return (
+        begun.join(f.broadcast(cut), "run_id", "left")
+        .join(f.broadcast(holes(counted, named, begun)), "run_id", "left")
+        .select(
+            "run_id",
+            "first_seq",
+            "last_seq",
+            "whole",
+            f.when(~f.col("whole"), f.lit(0))
+            .otherwise(f.coalesce(f.least("state", "hole"), f.col("last_seq") + 1))
+            .cast("long")
+            .alias("known_until"),
+        )
+    )
+
+
+def _at_own_begin(named: DataFrame, begun: DataFrame) -> DataFrame:
+    """Gaps before a run's first event that are its own: its queue was full before the first event was written."""
+    return (
+        named.join(f.broadcast(begun), "run_id")
+        .where((f.col("from_seq") < f.col("first_seq")) & f.col("reason").startswith("queue-full"))
+        .select("run_id", "from_seq", "to_seq", "reason")
+    )
+
+
+def holes(counted: DataFrame, named: DataFrame, begun: DataFrame) -> DataFrame:
+    """Where in a run the first block begins that lacks numbers no gap names: (run_id, hole)."""
+    first_block, last_block = (f.floor(f.col(name) / BLOCK) for name in ("first_seq", "last_seq"))
+    lost = (
+        named.join(f.broadcast(begun), "run_id")
+        .select(
+            "run_id",
+            f.greatest("from_seq", "first_seq").alias("low"),
+            f.least("to_seq", "last_seq").alias("high"),
+        )
+        .where(f.col("low") <= f.col("high"))
+        .withColumn("block", f.explode(f.sequence(f.floor(f.col("low") / BLOCK), f.floor(f.col("high") / BLOCK))))
+        .withColumn("low", f.greatest("low", f.col("block") * BLOCK))
+        .withColumn("high", f.least("high", f.col("block") * BLOCK + (BLOCK - 1)))
+        .groupBy("run_id", "block")
+        .agg(f.sum(f.col("high") - f.col("low") + 1).alias("lost"))
+    )
+    all_blocks = begun.select(
+        "run_id", "first_seq", "last_seq", f.explode(f.sequence(first_block, last_block)).alias("block")
+    )
+    wanted = (
+        f.least("last_seq", f.col("block") * BLOCK + (BLOCK - 1)) - f.greatest("first_seq", f.col("block") * BLOCK) + 1
+    )
+    return (
+        all_blocks.join(counted.select("run_id", "block", "rows"), ["run_id", "block"], "left")
+        .join(lost, ["run_id", "block"], "left")
+        .where(f.coalesce("rows", f.lit(0)) + f.coalesce("lost", f.lit(0)) < wanted)
+        .groupBy("run_id")
+        .agg(f.min(f.greatest("first_seq", f.col("block") * BLOCK)).alias("hole"))
+    )
+
+
+def edges(events: DataFrame, named: DataFrame, known: DataFrame) -> DataFrame:
+    """Gaps and the ends of runs: (run_id, from_seq, to_seq, edge).
+
+    Deliveries of a publish with `edge` <= seq < `from_seq` may be among what was lost; the end of a run loses no
+    publish, its `to_seq` is before its `from_seq`.
+    """
+    ends = known.select("run_id", (f.col("last_seq") + 1).alias("from_seq"), f.col("last_seq").alias("to_seq"))
+    all_gaps = named.select("run_id", "from_seq", "to_seq").unionByName(ends).withColumn("at", f.col("from_seq") - 1)
+    stretch = f.floor(f.col("at") / SLACK)
+    looking = all_gaps.select("run_id", "at", f.explode(f.array(stretch, stretch - 1)).alias("stretch")).distinct()
+    kind, ref_seq = f.col("kind"), f.col("ref_seq")
+    # What queues shed is told at any time, and says nothing of the publish that is being routed.
+    silent = (kind == EVICT) | ((kind == DROP) & ref_seq.isNull())
+    last = (
+        events.where(~silent)
+        .select("run_id", "seq", "kind", "ref_seq", f.floor(f.col("seq") / SLACK).alias("stretch"))
+        .join(f.broadcast(looking), ["run_id", "stretch"])
+        .where(f.col("seq") <= f.col("at"))
+        .groupBy("run_id", "at")
+        .agg(f.max(f.struct("seq", "kind", "ref_seq")).alias("last"))
+        .select("run_id", "at", "last.*")
+    )
+    # All events of a publish follow it before anything else happens.
+    edge = (
+        f.when(kind == PUBLISH, f.col("seq"))
+        .when(kind.isin(DELIVER, DROP), ref_seq)
+        .when(kind.isNull(), f.col("from_seq") - SLACK)
+        .otherwise(f.col("from_seq"))
+    )
+    return all_gaps.join(last, ["run_id", "at"], "left").select("run_id", "from_seq", "to_seq", edge.alias("edge"))

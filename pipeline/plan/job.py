@@ -1,0 +1,204 @@
+"""The plan's run: for each downstream broker a curve, and a recommended set of upstream topic filters.
+
+Promises: what comes to the driver is bounded, at most `FILTERS` topic filters and `TOPICS` topics of a broker. Beyond
+that filters are cut to fewer levels first, and the topics with the least traffic are left out of the curve; both is
+said, and what the recommended set costs is then counted over all topics.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as f
+
+from pipeline.errors import MisuseError, PipelineError
+from pipeline.plan import transforms
+from pipeline.plan.cover import Folding, Step, Topic, choose, filters_at
+from pipeline.plan.page import page
+from pipeline.progress import progress
+from pipeline.results import Results
+from pipeline.segments import Choice, Say, events, reading, unsaid
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FILTERS: Final = 20_000
+"""Topic filters of a broker that are folded on the driver."""
+TOPICS: Final = 50_000
+"""Topics that nobody subscribed to, those with the most bytes, by which folding is priced."""
+DEPTHS: Final = (8, 6, 5, 4, 3, 2, 1)
+"""To how many levels filters are cut where there are too many of them, one after the other."""
+HEADROOM: Final = 10.0
+"""Per cent of the wanted bytes that may be over-forwarded where nobody says otherwise."""
+
+SUBSCRIPTIONS: Final = ("seq", "kind", "ts", "run_id", "client_id", "topic_filter")
+PUBLISHES: Final = ("kind", "topic", "size")
+
+
+@dataclass
+class Plan:
+    """What one downstream broker should subscribe to upstream."""
+
+    broker: str
+    subscribed: int
+    """Distinct topic filters of its clients."""
+    filters: list[str]
+    over_bytes: int
+    over_messages: int
+    wanted_bytes: int
+    wanted_messages: int
+    steps: list[Step] = field(default_factory=list, repr=False)
+    chosen: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def over(self) -> float:
+        """Over-forwarded bytes in per cent of the wanted ones."""
+        return 100.0 * self.over_bytes / self.wanted_bytes if self.wanted_bytes else 0.0
+
+    @property
+    def toml(self) -> str:
+        """In the format of the upstream settings."""
+        counts = f"{len(self.filters)} filters for {self.subscribed}"
+        about = f"# canopy pipeline plan: {counts}, over-forwarding {self.over:.1f} %"
+        listed = "".join(f"    {_quoted(each)},\n" for each in self.filters)
+        return f"{about}\n[upstream]\nfilters = [\n{listed}]\n"
+
+    def summary(self) -> dict[str, Any]:
+        """For `summary.json`."""
+        about = asdict(self)
+        del about["steps"], about["chosen"]
+        return about
+
+
+@dataclass
+class Outcome:
+    """The plans of all brokers."""
+
+    plans: list[Plan]
+
+
+def _quoted(text: str) -> str:
+    """A basic string of TOML: as JSON has it, but for one character."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def run(
+    spark: SparkSession,
+    inputs: Sequence[str],
+    output: str,
+    traffic: Sequence[str] = (),
+    max_filters: int | None = None,
+    headroom: float = HEADROOM,
+    at_end: bool = False,
+    skip_corrupt: bool = False,
+    say: Say = unsaid,
+) -> Outcome:
+    """Plan for the broker behind each input; write curve, plan-NAME.toml, summary.json and index.html into a folder.
+
+    `traffic`: recordings of the upstream broker; without them what all inputs published is taken for it.
+
+    Raises:
+        MisuseError: an option makes no sense, or there is no such folder.
+        PipelineError: a segment is corrupt, or nobody subscribed to anything.
+    """
+    if max_filters is not None and max_filters < 1:
+        raise MisuseError(f"--max-filters {max_filters}: at least 1 is wanted")
+    if headroom < 0:
+        raise MisuseError(f"--headroom {headroom:g}: a percentage of 0 or more is wanted")
+    results = Results(spark, output)
+    plans = []
+    with progress(spark, "plan"), reading():
+        published = events(spark, traffic or inputs, Choice(), PUBLISHES, skip_corrupt, say)
+        topics = transforms.traffic(published).localCheckpoint()
+        for name, path in named(inputs).items():
+            table = events(spark, [path], Choice(), SUBSCRIPTIONS, skip_corrupt)
+            held = transforms.subscribed(table, at_end)
+            plans.append(planned(name, held, topics, max_filters, headroom))
+        rows = [
+            (p.broker, s.filters, s.over_bytes, s.over_messages, p.wanted_bytes, p.wanted_messages, at == p.chosen)
+            for p in plans
+            for at, s in enumerate(p.steps)
+        ]
+        results.table(spark.createDataFrame(rows, transforms.CURVE), "curve")
+    for plan in plans:
+        results.text(f"plan-{plan.broker}.toml", plan.toml)
+    if len(plans) == 1:
+        results.text("plan.toml", plans[0].toml)
+    results.text("summary.json", json.dumps([plan.summary() for plan in plans], indent=2, ensure_ascii=False) + "\n")
+    results.text("index.html", page(plans).html())
+    return Outcome(plans)
+
+
+def named(inputs: Sequence[str]) -> dict[str, str]:
+    """A name for each input, fit for a file: what its path ends with."""
+    names: dict[str, str] = {}
+    for path in inputs:
+        plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", path.rstrip("/").rpartition("/")[2]).strip("-.") or "broker"
+        name, number = plain, 2
+        while name in names:
+            name, number = f"{plain}-{number}", number + 1
+        names[name] = path
+    return names
+
+
+def planned(
+    broker: str, held: DataFrame, topics: DataFrame, max_filters: int | None = None, headroom: float = HEADROOM
+) -> Plan:
+    """The plan of one broker: `held` has its distinct topic filters (filter), `topics` the traffic (topic, …).
+
+    Raises:
+        PipelineError: it has no topic filter that could be asked for upstream.
+    """
+    notes = []
+    everything = held.localCheckpoint()
+    # `$SYS/…` and its like are each broker's own.
+    originals = everything.where(~f.col("filter").startswith("$"))
+    own = everything.count() - (count := originals.count())
+    if own:
+        notes.append(f"{own:,} topic filters that begin with $ are left out: they are about the broker itself.")
+    if not count:
+        raise PipelineError(f"{broker}: nobody subscribed to anything: there is nothing to plan")
+    unwanted = transforms.unmatched(topics, originals).localCheckpoint()
+    total, over = _sums(topics), _sums(unwanted)
+    folded = originals
+    for depth in DEPTHS:
+        if folded.count() <= FILTERS:
+            break
+        folded = transforms.cut(originals, depth)
+    if folded is not originals:
+        notes.append(f"{count:,} topic filters are more than {FILTERS:,}: the curve begins where they are cut short.")
+    first = [row["filter"] for row in folded.limit(FILTERS + 1).collect()]
+    if len(first) > FILTERS:
+        raise PipelineError(
+            f"{broker}: more than {FILTERS:,} first levels in its topic filters: only `#` would cover them"
+        )
+    dearest = unwanted.orderBy(f.desc("bytes"), "topic").limit(TOPICS)
+    priced = [Topic(row["topic"], row["messages"], row["bytes"]) for row in dearest.collect()]
+    folding = Folding(first, priced)
+    steps = folding.steps()
+    wanted = (total[0] - over[0], total[1] - over[1])
+    at = choose(steps, max_filters, wanted[1] * headroom / 100.0)
+    filters = filters_at(folding.first, steps, at)
+    plan = Plan(
+        broker, count, filters, steps[at].over_bytes, steps[at].over_messages, wanted[1], wanted[0], steps, at, notes
+    )
+    left_out = over[1] - sum(topic.bytes for topic in priced)
+    if left_out:
+        # Now over all topics, not only those that the curve was priced by.
+        chosen = unwanted.sparkSession.createDataFrame([(each,) for each in filters], "filter string")
+        plan.over_messages, plan.over_bytes = _sums(transforms.matched(unwanted, chosen))
+        plan.notes.append(
+            f"The curve is priced by the {TOPICS:,} dearest unwanted topics; {100 * left_out / over[1]:.1f} %"
+            " of the unwanted bytes are on others, and count in the recommended set only."
+        )
+    return plan
+
+
+def _sums(topics: DataFrame) -> tuple[int, int]:
+    row = topics.agg(f.sum("messages").alias("messages"), f.sum("bytes").alias("bytes")).collect()[0]
+    return row["messages"] or 0, row["bytes"] or 0

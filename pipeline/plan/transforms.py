@@ -1,0 +1,78 @@
+"""What the plan needs to know of recorded events: distinct topic filters, and traffic by topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as f
+from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType
+
+from pipeline.matching import matches, unshared
+from pipeline.schema import PUBLISH, SUBSCRIBE, UNSUBSCRIBE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+CURVE = StructType(
+    [
+        StructField("broker", StringType(), nullable=False),
+        StructField("filters", IntegerType(), nullable=False),
+        StructField("over_bytes", LongType(), nullable=False),
+        StructField("over_messages", LongType(), nullable=False),
+        StructField("wanted_bytes", LongType(), nullable=False),
+        StructField("wanted_messages", LongType(), nullable=False),
+        StructField("recommended", BooleanType(), nullable=False),
+    ]
+)
+"""Columns of the table `curve`: a row for each number of filters that folding passed through."""
+
+
+def subscribed(events: DataFrame, at_end: bool) -> DataFrame:
+    """The distinct topic filters, without `$share/name/`: all of the time, or those that are left at the end: (filter).
+
+    At the end of each run, that is: of one that was killed, what was there when it was.
+    """
+    kept = events.where(f.col("kind").isin(SUBSCRIBE, UNSUBSCRIBE) & f.col("topic_filter").isNotNull())
+    if at_end:
+        last_run = (
+            events.select("run_id", "ts").groupBy("run_id").agg(f.max("ts").alias("last")).orderBy(f.desc("last"))
+        )
+        turns = Window.partitionBy("client_id", "topic_filter").orderBy(f.desc("seq"))
+        kept = (
+            kept.join(f.broadcast(last_run.limit(1).select("run_id")), "run_id", "left_semi")
+            .withColumn("turn", f.row_number().over(turns))
+            .where("turn = 1")
+        )
+    return kept.where(f.col("kind") == SUBSCRIBE).select(unshared(f.col("topic_filter")).alias("filter")).distinct()
+
+
+def traffic(events: DataFrame) -> DataFrame:
+    """What was published on each topic: (topic, messages, bytes), bytes being those of topic and payload.
+
+    Topics that begin with `$` are a broker's own; nobody forwards them.
+    """
+    published = events.where((f.col("kind") == PUBLISH) & ~f.col("topic").startswith("$"))
+    size = f.coalesce("size", f.lit(0)).cast("long") + f.octet_length("topic")
+    return published.groupBy("topic").agg(f.count("*").alias("messages"), f.sum(size).alias("bytes"))
+
+
+def matched(topics: DataFrame, filters: DataFrame) -> DataFrame:
+    """The rows of `topics` that at least one of the filters matches."""
+    found = matches(topics.select("topic"), filters).select("topic").distinct()
+    return topics.join(found, "topic", "left_semi")
+
+
+def unmatched(topics: DataFrame, filters: DataFrame) -> DataFrame:
+    """The rows of `topics` that none of the filters matches."""
+    found = matches(topics.select("topic"), filters).select("topic").distinct()
+    return topics.join(found, "topic", "left_anti")
+
+
+def cut(filters: DataFrame, depth: int) -> DataFrame:
+    """Filters with more than `depth` levels cut there, with a `#`; what is cut the same becomes one."""
+    levels = f.split("filter", "/")
+    short = f.concat(f.array_join(f.slice(levels, 1, depth), "/"), f.lit("/#"))
+    return filters.select(
+        f.when(f.size(levels) > depth + 1, short).otherwise(f.col("filter")).alias("filter")
+    ).distinct()

@@ -1,0 +1,196 @@
+"""The oracle agrees with a broker that is right, and names each thing that another one does wrong."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from typer.testing import CliRunner
+
+from pipeline.cli import app
+from pipeline.errors import PipelineError
+from pipeline.matching import matches as matched
+from pipeline.oracle.differ import DIFFERENCES
+from pipeline.oracle.job import Outcome, judged
+from pipeline.schema import EVENTS
+from tests.pipeline.oracle.toy import FAULTS, Difference, Toy, matches
+from tests.pipeline.recorded import Story
+
+# Many small Spark jobs: seconds on an idle machine, and not on one where others compile.
+pytestmark = pytest.mark.timeout(400)
+
+RUNS = 12
+
+
+def table(spark: SparkSession, stories: Iterable[Story]) -> DataFrame:
+    rows = [tuple(event.get(name) for name in EVENTS.names) for story in stories for event in story.events]
+    return spark.createDataFrame(rows, EVENTS)
+
+
+def findings(found: DataFrame) -> list[Difference]:
+    named = found.select("outcome", "run_id", "seq", "client_id", "topic_filter", "why").collect()
+    return [tuple(row) for row in named if row["outcome"] != "unjudged"]
+
+
+def judge(spark: SparkSession, stories: list[Story] | list[Toy]) -> tuple[Outcome, list[Difference]]:
+    outcome, found = judged(table(spark, stories))
+    return outcome, findings(found)
+
+
+def toys(first: str, faults: bool, named_drops: bool, steps: int = 120) -> list[Toy]:
+    made = []
+    for number in range(RUNS):
+        toy = Toy(f"{first}{number:07x}", seed=number, first_seq=1, faults=faults, named_drops=named_drops)
+        toy.live(steps)
+        made.append(toy)
+    return made
+
+
+def test_filters_match_topics_as_the_specification_says(spark: SparkSession) -> None:
+    topics = [
+        "a",
+        "/",
+        "/a",
+        "a/",
+        "a//b",
+        "a/b",
+        "a/b/c",
+        "$SYS",
+        "$SYS/a",
+        "$SYS//a",
+        "ä/\u00a0",
+        "a/$b",
+        "//",
+        "x" * 300,
+    ]
+    filters = ["#", "+", "+/+", "/+", "+/", "a/#", "a/+/#", "a/+", "a//#", "+/a/#", "$SYS/#", "$SYS/+", "+/b/+", "a/b"]
+    filters += ["/#", "//", "+/+/+", "+/$b", "ä/+", "$SYS", "#x"[:1], "a", "/", "a/+/c", "+/#"]
+    filters = sorted(set(filters))
+    found = matched(
+        spark.createDataFrame([(each,) for each in topics], "topic string"),
+        spark.createDataFrame([(each,) for each in filters], "filter string"),
+    )
+    wanted = [(topic, each) for topic in topics for each in filters if matches(each, topic)]
+    assert sorted(tuple(row) for row in found.collect()) == sorted(wanted)
+    # Two of the specification's own examples, lest both be wrong in the same way.
+    assert matches("sport/#", "sport")
+    assert not matches("+/monitor/Clients", "$SYS/monitor/Clients")
+
+
+def hole() -> Story:
+    """A segment was taken away, and with it a subscription: nothing that comes after it can be judged."""
+    story = small("ffffffff")
+    story.seq = 70_000
+    story.deliver("unknown", story.publish("p", "a"))
+    story.publish("p", "a")
+    story.add("connect", client_id="x", protocol=5)
+    return story
+
+
+def test_every_fault_is_found_and_named_and_nothing_else(spark: SparkSession) -> None:
+    right = toys("a", faults=False, named_drops=True)
+    unnamed = toys("b", faults=False, named_drops=False)
+    wrong = toys("c", faults=True, named_drops=True)
+    torn = toys("d", faults=True, named_drops=True)
+    all_lies = [lie for toy in (*wrong, *torn) for lie in toy.lies]
+    # Each kind of fault took place, and more than once.
+    whys = Counter((outcome, why, client is None) for outcome, _, _, client, _, why in all_lies)
+    assert len(whys) >= 8
+    assert min(whys.values()) > 1
+    assert len(FAULTS) == 12
+
+    clear: list[Difference] = [lie for toy in wrong for lie in toy.lies]
+    perhaps: list[Difference] = []
+    for toy in torn:
+        publishes = [event["seq"] for event in toy.events if event["kind"] == "publish"]
+        ends = dict(zip(publishes, [*publishes[1:], toy.events[-1]["seq"]], strict=True))
+        lost = [toy.lose(at, length) for at, length in ((60, 1 + toy.random.randrange(30)), (110, 3))]
+        state = [event["from_seq"] for event in toy.events if event.get("reason") == "queue-full+state"]
+        for lie in toy.lies:
+            p = lie[2]
+            until = ends.get(p, p + 2)
+            touched = any(first <= until and p <= last for first, last in lost) or (state and p >= state[0])
+            (perhaps if touched else clear).append(lie)
+    # The broker was killed: the news of it is the next run's first event, and subscriptions begin anew.
+    first = Toy("e0000001", seed=99)
+    first.live(60)
+    second = Toy("e0000002", seed=100, first_seq=first.seq + 41)
+    second.gap(first.seq, first.seq + 40, "crash+state")
+    second.live(60)
+    right += [first, second]
+    outcome, found = judge(spark, [*right, *unnamed, *wrong, *torn, hole()])
+    assert Counter(found) - Counter(perhaps) == Counter(clear)
+    assert outcome.verdict == "disagrees"
+    assert outcome.unjudged > 0
+    assert outcome.runs == 4 * RUNS + 3
+    assert outcome.gaps == 2 * RUNS + 1
+    cut = sum(any(event.get("reason") == "queue-full+state" for event in toy.events) for toy in torn) + 1
+    assert outcome.notes == [f"{cut} runs are judged up to a gap after which subscriptions are not known."]
+    assert outcome.expected >= sum(toy.expected for toy in (*right, *unnamed, *wrong))
+    assert outcome.missing + outcome.unexpected + outcome.wrong == len(found)
+    kinds = Counter(event["kind"] for toy in (*right, *unnamed, *wrong, *torn, hole()) for event in toy.events)
+    assert (outcome.publishes, outcome.delivered) == (kinds["publish"], kinds["deliver"])
+
+
+def small(run_id: str = "0a1b2c3d", deliveries: bool = True, first_seq: int = 1) -> Story:
+    story = Story(run_id, first_seq)
+    story.subscribe("s", "a", qos=1)
+    p = story.publish("p", "a", qos=1)
+    if deliveries:
+        story.deliver("s", p, 1)
+    story.add("connect", client_id="x", protocol=5)
+    return story
+
+
+@pytest.mark.parametrize(
+    ("story", "error"),
+    [
+        (small(deliveries=False), r"deliveries = true"),
+        (small(first_seq=7), r"no publish can be judged: 1 runs are not judged: their beginning"),
+    ],
+)
+def test_what_cannot_be_judged_is_said_in_one_line(spark: SparkSession, story: Story, error: str) -> None:
+    with pytest.raises(PipelineError, match=error):
+        judge(spark, [story])
+
+
+def test_the_command_says_what_it_found_and_ends_with_1(spark: SparkSession, tmp_path: Path) -> None:
+    right, wrong = small("00000001"), small("00000002")
+    wrong.publish("p", "a")
+    wrong.deliver("elsewhere", wrong.publish("p", "b"))
+    wrong.add("connect", client_id="x", protocol=5)
+    source, output = tmp_path / "in", tmp_path / "out"
+    right.write(source)
+    wrong.write(source)
+
+    def command(*more: str) -> Any:
+        return CliRunner().invoke(app, ["oracle", "--input", str(source), "--output", str(output), *more])
+
+    said = command("--run", right.run_id)
+    assert said.exit_code == 0, said.output
+    assert "1 deliveries expected, 1 delivered, 0 dropped; 0 missing" in said.output
+    assert json.loads((output / "summary.json").read_text())["verdict"] == "agrees"
+    assert "routed every judged message" in (output / "index.html").read_text()
+    assert spark.read.parquet(str(output / "missing")).schema.names == DIFFERENCES.names
+
+    said = command()
+    assert said.exit_code == 1, said.output
+    assert "1 missing, 1 unexpected, 0 wrong" in said.output
+    summary = json.loads((output / "summary.json").read_text())
+    assert (summary["verdict"], summary["expected"], summary["runs"]) == ("disagrees", 3, 2)
+    page = (output / "index.html").read_text()
+    assert "elsewhere" in page
+    assert "no deliver and no drop" in page
+    missing = spark.read.parquet(str(output / "missing")).collect()
+    assert [(row["topic"], row["client_id"], row["topic_filter"]) for row in missing] == [("a", "s", "a")]
+
+
+def test_what_is_not_there_is_misuse(spark: SparkSession, tmp_path: Path) -> None:
+    assert spark.version
+    said = CliRunner().invoke(app, ["oracle", "--input", str(tmp_path / "none"), "--output", str(tmp_path)])
+    assert said.exit_code == 2
