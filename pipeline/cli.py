@@ -12,6 +12,7 @@ from pipeline.compact.command import compact
 from pipeline.loadtest.command import loadtest
 from pipeline.oracle.command import oracle
 from pipeline.plan.command import plan
+from pipeline.report.command import report
 from pipeline.retention.command import retention
 from pipeline.rollup.command import rollup
 from pipeline.tree.command import tree
@@ -31,10 +32,11 @@ def pipeline() -> None:
     """Spark jobs over what the recorder wrote."""
 
 
-app.command()(loadtest)
-app.command("compact")(compact)
-app.command("retention")(retention)
 app.command("rollup")(rollup)
 app.command("tree")(tree)
 app.command("oracle")(oracle)
+app.command("loadtest")(loadtest)
 app.command("plan")(plan)
+app.command("report")(report)
+app.command("compact")(compact)
+app.command("retention")(retention)

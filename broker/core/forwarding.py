@@ -203,7 +203,7 @@ class Forwarder(PeerListener):
         if answer == ACCEPTED:
             tap.delivered(session.client_id, qos, retain, shared)
         else:
-            tap.refused(session.client_id, answer)
+            tap.refused(session.client_id, answer, shared)
 
     @property
     def refused_by_all(self) -> bool:

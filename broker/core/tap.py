@@ -142,7 +142,7 @@ class Tap:
         if first > 0:
             self._put((DELIVER, first, self.clock(), client_id, self.ref, qos, retain, shared), 1, ROW_OVERHEAD)
 
-    def refused(self, client_id: str, cause: int) -> None:
+    def refused(self, client_id: str, cause: int, shared: str | None) -> None:
         """The message that is being routed was refused at a client's queue, which has counted it as lost already."""
         key = (client_id, cause)
         count = self._losses.get(key, 0)
@@ -150,7 +150,9 @@ class Tap:
             self._losses[key] = count - 1
         elif count == 1:
             del self._losses[key]
-        row = {"client_id": client_id, "reason": DROP_CAUSES[cause], "n": 1, "ref_seq": self.ref}
+        row: dict[str, Any] = {"client_id": client_id, "reason": DROP_CAUSES[cause], "n": 1, "ref_seq": self.ref}
+        if shared is not None:
+            row["topic_filter"] = shared
         self._note("drop", row, len(client_id), False)
 
     def lost_messages(self, client_id: str, cause: int, count: int) -> None:

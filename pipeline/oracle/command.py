@@ -40,10 +40,6 @@ def oracle(
         outcome = judge(spark, input, output, run, skip_corrupt, say)
     for note in outcome.notes:
         say(note)
-    typer.echo(
-        f"{outcome.publishes:,} publishes, {outcome.expected:,} deliveries expected, {outcome.delivered:,} delivered, "
-        f"{sum(outcome.dropped.values()):,} dropped; {outcome.missing:,} missing, {outcome.unexpected:,} unexpected, "
-        f"{outcome.wrong:,} wrong, {outcome.unjudged:,} unjudged, {outcome.gaps:,} gaps: {outcome.verdict}"
-    )
+    typer.echo(outcome.line())
     if not outcome.fine:
         raise typer.Exit(FAILED)

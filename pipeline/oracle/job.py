@@ -73,6 +73,14 @@ class Outcome:
         """For `summary.json`."""
         return {**asdict(self), "verdict": self.verdict}
 
+    def line(self) -> str:
+        """For the terminal."""
+        return (
+            f"{self.publishes:,} publishes, {self.expected:,} deliveries expected, {self.delivered:,} delivered, "
+            f"{sum(self.dropped.values()):,} dropped; {self.missing:,} missing, {self.unexpected:,} unexpected, "
+            f"{self.wrong:,} wrong, {self.unjudged:,} unjudged, {self.gaps:,} gaps: {self.verdict}"
+        )
+
 
 def run(
     spark: SparkSession,

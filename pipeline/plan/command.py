@@ -60,7 +60,4 @@ def plan(
     for each in outcome.plans:
         for note in each.notes:
             say(f"{each.broker}: {note}")
-        typer.echo(
-            f"{each.broker}: {len(each.filters):,} filters for {each.subscribed:,}, "
-            f"over-forwarding {each.over_bytes:,} bytes ({each.over:.1f} % of the wanted {each.wanted_bytes:,})"
-        )
+        typer.echo(each.line())

@@ -68,6 +68,13 @@ class Plan:
         listed = "".join(f"    {_quoted(each)},\n" for each in self.filters)
         return f"{about}\n[upstream]\nfilters = [\n{listed}]\n"
 
+    def line(self) -> str:
+        """For the terminal."""
+        return (
+            f"{self.broker}: {len(self.filters):,} filters for {self.subscribed:,}, "
+            f"over-forwarding {self.over_bytes:,} bytes ({self.over:.1f} % of the wanted {self.wanted_bytes:,})"
+        )
+
     def summary(self) -> dict[str, Any]:
         """For `summary.json`."""
         about = asdict(self)
@@ -80,6 +87,10 @@ class Outcome:
     """The plans of all brokers."""
 
     plans: list[Plan]
+
+    def line(self) -> str:
+        """For the terminal."""
+        return "; ".join(plan.line() for plan in self.plans)
 
 
 def _quoted(text: str) -> str:

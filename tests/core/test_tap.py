@@ -808,7 +808,7 @@ def test_every_number_is_somewhere(moves: list[tuple[str, int]], max_events: int
         elif move == "x":
             # As a queue does: counted first, and then told.
             tap.lost_messages("c", DISCONNECTED, 1)
-            tap.refused("c", DISCONNECTED)
+            tap.refused("c", DISCONNECTED, None)
             lost["disconnected", tap.ref] += 1
         elif move == "t":
             heard.take()
