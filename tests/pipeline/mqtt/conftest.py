@@ -67,9 +67,9 @@ def _listens(port: int) -> bool:
     return True
 
 
-def until(what: str, condition: Callable[[], object]) -> None:
+def until(what: str, condition: Callable[[], object], patience: float = PATIENCE) -> None:
     """Wait for something that another process does, for which there is no event."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + patience
     while not condition():
         assert time.monotonic() < deadline, f"in vain: {what}"
         time.sleep(0.01)
