@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 import threading
+from asyncio.selector_events import _SelectorSocketTransport  # type: ignore[attr-defined]
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -152,6 +153,30 @@ class TestRecording:
         found = await checked(tmp_path)
         assert (found.faults, found.gaps, found.unfinished) == ([], [], None)
         assert (of(broker).segments, of(broker).events) == (1, len(rows))
+
+    async def test_a_number_is_noted_before_its_acknowledgement(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """So that a kill in between cannot lose what a client was told is safe, and not even know its number."""
+        noted: list[tuple[int, int]] = []
+        really = _SelectorSocketTransport.write
+
+        async with recording(tmp_path) as broker:
+            tap, memo = of(broker).tap, of(broker)._folder.memo
+            assert tap is not None
+            assert memo is not None
+
+            def write(self: _SelectorSocketTransport, data: bytes) -> None:
+                if data[:1] == b"\x40":
+                    noted.append((int.from_bytes(memo[:8], "little"), tap.seq))
+                really(self, data)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(_SelectorSocketTransport, "write", write)
+                peer = await join(broker)
+                for _ in range(3):
+                    await peer.publish("t", b"", qos=1)
+        assert noted == [(2, 2), (3, 3), (4, 4)]
 
     async def test_runs_follow_each_other(self, tmp_path: Path) -> None:
         """Numbers go on, in one process too; nothing is missing between them."""
