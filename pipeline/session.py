@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.resources import as_file, files
@@ -92,6 +93,8 @@ def spark_session(
             raise PipelineError(why)
         # Spark would look up the machine's name, and warn of what it finds.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        # Nor would its workers be this Python, which has what they need.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with as_file(files("pipeline") / "log4j2.properties") as quiet:
         builder = SparkSession.builder.appName(name)
         chosen = dict(MEANING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from importlib.resources import as_file, files
 
@@ -21,6 +22,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             pytest.fail(why)
         pytest.skip(why)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with as_file(files("pipeline") / "log4j2.properties") as quiet:
         builder = SparkSession.builder.appName("canopy-tests").master("local[2]")
         for key, value in (dict(MEANING) | dict(LOCAL)).items():

@@ -134,7 +134,7 @@ def test_every_kind() -> None:
         tap.delivered("c", 1, False, "$share/g/a/#")
         tap.delivered("d", 0, True, None)
         tap.lost_messages("d", 0, 1)
-        tap.refused("d", 0)
+        tap.refused("d", 0, None)
         tap.unsubscribed("c", "$share/g/a/#", False)
         tap.unsubscribed("d", "a", True)
         tap.disconnected("c", "127.0.0.1:1", "client-disconnect")
