@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from pipeline.compact import job as compact
 from pipeline.errors import MisuseError
 from pipeline.rollup import job
+from tests.pipeline.folder import NOW
 from tests.pipeline.recorded import write_segment
 from tests.pipeline.rollup.stories import traffic
 
@@ -117,7 +118,7 @@ def test_checkpoint_and_tables_belong_together(spark: SparkSession, tmp_path: Pa
     # Some of it was merged before: what that replaces is still there, or gone. Nothing is counted twice.
     told = traffic(100, hours=3).write(recorded, segments=10)
     shutil.copy(told[0], tmp_path / "kept")
-    assert compact.run(str(recorded), NONE, 1 << 20, NONE).removed > 0
+    assert compact.run(str(recorded), NONE, 1 << 20, NONE, now=NOW).removed > 0
     shutil.move(tmp_path / "kept", told[0])
     write_segment(recorded, traffic(20, first_seq=5000).events)
 
