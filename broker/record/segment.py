@@ -132,8 +132,6 @@ class Segment:
         self._batches = []
         with contextlib.suppress(OSError, pa.ArrowException):
             self._writer.close()
-        # Else it would try again when nobody is there to be told.
-        self._writer.is_open = False
         self._discard()
 
     def _discard(self) -> None:

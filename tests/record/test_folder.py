@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from broker.core.message import Message
 from broker.record.folder import ENDED, GAVE_UP, Folder, RecorderError, mend, segments
 from broker.record.reading import verify
 from tests.record.scenes import HOUR, RUN_ID, STATE, Tape, manifest_of, messages, stored
@@ -85,10 +86,14 @@ class TestSegment:
         tape.open(tmp_path).abandon()
         assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
-    def test_a_disk_that_is_full(self, tmp_path: Path) -> None:
-        """It says so at the latest when the segment is finished; nothing is left behind, no open file either."""
+    @pytest.mark.parametrize("size", [1, 1_000_000])
+    def test_a_disk_that_is_full(self, tmp_path: Path, size: int) -> None:
+        """It says so at the latest when the segment is finished; nothing is left behind, no open file either.
+
+        Whether it is what Parquet writes that does not fit, or what is still in the file's buffer.
+        """
         tape = Tape()
-        messages(tape, 3)
+        tape.tap.message(Message(b"t", os.urandom(size), 1, False, b"", 0.0, "p"), 0.0)
         draft = tmp_path / "date=2026-11-21" / "hour=16" / f".seg-{RUN_ID}-{1:015d}.inprogress"
         draft.parent.mkdir(parents=True)
         draft.symlink_to("/dev/full")
