@@ -130,8 +130,8 @@ class Folder:
             self._number = -1
 
 
-def noted(root: Path) -> tuple[int, bool] | None:
-    """The last number that a folder's recorder gave, and whether all up to there is said to be in segments.
+def noted(root: Path) -> tuple[int, int] | None:
+    """The last number that a folder's recorder gave, and how its run ended: RUNNING, ENDED or GAVE_UP.
 
     None where there is no such note: in a copy of the segments, for example.
     """
@@ -139,7 +139,7 @@ def noted(root: Path) -> tuple[int, bool] | None:
         last_seq, ended = _STATE.unpack_from((root / STATE).read_bytes())
     except (OSError, StructError):
         return None
-    return last_seq, ended == ENDED
+    return last_seq, ended
 
 
 def segments(root: Path) -> list[str]:

@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from broker.record.folder import (
+    ENDED,
+    RUNNING,
     RecorderError,
     describe,
-    first_seq,
     manifests,
     noted,
     read_manifest,
@@ -117,33 +118,35 @@ def verify(root: Path) -> Found:
     found = Found()
     gone = replaced(root)
     spans: list[tuple[int, int]] = []
-    there = set(segments(root))
-    for place in sorted(there, key=lambda place: (first_seq(place), place)):
+    # A recorder may be at it: what is finished meanwhile is no fault, nor that the last manifest is still to come.
+    last = noted(root)
+    running = last is not None and last[1] == RUNNING
+    there = segments(root)
+    for place in there:
         if place in gone:
             found.replaced += 1
             continue
         if unvouched(root, place):
             continue
-        spans += _check_segment(root, place, found)
+        spans += _check_segment(root, place, found, running and place == there[-1])
     for path in manifests(root):
         place = path.relative_to(root / "_manifests").with_suffix(".parquet").as_posix()
-        if place not in there and place not in gone:
+        if place not in gone and not (root / place).exists():
             found.faults.append(f"{place}: its manifest is there, and it is not")
     for entry in removed(root):
         if isinstance(entry.get("from_seq"), int) and isinstance(entry.get("to_seq"), int):
             found.removed.append((entry["from_seq"], entry["to_seq"]))
     end = _check_numbers(spans, found)
-    last = noted(root)
     if last is not None and last[0] > end:
-        if last[1]:
+        if last[1] == ENDED:
             found.faults.append(f"numbers {end + 1} to {last[0]} are missing, and the recorder had written them")
         else:
             found.unfinished = (end + 1, last[0])
     return found
 
 
-def _check_segment(root: Path, place: str, found: Found) -> list[tuple[int, int]]:
-    """One segment against its manifest; the stretches of numbers that it holds."""
+def _check_segment(root: Path, place: str, found: Found, fresh: bool) -> list[tuple[int, int]]:
+    """One segment against its manifest, which may be missing of a `fresh` one; the stretches of numbers it holds."""
     path = root / place
     try:
         real = describe(root, place)
@@ -159,6 +162,8 @@ def _check_segment(root: Path, place: str, found: Found) -> list[tuple[int, int]
         found.kinds[kind] = found.kinds.get(kind, 0) + count
     beside = manifest_path(root, place)
     if not beside.exists():
+        if fresh:
+            return spans
         found.faults.append(f"{place}: it has no manifest (the next start of the recorder writes it)")
         return spans
     try:

@@ -404,6 +404,22 @@ class TestDeliveries:
         assert len(refs) == 4
         assert found == Counter((given, ref) for ref in refs for given in ("$share/g/t", "$share/h/#", None))
 
+    def test_a_full_member_of_a_share_group(self) -> None:
+        """What it is refused names the group, so that it is not taken for what the session gets for itself."""
+        network = Network(limits(live_messages=1))
+        member = network.client("m")
+        member.subscribe("$share/g/t", "t")
+        member.wire.frozen = True
+        publisher = network.client("p")
+        heard = listen(network.router, deliveries=True)
+        heard.rows()
+        publisher.publish("t", b"")
+        rows = heard.rows("deliver", "drop")
+        assert short(rows, "client_id", "topic_filter", "reason") == [
+            ("deliver", "m", None, None),
+            ("drop", "m", "$share/g/t", "full-messages"),
+        ]
+
     def test_retained_messages_are_not_deliveries(self) -> None:
         network = Network()
         client = network.client("c")

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from broker.cli import app
-from broker.record import reading
+from broker.record import folder, reading
 from broker.record.reading import verify
 from tests.pipeline.recorded import Story, write_segment
 from tests.record.scenes import STATE, manifest_of
@@ -139,6 +139,25 @@ class TestVerify:
         result = record("verify", tmp_path)
         assert result.exit_code == 0
         assert "open: 14..20, in no segment yet" in result.stdout
+
+    def test_a_segment_that_is_finished_meanwhile(
+        self, tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """While the recorder runs, the newest may have no manifest yet, and another may come in between."""
+        paths = story.write(tmp_path, 2)
+        state(tmp_path, 13, 0)
+        beside(tmp_path, paths[1]).unlink()
+
+        def slow(root: Path, place: str) -> dict[str, Any]:
+            again(root, 14)
+            return folder.describe(root, place)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(reading, "describe", slow)
+            found = verify(tmp_path)
+        assert (found.faults, found.events, found.unfinished) == ([], 10, None)
+        # By now that one is not the newest.
+        assert [fault.partition(": ")[2][:20] for fault in verify(tmp_path).faults] == ["it has no manifest ("]
 
     def test_numbers_over_many_batches(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A hole anywhere is found, also between two batches."""
