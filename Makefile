@@ -39,7 +39,8 @@ setup-run:
 run: setup-run
 	@exec $(PY) -m broker serve $(ARGS)
 
-# The interpreted pass over tests/core comes first in time, so that the last line printed is that of the whole suite.
+# The interpreted pass over tests/core comes first in time, so that the last line printed is that of the whole suite. Two
+# processes: one has Spark to itself (tests/pipeline is one group), the other does what mostly waits.
 test: lint
 	@$(MAKE) --no-print-directory suite
 
@@ -52,7 +53,7 @@ suite: setup
 	else \
 	    echo "canopy: the core is not compiled here, so the whole suite runs interpreted"; \
 	fi && \
-	CANOPY_EXPECT="$$core" $(TESTS) $(PY) -m pytest $(ARGS)
+	CANOPY_EXPECT="$$core" $(TESTS) $(PY) -m pytest --numprocesses=2 --dist=loadgroup $(ARGS)
 
 lint: setup
 	@$(VENV)/bin/ruff check .

@@ -1,12 +1,11 @@
 """What differs between what was expected and what was recorded, why, and what of it nobody can tell.
 
-Only rows that do not agree come here. In a broker that routes correctly they are: drops at a share group that do not
-name it (`told`), and what lies at the edge of a gap (`torn`).
+Only rows that do not agree come here. In a broker that routes correctly they are what lies at the edge of a gap
+(`torn`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Final
@@ -14,8 +13,6 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
-
-from pipeline.oracle.spans import inside
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -59,55 +56,6 @@ class Odd:
 
     sessions: DataFrame
     groups: DataFrame
-
-
-def told(odd: Odd, members: DataFrame, keep: Callable[[DataFrame], DataFrame]) -> Odd:
-    """Drops that name no share group, and that the session's own copy does not explain, are those of its groups.
-
-    The recorder is free to leave the group's name out of a drop. So where a group lacks a receipt, and one of its
-    members has a drop too many for the same publish, the one explains the other. Of each publish as many groups are
-    explained as there are such drops, in the order of their names.
-
-    `keep` computes what is used more than once (see `job.keep`).
-    """
-    own = f.least(f.greatest(f.col("expected").cast("int") - f.col("delivers"), f.lit(0)), "drops")
-    spare = odd.sessions.withColumn("spare", f.col("drops") - own).where(f.col("spare") > 0)
-    silent = odd.groups.where(f.col("expected") & (f.col("delivers") + f.col("drops") == 0))
-    pairs = keep(
-        inside(
-            spare.select("run_id", "seq", "client_id", "spare"),
-            members.select("run_id", "client_id", "topic_filter", "begin", "end"),
-            ["run_id", "client_id"],
-        )
-        .join(silent.select("run_id", "seq", "topic_filter"), ["run_id", "seq", "topic_filter"])
-        .select("run_id", "seq", "client_id", "spare", "topic_filter")
-    )
-    publish = Window.partitionBy("run_id", "seq")
-    before = publish.orderBy("client_id").rowsBetween(Window.unboundedPreceding, -1)
-    clients = pairs.select("run_id", "seq", "client_id", "spare").distinct()
-    wanting = keep(
-        pairs.select("run_id", "seq", "topic_filter")
-        .distinct()
-        .join(clients.groupBy("run_id", "seq").agg(f.sum("spare").alias("spares")), ["run_id", "seq"])
-        .withColumn("place", f.row_number().over(publish.orderBy("topic_filter")))
-        .where(f.col("place") <= f.col("spares"))
-    )
-    explained = wanting.groupBy("run_id", "seq").agg(f.count("*").alias("explained"))
-    left = f.col("explained") - f.coalesce(f.sum("spare").over(before), f.lit(0))
-    used = (
-        clients.join(explained, ["run_id", "seq"])
-        .withColumn("used", f.greatest(f.least(left, "spare"), f.lit(0)))
-        .select("run_id", "seq", "client_id", "used")
-    )
-    sessions = odd.sessions.join(used, ["run_id", "seq", "client_id"], "left").withColumn(
-        "drops", f.col("drops") - f.coalesce("used", f.lit(0))
-    )
-    groups = odd.groups.join(
-        wanting.select("run_id", "seq", "topic_filter", f.lit(1).alias("known")),
-        ["run_id", "seq", "topic_filter"],
-        "left",
-    ).withColumn("drops", f.col("drops") + f.coalesce("known", f.lit(0)))
-    return Odd(keep(sessions.drop("used")), keep(groups.drop("known")))
 
 
 def named(odd: Odd) -> DataFrame:

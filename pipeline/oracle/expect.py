@@ -6,7 +6,7 @@ the highest that was granted to the filters that count; one with No Local does n
 member that was chosen. So sessions and groups are compared apart: by (publish, client), and by (publish, group).
 
 What the recorder says to that are receipts: a `deliver`, or a `drop` of that very message. A receipt of a share
-group names the group in `topic_filter`; a drop that does not is taken for the session's first (see `differ`).
+group names the group in `topic_filter`.
 """
 
 from __future__ import annotations

@@ -149,8 +149,6 @@ def judged(table: DataFrame, run_id: str | None = None) -> tuple[Outcome, DataFr
         )
     if not left.rows:
         return outcome, table.sparkSession.createDataFrame([], FOUND)
-    if left.drops and left.silent:
-        odd = differ.told(odd, members, keep)
     found = keep(differ.torn(keep(differ.named(odd)), keep(judge.edges(table, named, chosen)), published))
     counts = {row["outcome"]: int(row["count"]) for row in found.groupBy("outcome").count().collect()}
     outcome.missing = counts.get(differ.MISSING, 0)
@@ -213,11 +211,10 @@ def tallied(table: DataFrame, counted: DataFrame, known: DataFrame, run_id: str 
 
 @dataclass(frozen=True)
 class Surplus:
-    """Of what does not agree: rows, those without a receipt, sessions' drops, and receipts beyond what was expected."""
+    """Of what does not agree: rows, those without a receipt, and receipts beyond what was expected."""
 
     rows: int
     silent: int
-    drops: int
     beyond: int
 
 
@@ -228,12 +225,12 @@ def surplus(odd: differ.Odd) -> Surplus:
     strangers = f.coalesce(f.size("strangers"), f.lit(0))
 
     def counts(frame: DataFrame, more: Column) -> list[int]:
-        silent, drops = (f.col("expected") & (total == 0)).cast("int"), f.col("drops")
-        sums = [f.coalesce(f.sum(each), f.lit(0)) for each in (f.lit(1), silent, drops, total + more - expected)]
+        silent = (f.col("expected") & (total == 0)).cast("int")
+        sums = [f.coalesce(f.sum(each), f.lit(0)) for each in (f.lit(1), silent, total + more - expected)]
         return [int(each) for each in frame.agg(*(each.alias(str(at)) for at, each in enumerate(sums))).collect()[0]]
 
     sessions, groups = counts(odd.sessions, f.lit(0)), counts(odd.groups, strangers)
-    return Surplus(sessions[0] + groups[0], sessions[1] + groups[1], sessions[2], sessions[3] + groups[3])
+    return Surplus(sessions[0] + groups[0], sessions[1] + groups[1], sessions[2] + groups[2])
 
 
 def examples(found: DataFrame) -> dict[str, list[list[Any]]]:

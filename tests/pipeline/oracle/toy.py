@@ -45,16 +45,13 @@ class Granted:
 class Toy(Story):
     """A broker that does what chance says; `lies` are the differences that an oracle should find."""
 
-    def __init__(
-        self, run_id: str, seed: int, first_seq: int = 1, faults: bool = False, named_drops: bool = True
-    ) -> None:
+    def __init__(self, run_id: str, seed: int, first_seq: int = 1, faults: bool = False) -> None:
         super().__init__(run_id, first_seq)
         self.random = random.Random(seed)
         self.held: dict[tuple[str, str], Granted] = {}
         self.clients = [f"c{number}" for number in range(8)]
         self.lies: list[Difference] = []
         self.faults = faults
-        self.named_drops = named_drops
         self.expected = 0
 
     def live(self, steps: int) -> None:
@@ -144,7 +141,7 @@ class Toy(Story):
         elif fault == "own" and only_own:
             self.deliver(only_own[0], p, 0)
             self._lie("unexpected", p, only_own[0], min(own[only_own[0]]), "No Local: the client's own message")
-        elif fault == "dropped-for-nobody" and outsiders and self.named_drops:
+        elif fault == "dropped-for-nobody" and outsiders:
             self.drop(outsiders[0], "full-messages", ref_seq=p)
             self._lie("unexpected", p, outsiders[0], None, "no matching subscription")
         elif fault == "stranger":
@@ -174,7 +171,7 @@ class Toy(Story):
         if fault == "doubled":
             self.deliver(client, p, right)
             return "wrong", "doubled"
-        if fault == "deliver-and-drop" and self.named_drops:
+        if fault == "deliver-and-drop":
             self.drop(client, "full-messages", ref_seq=p)
             return "wrong", "doubled"
         return None
@@ -197,9 +194,8 @@ class Toy(Story):
             self._lie("wrong", p, ", ".join(sorted({chosen, other})), topic_filter, "doubled")
             return True
         if self.random.random() < 0.2:
-            seq = self.drop(chosen, "full-messages", ref_seq=p)
-            # The table of events leaves it open whether a drop names the group.
-            self.events[-1]["topic_filter"] = topic_filter if self.named_drops or seq % 2 else None
+            self.drop(chosen, "full-messages", ref_seq=p)
+            self.events[-1]["topic_filter"] = topic_filter
         else:
             self.deliver(chosen, p, right, topic_filter)
         return False
