@@ -17,8 +17,8 @@ from pyspark.sql import functions as f
 from pipeline.loadtest import agreement, latency, tables, transforms
 from pipeline.loadtest.page import Shown, page
 from pipeline.loadtest.tables import COUNTS
+from pipeline.outputs import Results
 from pipeline.progress import progress
-from pipeline.results import Results
 from pipeline.segments import Say, reading, unsaid
 
 if TYPE_CHECKING:
@@ -216,13 +216,13 @@ def _compare(outcome: Outcome, report: Report, pairs: DataFrame, results: Result
         {"name": each.name, "here": each.here, "there": each.there} for each in figures if not each.agrees
     ]
     results.table(agreement.differing(pairs, report.pairs), "differing")
-    outcome.pairs_differing = spark.read.parquet(f"{results.folder}/differing").count()
+    outcome.pairs_differing = spark.read.parquet(results.path("differing")).count()
 
 
 def _shown(spark: SparkSession, results: Results) -> Shown:
     """What the page shows, read back from the tables."""
-    pairs, seconds = (spark.read.parquet(f"{results.folder}/{name}") for name in ("pairs", "seconds"))
-    counted = spark.read.parquet(f"{results.folder}/latency").where("not frozen")
+    pairs, seconds = (spark.read.parquet(results.path(name)) for name in ("pairs", "seconds"))
+    counted = spark.read.parquet(results.path("latency")).where("not frozen")
     faults = f.col("lost") + f.col("duplicates") + f.col("reordered") + f.col("altered")
     worst = pairs.withColumn("faults", faults).where("faults > 0").orderBy(f.desc("faults"), "publisher", "subscriber")
     histogram = counted.groupBy("us").agg(f.sum("count").alias("count")).orderBy("us").limit(BUCKETS).collect()

@@ -17,8 +17,8 @@ from pipeline import schema
 from pipeline.errors import PipelineError
 from pipeline.oracle import differ, expect, judge, spans
 from pipeline.oracle.page import page
+from pipeline.outputs import Results
 from pipeline.progress import progress
-from pipeline.results import Results
 from pipeline.segments import Choice, Say, events, reading, unsaid
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as f
 
 from pipeline.errors import MisuseError, PipelineError
+from pipeline.outputs import Results
 from pipeline.plan import transforms
 from pipeline.plan.cover import Folding, Step, Topic, choose, filters_at
 from pipeline.plan.page import page
 from pipeline.progress import progress
-from pipeline.results import Results
 from pipeline.segments import Choice, Say, events, reading, unsaid
 
 if TYPE_CHECKING:

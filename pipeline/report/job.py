@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as f
 
 from pipeline.errors import PipelineError
+from pipeline.outputs import Results
 from pipeline.pages import Page
-from pipeline.results import Results
 from pipeline.schema import DELIVER
 from pipeline.segments import Choice, Say, events, reading, unsaid
 

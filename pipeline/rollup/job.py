@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as f
 
 from pipeline.errors import MisuseError, PipelineError
+from pipeline.outputs import Folder, folder
 from pipeline.progress import progress
-from pipeline.rollup.files import Folder, folder
 from pipeline.rollup.latency import AUTO, NONE, columns
 from pipeline.rollup.page import Totals, page
 from pipeline.rollup.tables import HOURS, MINUTES, Tables

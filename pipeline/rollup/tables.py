@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from pipeline.errors import PipelineError
-from pipeline.rollup.files import Folder, folder
+from pipeline.outputs import Folder, folder
 from pipeline.rollup.transforms import CELLS, SUMMARY, added, publishers, summary
 
 if TYPE_CHECKING:

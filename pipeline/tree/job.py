@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as f
 
 from pipeline.errors import MisuseError
+from pipeline.outputs import folder
 from pipeline.progress import progress
-from pipeline.rollup.files import folder
 from pipeline.schema import PUBLISH
 from pipeline.segments import Choice, Say, events, reading, unsaid
 from pipeline.tree.page import page

@@ -1,13 +1,10 @@
-"""Recorded events for tests, written without the recorder: what the table means, as a builder.
+"""Recorded events for tests, written without a broker: what the table means, as a builder.
 
 `Story` numbers events and gives them times; `write` makes segments with manifests of them, as the recorder does.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -15,44 +12,11 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-BEGIN: Final = datetime(2026, 11, 21, 16, 0, tzinfo=UTC)
+from broker.record.folder import describe
+from broker.record.schema import SCHEMA
+from broker.record.segment import write_manifest
 
-_PAIR: Final = pa.struct([("key", pa.string()), ("value", pa.string())])
-SCHEMA: Final = pa.schema(
-    [
-        pa.field("seq", pa.int64(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("ts", pa.timestamp("us", tz="UTC"), nullable=False),
-        pa.field("recv_ns", pa.int64(), nullable=False),
-        pa.field("run_id", pa.string(), nullable=False),
-        ("client_id", pa.string()),
-        ("topic", pa.string()),
-        ("payload", pa.binary()),
-        ("size", pa.int32()),
-        ("qos", pa.int8()),
-        ("retain", pa.bool_()),
-        ("topic_filter", pa.string()),
-        ("no_local", pa.bool_()),
-        ("retain_as_published", pa.bool_()),
-        ("subscription_id", pa.int32()),
-        ("reason", pa.string()),
-        ("n", pa.int64()),
-        ("ref_seq", pa.int64()),
-        ("from_seq", pa.int64()),
-        ("to_seq", pa.int64()),
-        ("address", pa.string()),
-        ("user_name", pa.string()),
-        ("protocol", pa.int8()),
-        ("clean_start", pa.bool_()),
-        ("session_present", pa.bool_()),
-        ("payload_format", pa.int8()),
-        ("content_type", pa.string()),
-        ("response_topic", pa.string()),
-        ("correlation_data", pa.binary()),
-        ("message_expiry", pa.int64()),
-        ("properties", pa.list_(_PAIR)),
-    ]
-)
+BEGIN: Final = datetime(2026, 11, 21, 16, 0, tzinfo=UTC)
 
 
 class Story:
@@ -118,28 +82,12 @@ class Story:
 
 def write_segment(folder: Path, events: list[dict[str, Any]], manifest: bool = True) -> Path:
     """One segment in its place, and its manifest."""
-    first, last = events[0], events[-1]
+    first = events[0]
     place = f"date={first['ts']:%Y-%m-%d}/hour={first['ts']:%H}/seg-{first['run_id']}-{first['seq']:015d}.parquet"
     path = folder / place
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = [{name: event.get(name) for name in SCHEMA.names} for event in events]
     pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path, compression="zstd")
     if manifest:
-        about = {
-            "format": 1,
-            "segment": place,
-            "run_id": first["run_id"],
-            "rows": len(events),
-            "from_seq": first["seq"],
-            "to_seq": last["seq"],
-            "first_ts": first["ts"].isoformat(timespec="microseconds"),
-            "last_ts": last["ts"].isoformat(timespec="microseconds"),
-            "kinds": dict(Counter(event["kind"] for event in events)),
-            "bytes": path.stat().st_size,
-            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-            "gaps": [[e["from_seq"], e["to_seq"], e["n"]] for e in events if e["kind"] == "gap"],
-        }
-        beside = folder / "_manifests" / Path(place).with_suffix(".json")
-        beside.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(json.dumps(about))
+        write_manifest(folder, place, describe(folder, place))
     return path

@@ -10,10 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from broker.record.schema import SCHEMA
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.schema import EVENTS
 from pipeline.segments import Choice, events, reading
-from tests.pipeline.recorded import SCHEMA, Story
+from tests.pipeline.recorded import Story
 
 
 def told() -> Story:

@@ -217,7 +217,7 @@ class TestLs:
         beside(tmp_path, paths[1]).unlink()
         first, gap, second, total = record("ls", tmp_path).stdout.splitlines()
         assert first.startswith(f"{paths[0].relative_to(tmp_path)}  1..8  2026-11-21T16:00:00..16:00:00  ")
-        assert first.endswith("1 connect, 1 subscribe, 2 publish, 1 gap")
+        assert first.endswith("1 connect, 1 gap, 2 publish, 1 subscribe")
         assert gap == "  gap: 4..6, 3 events"
         assert second.startswith(f"{paths[1].relative_to(tmp_path)}  9..13  2026-11-21T16:00:00..17:00:00  ")
         assert total.startswith("2 segments, 10 events, ")

@@ -25,6 +25,7 @@ from broker.app import Broker
 from broker.core import packets
 from broker.core.decoder import Decoder
 from broker.core.packets import Publish
+from broker.record.schema import SCHEMA
 from broker.settings import Settings, Sys
 from loadtest.load import conductor, spool
 from loadtest.load.capture import Captured, Wanted, capture
@@ -46,7 +47,7 @@ from tests.e2e import wire
 from tests.loadtest.load.account import Message
 from tests.loadtest.load.script import DELIVER, DROP, Script
 from tests.loadtest.load.scripted import ScriptedServer
-from tests.pipeline.recorded import SCHEMA, Story
+from tests.pipeline.recorded import Story
 
 SETTINGS = Settings(listen=("mqtt://127.0.0.1:0",), sys=Sys(interval=0))
 TARGET = Target("127.0.0.1", 1)

@@ -14,13 +14,13 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from broker.record.schema import SCHEMA
 from pipeline.cli import app
 from pipeline.compact import job
 from pipeline.depot import Depot, size
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.segments import events
 from tests.pipeline.folder import NOW, Broken, down_after, manifests, record, seen
-from tests.pipeline.recorded import SCHEMA
 
 HOUR = timedelta(hours=1)
 NONE = timedelta(0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.rollup.files import Folder, LocalFolder, RemoteFolder, folder
+from pipeline.outputs import Folder, LocalFolder, RemoteFolder, folder
 
 
 @pytest.mark.parametrize("remote", [False, True])

@@ -1,7 +1,9 @@
-"""The few things a rollup does to files beside what Spark writes: move, list, remove, small texts.
+"""Where a job leaves its tables and small files: a folder of this machine, or of storage that Spark's Hadoop clients
+reach.
 
-Owns: a folder of this machine, or of whatever storage Spark's Hadoop clients reach. Moving a file replaces the one that
-is there: at once on this machine and on HDFS-like storage that can, as deletion and renaming elsewhere.
+Owns: `Results`, which is what most jobs need, and `Folder` beneath it: move, list, remove, small texts. Moving a file
+replaces the one that is there: at once on this machine and on HDFS-like storage that can, as deletion and renaming
+elsewhere.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from pipeline.errors import PipelineError
+
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _SCHEME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
 
@@ -45,6 +49,33 @@ def folder(spark: SparkSession, path: str) -> Folder:
     if path.startswith("file:"):
         return LocalFolder(Path(re.sub(r"^file:(//)?(?=/)", "", path)))
     return RemoteFolder(spark, path) if _SCHEME.match(path) else LocalFolder(Path(path))
+
+
+class Results:
+    """The output folder of one job: tables that are replaced as a whole, and small files beside them."""
+
+    def __init__(self, spark: SparkSession, output: str) -> None:
+        self._output = output
+        self._folder = folder(spark, output)
+
+    def path(self, name: str) -> str:
+        """As Spark takes it."""
+        return self._folder.path(name)
+
+    def table(self, frame: DataFrame, name: str) -> None:
+        """Replace a table; it is there with its columns even when it has no row."""
+        frame.write.mode("overwrite").parquet(self.path(name))
+
+    def text(self, name: str, text: str) -> None:
+        """Put a small file in its place.
+
+        Raises:
+            PipelineError: the folder cannot be written.
+        """
+        try:
+            self._folder.write(name, text)
+        except OSError as error:
+            raise PipelineError(f"--output {self._output}: {error.strerror or error}") from error
 
 
 class LocalFolder:
@@ -133,6 +164,7 @@ class RemoteFolder:
             stream.close()
 
     def write(self, place: str, text: str) -> None:
+        # Object stores show a file when it is closed; renaming would copy it.
         stream = self._system.create(self._at(place), True)
         try:
             stream.write(bytearray(text.encode()))
