@@ -22,3 +22,23 @@ class MisuseError(PipelineError):
     """The command line, or an option of the data source, is wrong."""
 
     exit_code = MISUSED
+
+
+def foreseen() -> tuple[type[Exception], ...]:
+    """What else may stop a job and is no fault of its program: a disk, a storage, Spark itself."""
+    try:
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
+        from pyspark.errors import PySparkException
+    except ModuleNotFoundError:
+        return (OSError,)
+    return (OSError, PySparkException, Py4JJavaError)
+
+
+def in_a_line(error: BaseException) -> str:
+    """An error as people read it; of one of Spark's, what it says first."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror.lower()
+    java = getattr(error, "java_exception", None)
+    text = str(java.toString() if java is not None else error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
-from pipeline.errors import FAILED, MISUSED, MisuseError, PipelineError
+from pipeline.errors import FAILED, MISUSED, MisuseError, PipelineError, foreseen, in_a_line
 
 INTERRUPTED: Final = 130
 EXTRA: Final = frozenset({"paho", "pandas", "plotly", "pyarrow", "pyspark", "numpy"})
@@ -89,6 +89,8 @@ def told(command: Callable[..., Any]) -> Callable[..., Any]:
             fail(str(error), error.exit_code)
         except KeyboardInterrupt:
             fail("interrupted", INTERRUPTED)
+        except foreseen() as error:
+            fail(in_a_line(error))
         except ModuleNotFoundError as error:
             name = (error.name or "").partition(".")[0]
             if name not in EXTRA:

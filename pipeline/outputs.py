@@ -2,8 +2,7 @@
 reach.
 
 Owns: `Results`, which is what most jobs need, and `Folder` beneath it: move, list, remove, small texts. Moving a file
-replaces the one that is there: at once on this machine and on HDFS-like storage that can, as deletion and renaming
-elsewhere.
+replaces the one that is there: at once on this machine, as deletion and renaming elsewhere.
 """
 
 from __future__ import annotations
@@ -115,7 +114,10 @@ class LocalFolder:
         target = self.root / place
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = target.with_name(f".{target.name}.part")
-        draft.write_text(text, encoding="utf-8")
+        with open(draft, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(draft, target)
 
 

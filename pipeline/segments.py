@@ -29,6 +29,7 @@ SMALLEST: Final = 12
 SHOWN: Final = 5
 """Corrupt segments that an error names; there may be more."""
 
+_PART: Final = re.compile(r"(?:(.*?)/)?(date=[^/]+(?:/hour=[^/]+)?)/*")
 _READING: Final = re.compile(
     r"(?:reading file|Could not read footer for file:?|read file)\s+['\"]?([^\s'\",]+?)['\"]?[.,;]?(?:\s|$)"
 )
@@ -65,13 +66,24 @@ def find(spark: SparkSession, inputs: Sequence[str], skip_corrupt: bool = False,
     found: list[File] = []
     corrupt: list[str] = []
     for path in inputs:
-        place = storage(spark, path)
-        if not place.exists():
+        # What replaces what is known where the record begins, also to who names a day or an hour of it.
+        root, below = record_of(path)
+        place = storage(spark, root)
+        if not storage(spark, path).exists():
             raise MisuseError(f"--input {path}: no such file or folder")
         gone, vouched = replaced(place)
-        for file in place.files(".parquet"):
+        there = place.files(".parquet", below)
+        merged = [file for file in there if is_merged(file)]
+        if vouched is None and merged and len(merged) < len(there):
+            raise PipelineError(
+                f"{merged[0].path}: a merged segment beside others, and no manifest says what it replaces; "
+                f"copy {MANIFESTS} too"
+            )
+        for file in there:
             if file.place in gone or (vouched is not None and is_merged(file) and file.place not in vouched):
                 continue
+            if any(file.path == other.path for other in found):
+                raise MisuseError(f"--input {path}: {file.path} is in another input already")
             why = broken(place, file)
             if why:
                 corrupt.append(f"{file.path}: {why}")
@@ -87,6 +99,12 @@ def find(spark: SparkSession, inputs: Sequence[str], skip_corrupt: bool = False,
             f"--input {' '.join(inputs)}: no segment in it (the recorder finishes one every minute, or when it stops)"
         )
     return found
+
+
+def record_of(path: str) -> tuple[str, str]:
+    """The folder of the record that a path names a day or an hour of, and which; of any other path itself, and ""."""
+    found = _PART.fullmatch(path)
+    return (found[1] or ".", found[2]) if found is not None else (path, "")
 
 
 def is_merged(file: File) -> bool:
@@ -147,15 +165,18 @@ def events(
 
     files = find(spark, inputs, skip_corrupt, say)
     names = [file.path for file in files]
-    with reading():
-        has = set(spark.read.parquet(names[0]).columns)
-    check_columns(names[0], has, columns)
+    leave_out = str(skip_corrupt).lower()
+    if not skip_corrupt:
+        # Of the newest: older ones may lack columns that came later.
+        with reading():
+            has = set(spark.read.parquet(names[-1]).columns)
+        check_columns(names[-1], has, columns)
     wanted = (
         EVENTS
         if not columns
         else type(EVENTS)([EVENTS[name] for name in dict.fromkeys((*columns, *_chosen_by(choice)))])
     )
-    reader = spark.read.schema(wanted).option("ignoreCorruptFiles", str(skip_corrupt).lower())
+    reader = spark.read.schema(wanted).options(ignoreCorruptFiles=leave_out, ignoreMissingFiles=leave_out)
     return narrowed(reader.parquet(*names), choice)
 
 
@@ -221,13 +242,19 @@ def reading() -> Iterator[None]:
         name = unreadable(error)
         if name is None:
             raise
-        raise PipelineError(f"{name}: cannot be read to its end; --skip-corrupt leaves it out") from error
+        raise PipelineError(_lost(name, error)) from error
     except Exception as error:
         # What the gateway throws has no type of its own here.
         name = unreadable(error) if type(error).__module__.startswith("py4j") else None
         if name is None:
             raise
-        raise PipelineError(f"{name}: cannot be read to its end; --skip-corrupt leaves it out") from error
+        raise PipelineError(_lost(name, error)) from error
+
+
+def _lost(name: str, error: Any) -> str:
+    gone = "FILE_NOT_EXIST" in str(error) or "FileNotFoundException" in str(error)
+    why = "was removed while it was to be read" if gone else "cannot be read to its end"
+    return f"{name}: {why}; --skip-corrupt leaves it out"
 
 
 def unreadable(error: Any) -> str | None:

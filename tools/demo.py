@@ -15,6 +15,7 @@ import subprocess
 import sys
 from datetime import datetime
 from pathlib import Path
+from threading import Thread
 
 CANOPY = [sys.executable, "-P", "-m", "broker"]
 LISTEN = "mqtt://127.0.0.1:0"
@@ -45,6 +46,8 @@ def recorded(out: Path, flags: list[str]) -> int:
         try:
             for line in process.stderr:
                 if line.startswith("listening on "):
+                    # What it says from now on must not wait for anybody to read it.
+                    Thread(target=sys.stderr.writelines, args=(process.stderr,), daemon=True).start()
                     return fleet(int(line.rsplit(":", 1)[1]), out, flags)
             print("canopy: the broker did not start", file=sys.stderr)
             return 1

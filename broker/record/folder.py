@@ -163,9 +163,15 @@ def mend(root: Path) -> int:
     for place in (f"date=*/hour=*/.seg-*{UNFINISHED}", f"{MANIFESTS}/date=*/hour=*/.seg-*{UNFINISHED}"):
         for draft in root.glob(place):
             draft.unlink(missing_ok=True)
+    merges = [read_manifest(path) for path in manifests(root) if path.name.startswith("merged-")]
+    # Whoever removes a segment begins with its manifest, and may be at it.
+    going = {str(place) for about in merges for place in about.get("replaces", ())}
+    going.update(str(entry.get("segment")) for entry in removed(root))
     for place in segments(root):
         # A merged one is not there before its manifest is: that is the business of who merges.
-        if not manifest_path(root, place).exists() and not place.rpartition("/")[2].startswith("merged-"):
+        if place in going or place.rpartition("/")[2].startswith("merged-"):
+            continue
+        if not manifest_path(root, place).exists():
             try:
                 about = describe(root, place)
             except (OSError, ValueError, pa.ArrowException) as error:

@@ -245,7 +245,9 @@ def _plain(batch: Any, last: int | None) -> tuple[Any, int]:
 
 def _files(path: Path) -> tuple[Path, ...]:
     if path.is_dir():
-        files = tuple(sorted(each for each in path.iterdir() if _named(each.name) and each.is_file()))
+        files: tuple[Path, ...] = ()
+        if not path.absolute().name.startswith(("date=", "hour=")):
+            files = tuple(sorted(each for each in path.iterdir() if _named(each.name) and each.is_file()))
         files = files or _segments(path)
         if not files:
             raise CaptureError(f"{path}: no .parquet file in this folder")
@@ -260,14 +262,18 @@ def _named(name: str) -> bool:
 
 
 def _segments(folder: Path) -> tuple[Path, ...]:
-    """A recorder's segments, in the order of their first events."""
-    gone, in_force = _replaced(folder)
+    """A recorder's segments, in the order of their first events: all of them, or those of a day or an hour."""
+    # What replaces what is known where the record begins.
+    root = folder.absolute()
+    while root.name.startswith(("date=", "hour=")):
+        root = root.parent
+    gone, in_force = _replaced(root)
     found: list[tuple[tuple[str, int, str], Path]] = []
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith((".", "_"))]
         for name in names:
             file = Path(parent, name)
-            place = file.relative_to(folder).as_posix()
+            place = file.absolute().relative_to(root).as_posix()
             begun = in_force is not None and name.startswith(MERGED) and place not in in_force
             if not _named(name) or place in gone or begun:
                 continue

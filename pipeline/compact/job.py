@@ -86,7 +86,7 @@ def run(
         segments = depot.segments()
         for group in groups(segments, moment, older_than, target):
             try:
-                _merge(depot, group, outcome, dry_run, moment)
+                _merge(depot, group, outcome, dry_run, now)
             except PipelineError as error:
                 outcome.refused += 1
                 say(str(error))
@@ -95,23 +95,26 @@ def run(
 
 
 def groups(segments: Sequence[Segment], now: datetime, older_than: timedelta, target: int) -> list[list[Segment]]:
-    """Which segments are merged with which: those of one folder, in their order, up to the target size."""
+    """Which segments are merged with which: neighbours of one folder, in their order, up to the target size."""
     gone = {name for segment in segments for name in segment.replaces}
     newest = max(segments, key=lambda segment: segment.to_seq).place if segments else ""
     found: list[list[Segment]] = []
-    open_groups: dict[str, list[Segment]] = {}
+    group: list[Segment] = []
     for segment in segments:
+        if segment.place in gone:
+            continue
         end = hour_end(segment.place)
-        if end is None or max(end, segment.last) + older_than > now:
-            continue
-        if segment.merged or segment.place in gone or segment.place == newest or segment.bytes >= target:
-            continue
-        group = open_groups.setdefault(segment.folder, [])
-        if group and sum(each.bytes for each in group) + segment.bytes > target:
+        old = end is not None and max(end, segment.last) + older_than <= now
+        small = old and segment.bytes < target and not segment.merged and segment.place != newest
+        full = sum(each.bytes for each in group) + segment.bytes > target
+        if group and (not small or full or segment.folder != group[-1].folder):
+            # What stays as it is ends a merged segment: that one holds no numbers of others in its midst.
             found.append(group)
-            group = open_groups[segment.folder] = []
-        group.append(segment)
-    return [group for group in (*found, *open_groups.values()) if len(group) > 1]
+            group = []
+        if small:
+            group.append(segment)
+    found.append(group)
+    return [each for each in found if len(each) > 1]
 
 
 def _tidy(depot: Depot) -> None:
@@ -124,7 +127,7 @@ def _tidy(depot: Depot) -> None:
             depot.remove(place)
 
 
-def _merge(depot: Depot, group: list[Segment], outcome: Outcome, dry_run: bool, now: datetime) -> None:
+def _merge(depot: Depot, group: list[Segment], outcome: Outcome, dry_run: bool, now: datetime | None) -> None:
     for earlier, later in pairwise(group):
         if later.from_seq <= earlier.to_seq:
             raise PipelineError(
@@ -140,7 +143,7 @@ def _merge(depot: Depot, group: list[Segment], outcome: Outcome, dry_run: bool, 
         _write(depot, group, draft)
         content = depot.read(draft)
         outcome.bytes_after += len(content)
-        about = _manifest(group, place, len(content), hashlib.sha256(content).hexdigest(), now)
+        about = _manifest(group, place, len(content), hashlib.sha256(content).hexdigest(), now or datetime.now(UTC))
         depot.publish(draft, place)
         depot.write(manifest_of(place), json.dumps(about).encode())
     outcome.rows += rows

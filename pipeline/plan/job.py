@@ -39,6 +39,10 @@ SUBSCRIPTIONS: Final = ("seq", "kind", "ts", "run_id", "client_id", "topic_filte
 PUBLISHES: Final = ("kind", "topic", "size")
 
 
+class NothingError(PipelineError):
+    """Nobody subscribed to anything that could be asked for upstream."""
+
+
 @dataclass
 class Plan:
     """What one downstream broker should subscribe to upstream."""
@@ -173,7 +177,7 @@ def planned(
     if own:
         notes.append(f"{own:,} topic filters that begin with $ are left out: they are about the broker itself.")
     if not count:
-        raise PipelineError(f"{broker}: nobody subscribed to anything: there is nothing to plan")
+        raise NothingError(f"{broker}: nobody subscribed to anything: there is nothing to plan")
     unwanted = transforms.unmatched(topics, originals).localCheckpoint()
     total, over = _sums(topics), _sums(unwanted)
     folded = originals

@@ -111,6 +111,10 @@ def finish(tables: Tables) -> Outcome:
         f.min(f.unix_micros("first_ts")).alias("first_us"),
         f.max(f.unix_micros("last_ts")).alias("last_us"),
     ).collect()[0]
+    if sums["messages"] is None:
+        # Hours were there once, and are gone.
+        tables.folder.remove(PAGE)
+        return Outcome(tables.output, 0, 0, 0, 0, 0)
     totals = Totals(**sums.asDict())
     outcome = Outcome(tables.output, totals.messages, totals.bytes, totals.topics, minutes.count(), totals.latencies)
     drawn = page(minutes, hours, totals)
@@ -157,8 +161,8 @@ def stream(
         .option("pathGlobFilter", "seg-*.parquet")
         # By default a file is forgotten, and one that comes late left out, seven days behind the newest.
         .option("maxFileAge", "3650d")
-        .option("ignoreCorruptFiles", str(skip_corrupt).lower())
-        .parquet(source)
+        .options(ignoreCorruptFiles=str(skip_corrupt).lower(), ignoreMissingFiles=str(skip_corrupt).lower())
+        .parquet(folder(spark, source).path(""))
         .where((f.col("kind") == PUBLISH) & ~f.col("_metadata.file_name").isin(identity["replaced"]))
     )
     _begin(tables, source, identity, latency)
@@ -178,7 +182,8 @@ def stream(
             finish(tables)
             drawn = time.monotonic()
 
-    writer = segments.writeStream.option("checkpointLocation", checkpoint).queryName("canopy-rollup")
+    place = folder(spark, checkpoint).path("")
+    writer = segments.writeStream.option("checkpointLocation", place).queryName("canopy-rollup")
     writer = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=_interval(every))
     query = writer.foreachBatch(fold).start()
     try:
@@ -221,8 +226,8 @@ def _begin(tables: Tables, source: str, identity: dict[str, Any], latency: str) 
         return
     if identity["merged"]:
         schema = type(EVENTS)([EVENTS[name] for name in (*PUBLISHES, *columns(latency))])
-        root = source.rstrip("/")
-        merged = tables.spark.read.schema(schema).parquet(*(f"{root}/{place}" for place in identity["merged"]))
+        root = folder(tables.spark, source)
+        merged = tables.spark.read.schema(schema).parquet(*(root.path(place) for place in identity["merged"]))
         with progress(tables.spark, "rollup"), reading():
             tables.fold(cells(merged.where(f.col("kind") == PUBLISH), latency), 1)
     tables.describe({**note, "begun": True})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from pyspark.sql import SparkSession
 from broker.record.schema import SCHEMA
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.schema import EVENTS
-from pipeline.segments import Choice, events, reading
+from pipeline.segments import Choice, events, find, reading
 from tests.pipeline.recorded import Story
 
 
@@ -79,3 +80,40 @@ def test_what_cannot_be_read_is_named(spark: SparkSession, tmp_path: Path) -> No
     torn.unlink()
     with pytest.raises(PipelineError, match=r"no recorded events: it has no column seq, kind, ts, recv_ns, run_id"):
         events(spark, [str(tmp_path)])
+
+
+def merge(folder: Path) -> None:
+    """Both segments of a folder as one, with a manifest that says so; what it replaces is still there."""
+    first, second = sorted(folder.rglob("seg-*.parquet"))
+    merged = first.with_name("merged-1-12.parquet")
+    tables = [pq.read_table(path, partitioning=None) for path in (first, second)]
+    pq.write_table(pa.concat_tables(tables), merged)
+    beside = folder / "_manifests" / merged.relative_to(folder).with_suffix(".json")
+    beside.write_text(json.dumps({"replaces": [str(path.relative_to(folder)) for path in (first, second)]}))
+
+
+def test_a_day_and_an_hour_of_a_record_are_read_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    told().write(tmp_path, segments=2)
+    merge(tmp_path)
+    for part in ("date=2026-11-21", "date=2026-11-21/hour=16", "date=2026-11-21/hour=16/"):
+        assert [file.place for file in find(spark, [f"{tmp_path}/{part}"])] == [
+            "date=2026-11-21/hour=16/merged-1-12.parquet"
+        ]
+    with pytest.raises(MisuseError, match="no such file or folder"):
+        find(spark, [f"{tmp_path}/date=2026-11-22"])
+    with pytest.raises(MisuseError, match="is in another input already"):
+        find(spark, [str(tmp_path), f"{tmp_path}/date=2026-11-21"])
+    # A copy without the manifests cannot be told apart.
+    shutil.rmtree(tmp_path / "_manifests")
+    with pytest.raises(PipelineError, match="copy _manifests too"):
+        find(spark, [str(tmp_path)])
+
+
+def test_what_was_removed_meanwhile_is_said_to_be(spark: SparkSession, tmp_path: Path) -> None:
+    first, _ = told().write(tmp_path, segments=2)
+    table = events(spark, [str(tmp_path)])
+    first.unlink()
+    with pytest.raises(PipelineError, match=rf"{first.name}: was removed while it was to be read"), reading():
+        table.collect()
+    first.write_bytes(b"PAR1" + bytes(40) + b"PAR1")
+    assert events(spark, [str(tmp_path)], skip_corrupt=True).count() == 6

@@ -369,6 +369,7 @@ def test_messages_of_a_recorder(tmp_path: Path) -> None:
     beside = tmp_path / "_manifests" / merged.relative_to(tmp_path).with_suffix(".json")
     beside.write_text(json.dumps({"format": 1, "replaces": old}))
     assert recorded_in(tmp_path) == everything
+    assert recorded_in(hour) == everything[:-1], "a part of a record is read as the record is"
 
     beside.write_text("{}")
     with pytest.raises(CaptureError, match=r"merged-.*\.json: not the manifest of a merged segment"):

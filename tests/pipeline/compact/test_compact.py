@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from broker.record.schema import SCHEMA
 from pipeline.cli import app
 from pipeline.compact import job
-from pipeline.depot import Depot, size
+from pipeline.depot import Depot, Segment, size
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.segments import events
 from tests.pipeline.folder import NOW, Broken, down_after, manifests, record, seen
@@ -165,3 +165,23 @@ def test_sizes_are_read_as_people_write_them() -> None:
     assert [size(text, "--x") for text in ("1", "2k", "1.5M", "1GB", "1t")] == [1, 2048, 3 << 19, 1 << 30, 1 << 40]
     with pytest.raises(MisuseError):
         size("-1m", "--x")
+
+
+def test_only_neighbours_are_merged() -> None:
+    def segment(number: int, size: int, hour: int = 16) -> Segment:
+        place = f"date=2026-11-21/hour={hour}/seg-0a1b2c3d-{number:015d}.parquet"
+        return Segment(place, 100, number, number + 99, NOW, NOW, size, (), None, {})
+
+    def merged(*segments: Segment) -> list[list[int]]:
+        later = NOW + timedelta(days=2)
+        return [[each.from_seq for each in group] for group in job.groups(segments, later, timedelta(0), 500)]
+
+    newest = segment(901, 10)
+    assert merged(segment(1, 10), segment(101, 10), segment(201, 10), newest) == [[1, 101, 201]]
+    # One that is large enough lies between, or one of another hour: the clock was set back.
+    assert merged(segment(1, 10), segment(101, 1000), segment(201, 10), newest) == []
+    assert merged(segment(1, 10), segment(101, 10, 15), segment(201, 10), segment(301, 10), newest) == [[201, 301]]
+    assert merged(segment(1, 300), segment(101, 150), segment(201, 100), segment(301, 10), newest) == [
+        [1, 101],
+        [201, 301],
+    ]

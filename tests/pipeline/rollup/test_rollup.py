@@ -149,6 +149,8 @@ def test_a_second_run_replaces_the_first(spark: SparkSession, tmp_path: Path) ->
     assert less.messages == 120
     assert "no message carries a time of sending" in said[0]
     assert sorted(path.name for path in (out / "minutes" / "date=2026-11-21").iterdir()) == ["hour=16"]
+    assert job.run(spark, [str(recorded)], str(out), choice=Choice(since="2099-01-01")).messages == 0
+    assert not (out / "index.html").exists()
     with pytest.raises(MisuseError, match="auto, mark, none or property:NAME"):
         job.run(spark, [str(recorded)], str(out), "property:")
     (out / "_state").mkdir()
