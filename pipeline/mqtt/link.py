@@ -144,6 +144,8 @@ class Link:
         """Counts connections: a packet identifier means something only within one."""
         self.limits: Any = None
         """The properties of CONNACK."""
+        self.abandoned = False
+        """Any thread may set this: ``connect`` and ``subscribe`` wait no longer, and no CONNECT goes out any more."""
         self._five = broker.version == "5"
         self._persistent = session_expiry > 0
         self._expiry = session_expiry
@@ -168,6 +170,7 @@ class Link:
             client.username_pw_set(self.broker.user_name, self.broker.password)
         if self.broker.tls:
             client.tls_set_context(_tls(self.broker))
+        client.on_socket_open = self._opened
         client.on_connect = self._connected
         client.on_subscribe = self._subscribed
         client.on_disconnect = self._disconnected
@@ -218,8 +221,19 @@ class Link:
     def _connack(self) -> ReasonCode | None:
         deadline = time.monotonic() + self.broker.connect_timeout
         while self._answer is None and self.client.socket() is not None and time.monotonic() < deadline:
+            self._go_on()
             self.client.loop(0.1)
         return self._answer
+
+    def _opened(self, _client: Any, _data: Any, _socket: Any) -> None:
+        # Between the connection and CONNECT, which would take the session from whoever has the client id by now.
+        if self.abandoned:
+            self.client._reset_sockets()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self.abandoned:
+            raise LostError(f"{self.broker.url}: the connection is not wanted any more")
 
     def subscribe(self, filters: Sequence[str], qos: int, gone: Sequence[str] = ()) -> None:
         """Subscribe, wait for SUBACK, and unsubscribe what is `gone`. Messages may arrive meanwhile.
@@ -239,6 +253,7 @@ class Link:
             number = self.client.subscribe([(each, qos) for each in filters])[1]
         deadline = time.monotonic() + self.broker.connect_timeout
         while number is not None and number not in self._granted:
+            self._go_on()
             self.step(0.1)
             if time.monotonic() > deadline:
                 raise LostError(f"{self.broker.url}: no SUBACK")

@@ -73,8 +73,13 @@ class Receiver:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what is pending, acknowledge it, disconnect. The session stays at the broker."""
+        """Write what is pending, acknowledge it, disconnect. The session stays at the broker.
+
+        The thread may outlive this where the network does not answer; it sends nothing any more then, and what it
+        wrote a closed spool would refuse.
+        """
         self._stopping.set()
+        self._link.abandoned = True
         self._thread.join(PATIENCE)
 
     @property
@@ -82,21 +87,27 @@ class Receiver:
         """Whether the spool has reached its bound."""
         return self._spool.bytes >= self._options.spool_bytes
 
-    def settle(self, silence: float) -> None:
-        """Wait until nothing has come for `silence` seconds after SUBACK, and what came is on disk.
+    def settle(self, silence: float) -> bool:
+        """Wait until nothing has come for `silence` seconds after this call and after SUBACK, and what came is on disk.
 
         Ends earlier when the spool is full, or the thread has ended (``error``); and where messages never cease, after
-        `LONGEST_WAIT` times as long.
+        `LONGEST_WAIT` times as long. False: the spool is full, so that there may be more.
         """
+        # What a full spool kept out comes when there is room, however long ago SUBACK was.
+        called = time.monotonic()
         with self._changed:
             self._changed.wait_for(lambda: self._subscribed > 0 or self.error is not None or self._stopping.is_set())
-            end = self._subscribed + LONGEST_WAIT * silence
-            while self.error is None and not self._stopping.is_set() and not self.full:
+            begun = max(called, self._subscribed)
+            end = begun + LONGEST_WAIT * silence
+            while self.error is None and not self._stopping.is_set():
+                if self.full:
+                    return False
                 now = time.monotonic()
-                quiet = max(self._last, self._subscribed) + silence
+                quiet = max(self._last, begun) + silence
                 if now >= end or (now >= quiet and not self._pending):
-                    return
+                    break
                 self._changed.wait(min(max(quiet - now, 0.001), TICK))
+        return True
 
     def _run(self) -> None:
         try:
@@ -130,10 +141,13 @@ class Receiver:
         while not self._stopping.is_set():
             try:
                 self._link.connect()
+                if self._stopping.is_set():
+                    # It took its time: the spool may be another's.
+                    return
                 self._subscribe()
             except LostError:
                 # A stream that never had a connection is more likely to have a wrong url than a broker that restarts.
-                if first and time.monotonic() >= deadline:
+                if first and time.monotonic() >= deadline and not self._stopping.is_set():
                     raise
             else:
                 self._subscribed = time.monotonic()

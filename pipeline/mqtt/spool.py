@@ -11,7 +11,8 @@ restarts.
 
 Promises: when ``append`` returns, the rows survive a kill and a loss of power: the file was fsynced, renamed, and the
 folder fsynced. A row keeps its offset for good. ``commit`` notes the offset before it unlinks anything, so that numbers
-are never given twice, even when no segment is left. All methods may be called from any thread.
+are never given twice, even when no segment is left. All methods may be called from any thread. Nothing is written
+after ``close``, whoever still tries: the lock is let go only when nobody writes, and nobody will.
 
 Refuses: a second query in the same folder, a folder of another client identifier, and one with a hole.
 """
@@ -74,7 +75,9 @@ class Spool:
 
     def __init__(self, folder: Path, client_id: str, wait: float = 0.0) -> None:
         self.folder = folder
+        self._appending = threading.Lock()
         self._mutex = threading.Lock()
+        self._closed = False
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = self._locked(wait)
@@ -199,9 +202,10 @@ class Spool:
         """Remember what is subscribed, so that a later start can unsubscribe what it does not want any more.
 
         Raises:
-            SpoolError: it cannot be written.
+            SpoolError: it cannot be written, or is closed.
         """
         with self._mutex, self._told():
+            self._refuse_closed()
             self._state["filters"] = list(filters)
             self._save()
 
@@ -209,10 +213,15 @@ class Spool:
         """Write a RecordBatch as one segment; it is durable on return. The new ``next``.
 
         Raises:
-            SpoolError: it cannot be written.
+            SpoolError: it cannot be written, or is closed.
         """
+        with self._appending:
+            return self._append(rows)
+
+    def _append(self, rows: Any) -> int:
+        self._refuse_closed()
         with self._told():
-            # One thread appends, and nobody else moves `next`: readers need not wait for the disk.
+            # Nobody else moves `next`, and the mutex is free: readers need not wait for the disk.
             first = self._next
             end = first + int(rows.num_rows)
             name = f"seg-{first:018d}-{rows.num_rows}.arrow"
@@ -235,9 +244,10 @@ class Spool:
         """Rows before `end` are done with; segments that have no others are unlinked.
 
         Raises:
-            SpoolError: the folder cannot be written to.
+            SpoolError: the folder cannot be written to, or the spool is closed.
         """
         with self._mutex, self._told():
+            self._refuse_closed()
             if end <= self._committed:
                 return
             self._committed = min(end, self._next)
@@ -266,8 +276,15 @@ class Spool:
             ]
 
     def close(self) -> None:
-        """Let the lock go. Nothing may be called afterwards."""
-        os.close(self._lock)
+        """Let the lock go, when what is being written is on disk. A second call does nothing."""
+        with self._appending, self._mutex:
+            if not self._closed:
+                self._closed = True
+                os.close(self._lock)
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise SpoolError(f"{self.folder}: is closed, and may be another query's by now")
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:

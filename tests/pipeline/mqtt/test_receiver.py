@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import paho.mqtt.client as paho
 import pytest
 
+from pipeline.mqtt.link import Link, LostError
 from pipeline.mqtt.options import stream_options
 from pipeline.mqtt.receiver import Receiver
 from pipeline.mqtt.spool import Spool, read
@@ -232,3 +234,66 @@ def test_a_failing_disk_ends_the_receiver_and_acknowledges_nothing(tmp_path: Pat
     with scripted(script) as port, receiving(port, tmp_path) as (receiver, _):
         until("the end", lambda: receiver.error)
         assert str(receiver.error) == f"{tmp_path / 'spool'}: cannot be written (No such file or directory)"
+
+
+def test_a_connection_that_comes_after_stop_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Looking up a name, or connecting, may take longer than ``stop`` waits, and nothing can interrupt it.
+    connecting, go_on = threading.Event(), threading.Event()
+    asked: list[object] = []
+    monkeypatch.setattr("pipeline.mqtt.receiver.PATIENCE", 0.1)
+    options = {"url": "mqtt://127.0.0.1:1", "filters": "t/#", "client_id": "late", "spool": str(tmp_path)}
+    chosen = stream_options(options)
+    spool = Spool(chosen.spool, chosen.client_id)
+    receiver = Receiver(chosen, spool)
+
+    def connect() -> None:
+        connecting.set()
+        assert go_on.wait(30)
+        # What the session has follows CONNACK at once.
+        message = paho.MQTTMessage(1, b"t/x")
+        message.qos, message.payload = 1, b"late"
+        receiver._arrived(message)
+
+    monkeypatch.setattr(receiver._link, "connect", connect)
+    monkeypatch.setattr(receiver._link, "subscribe", lambda *args: asked.append(args))
+    receiver.start()
+    try:
+        assert connecting.wait(30)
+        receiver.stop()
+        assert receiver._thread.is_alive()
+        spool.close()
+        other = Spool(chosen.spool, chosen.client_id)
+    finally:
+        go_on.set()
+        receiver._thread.join(30)
+    assert not receiver._thread.is_alive()
+    assert not asked
+    assert not list(tmp_path.glob("seg-*"))
+    assert not other.filters
+    other.close()
+
+
+def test_stop_does_not_wait_for_connack(tmp_path: Path) -> None:
+    def script(peer: Peer) -> None:
+        assert peer.receive()[0] == 0x10
+        connecting.set()
+        assert peer.receive()[:1] in (b"\xe0", b"")
+
+    connecting = threading.Event()
+    with scripted(script) as port, receiving(port, tmp_path) as (receiver, _):
+        assert connecting.wait(30)
+        # Leaving this block stops it, and asserts that its thread has ended.
+    assert receiver.error is None
+
+
+def test_an_abandoned_link_takes_no_session_over(tmp_path: Path) -> None:
+    def script(peer: Peer) -> None:
+        assert peer.receive() == b"", "a CONNECT ends the connection of the query that has the client id now"
+
+    with scripted(script) as port:
+        options = {"url": f"mqtt://127.0.0.1:{port}", "filters": "t", "client_id": "c", "spool": str(tmp_path)}
+        link = Link(stream_options(options).broker, "c", session_expiry=10)
+        link.abandoned = True
+        with pytest.raises(LostError, match="is not wanted any more"):
+            link.connect()
+        link.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -153,3 +154,45 @@ def test_arrow_and_spark_mean_the_same() -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     assert to_arrow_schema(spark_schema(), timezone="UTC").equals(ARROW)
+
+
+def test_nothing_is_written_after_close(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, "c")
+    spool.append(rows(0, 2))
+    spool.close()
+    spool.close()
+    before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    other = Spool(tmp_path, "c")
+    for write in (lambda: spool.append(rows(2, 1)), lambda: spool.commit(2), lambda: spool.note_filters(["late"])):
+        with pytest.raises(SpoolError, match="is closed, and may be another query's by now"):
+            write()
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
+    other.close()
+
+
+def test_close_keeps_the_lock_while_a_segment_is_being_written(tmp_path: Path) -> None:
+    writing, go_on = threading.Event(), threading.Event()
+
+    class Slow(Spool):
+        def _sync_folder(self) -> None:
+            if threading.current_thread() is appending:
+                writing.set()
+                assert go_on.wait(30)
+            super()._sync_folder()
+
+    appending = threading.Thread(target=lambda: spool.append(rows(0, 2)))
+    spool = Slow(tmp_path, "c")
+    closing = threading.Thread(target=spool.close)
+    appending.start()
+    try:
+        assert writing.wait(30)
+        closing.start()
+        with pytest.raises(SpoolError, match="another query uses this spool"):
+            Spool(tmp_path, "c", wait=0.2)
+    finally:
+        go_on.set()
+        appending.join(30)
+        closing.join(30)
+    other = Spool(tmp_path, "c")
+    assert offsets(other.slices(0, other.next)) == [0, 1]
+    other.close()
