@@ -34,6 +34,8 @@ LOCK_WAIT: Final = 10.0
 """Seconds that the process of an ended query has to leave the spool."""
 FEW_ROWS: Final = 10_000
 """A partition has at least so many rows, unless there are no more: a task costs more than they do."""
+FULL_SPOOLS: Final = 10
+"""With ``Trigger.AvailableNow`` the target moves on at most so many times because the spool was full."""
 TICK: Final = 0.05
 """Seconds between two looks at the limits of a batch read."""
 
@@ -83,7 +85,8 @@ class MqttDataSource(DataSource):
       rows, after so long, or when nothing has come for so long.
     - `partitions` (8): tasks that a micro-batch is divided into, at most.
     - `available_now_wait` (2 s): with `Trigger.AvailableNow` the query takes what is in the spool, and what arrives
-      until nothing has for so long (retained messages, what the session has kept), but at most 10 times as long.
+      until nothing has for so long (retained messages, what the session has kept), but at most 10 times as long. If
+      that fills the spool, it takes what is there, makes room and waits again; after 10 more spools it ends.
 
     Of the batch read: `client_id` (a random one), `max_rows` (100000), `duration` (10 s), `idle` (1 s).
 
@@ -146,6 +149,8 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._spool: Spool | None = None
         self._receiver: Receiver | None = None
         self._target: int | None = None
+        self._more = 0
+        """How many times the target may still be set anew."""
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Where a new query begins: with what the spool still has."""
@@ -163,23 +168,51 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         found = self._open()
         self._check()
+        # Refuses a start that the spool does not know, before anything is unlinked for it.
+        found.slices(start["seq"], start["seq"])
+        self._make_room(found, start["seq"])
+        if self._target is not None and self._more and start["seq"] >= self._target:
+            # All that a full spool held is done with; now what it kept out.
+            self._set_target(found)
         end = found.next if self._target is None else self._target
         if isinstance(limit, ReadMaxRows):
             end = min(end, start["seq"] + limit.max_rows)
-        # Also refuses a start that the spool does not know.
-        found.slices(start["seq"], start["seq"])
         return {"seq": max(end, start["seq"])}
+
+    def _make_room(self, found: Spool, start: int) -> None:
+        # Spark calls ``commit`` for a batch only once it has planned the next one, and plans none without new rows:
+        # when the rows of the last batch fill the spool, nothing is appended, and it would stay full for ever.
+        #
+        # `start` may be committed here. Spark asks for the latest offset only to plan a new batch, and then `start` is
+        # the end of the batch before, which stands in the commit log: within a run ``runBatch`` has written it there,
+        # or failed and ended the query; after a restart ``populateStartOffsets`` found the last batch of the offset
+        # log in the commit log too. A batch that is in the offset log only is run again without this call, from the
+        # offsets in the log, and all its rows are behind what was committed before. Of a first batch, `start` is
+        # ``initialOffset``, which changes nothing, and is the same when that batch is run again.
+        #
+        # Only when it must: with Spark's `asyncProgressTrackingEnabled` the logs lag behind `start`.
+        assert self._receiver is not None
+        if self._receiver.full:
+            found.commit(start)
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
         """What is received, for the query's progress."""
         return {"seq": self._spool.next} if self._spool is not None else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Wait as `available_now_wait` says; what is on disk then is what is there now."""
-        found = self._open()
+        """Wait as `available_now_wait` says; what is on disk then is what is there now.
+
+        A full spool ends the waiting, and may hold nothing but rows that are done with, which only the start of the
+        next batch tells: ``latestOffset`` makes room, and waits again.
+        """
+        self._more = FULL_SPOOLS + 1
+        self._set_target(self._open())
+
+    def _set_target(self, found: Spool) -> None:
         assert self._receiver is not None
-        self._receiver.settle(self._options.available_now_wait)
+        settled = self._receiver.settle(self._options.available_now_wait)
         self._check()
+        self._more = 0 if settled else self._more - 1
         self._target = found.next
 
     def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
