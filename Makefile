@@ -40,7 +40,8 @@ run: setup-run
 	@exec $(PY) -m broker serve $(ARGS)
 
 # The interpreted pass over tests/core comes first in time, so that the last line printed is that of the whole suite. Two
-# processes: one has Spark to itself (tests/pipeline is one group), the other does what mostly waits.
+# processes: one has Spark to itself (tests/pipeline is one group), the other does what mostly waits. PYTHONSAFEPATH is -P
+# for them too.
 test: lint
 	@$(MAKE) --no-print-directory suite
 
@@ -53,7 +54,7 @@ suite: setup
 	else \
 	    echo "canopy: the core is not compiled here, so the whole suite runs interpreted"; \
 	fi && \
-	CANOPY_EXPECT="$$core" $(TESTS) $(PY) -m pytest --numprocesses=2 --dist=loadgroup $(ARGS)
+	PYTHONSAFEPATH=1 CANOPY_EXPECT="$$core" $(TESTS) $(PY) -m pytest --numprocesses=2 --dist=loadgroup $(ARGS)
 
 lint: setup
 	@$(VENV)/bin/ruff check .

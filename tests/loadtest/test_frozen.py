@@ -159,7 +159,7 @@ def test_the_bound_of_a_queue_is_the_same_for_both(tmp_path: Path) -> None:
 
 
 def test_policies_are_asked_of_canopy_alone() -> None:
-    assert [peer.name for peer in PEERS.values() if POLICIES not in peer.lacks] == ["canopy"]
+    assert all(peer.name.startswith("canopy") for peer in PEERS.values() if POLICIES not in peer.lacks)
     assert all(POLICIES in row.needs for row in ROWS.values() if row.settings)
     assert LATEST_PEBBLES + LATEST_TOPICS < WAITING
 

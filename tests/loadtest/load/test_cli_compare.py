@@ -63,7 +63,7 @@ def mini(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--broker", "rabbits"], "canopy: no broker 'rabbits'; there are: canopy, mosquitto"),
+        (["--broker", "rabbits"], "canopy: no broker 'rabbits'; there are: canopy, canopy-recording, "),
         (["--broker", "relay", "--set", "groups.nobody.clients=3"], "nobody"),
         (["--broker", "relay", "--set", "groups.publishers.session_expiry=9", "--mqtt", "3.1.1"], "session_expiry"),
         (["--broker", "relay", "--mqtt", "4"], "'4' is not one of"),

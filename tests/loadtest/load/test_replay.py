@@ -377,7 +377,7 @@ def test_messages_of_a_recorder(tmp_path: Path) -> None:
 
 
 async def test_a_recorders_folder_is_played(tmp_path: Path) -> None:
-    told(tmp_path / "events")
+    await asyncio.to_thread(told, tmp_path / "events")
     async with ScriptedServer() as server:
         result = await play(tmp_path / "events", server.port)
     assert [(one.topic, len(one.payload), one.qos, one.retain) for one in server.messages] == MESSAGES
