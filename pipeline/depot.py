@@ -28,13 +28,12 @@ from typing import Any, Final
 from pyarrow import fs
 
 from pipeline.errors import MisuseError, PipelineError
+from pipeline.storage import MANIFESTS, local_path
 
-MANIFESTS: Final = "_manifests"
 LOCK: Final = f"{MANIFESTS}/.lock"
 REMOVED: Final = f"{MANIFESTS}/removed.jsonl"
 UNFINISHED: Final = ".inprogress"
 
-_SCHEME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
 _FOLDER: Final = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/[^/]+")
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", re.IGNORECASE)
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -102,9 +101,9 @@ class Depot:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.local: Path | None = None
-        if path.startswith("file:") or not _SCHEME.match(path):
-            self.local = Path(re.sub(r"^file:(//)?(?=/)", "", path)).absolute()
+        self.local = local_path(path)
+        if self.local is not None:
+            self.local = self.local.absolute()
             if not self.local.is_dir():
                 raise MisuseError(f"--input {path}: no such folder")
             self.fs: Any = fs.SubTreeFileSystem(str(self.local), fs.LocalFileSystem())

@@ -8,17 +8,15 @@ replaces the one that is there: at once on this machine, as deletion and renamin
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pipeline.errors import PipelineError
+from pipeline.storage import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-_SCHEME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
 
 
 class Folder(Protocol):
@@ -45,9 +43,8 @@ class Folder(Protocol):
 
 def folder(spark: SparkSession, path: str) -> Folder:
     """The folder that a path names; without a scheme it is this machine's."""
-    if path.startswith("file:"):
-        return LocalFolder(Path(re.sub(r"^file:(//)?(?=/)", "", path)))
-    return RemoteFolder(spark, path) if _SCHEME.match(path) else LocalFolder(Path(path))
+    local = local_path(path)
+    return RemoteFolder(spark, path) if local is None else LocalFolder(local)
 
 
 class Results:

@@ -48,9 +48,14 @@ class Storage(Protocol):
 
 def storage(spark: SparkSession, path: str) -> Storage:
     """The storage that a path names; without a scheme it is this machine's."""
-    if path.startswith("file:"):
-        return Local(Path(re.sub(r"^file:(//)?(?=/)", "", path)))
-    return Remote(spark, path) if _SCHEME.match(path) else Local(Path(path))
+    local = local_path(path)
+    return Remote(spark, path) if local is None else Local(local)
+
+
+def local_path(path: str) -> Path | None:
+    """The file or folder of this machine that a path names: one without a scheme, or file:. None: it is elsewhere."""
+    plain = re.sub(r"^file:(//)?(?=/)", "", path)
+    return None if _SCHEME.match(plain) else Path(plain)
 
 
 class Local:
