@@ -14,6 +14,8 @@ from pyspark.sql import SparkSession
 from pipeline.session import LOCAL, MEANING, java
 
 
+# Before pytest-xdist looks at the marks.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have one process run all that needs Spark: a second one would start a JVM of its own."""
     here = Path(__file__).parent
