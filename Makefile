@@ -40,8 +40,7 @@ run: setup-run
 	@exec $(PY) -m broker serve $(ARGS)
 
 # The interpreted pass over tests/core comes first in time, so that the last line printed is that of the whole suite. Two
-# processes: one has Spark to itself (tests/pipeline is one group), the other does what mostly waits. PYTHONSAFEPATH is -P
-# for them too.
+# processes, to which the tests are dealt one by one; each has a Spark of its own. PYTHONSAFEPATH is -P for them too.
 test: lint
 	@$(MAKE) --no-print-directory suite
 

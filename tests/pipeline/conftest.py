@@ -6,22 +6,11 @@ import os
 import sys
 from collections.abc import Iterator
 from importlib.resources import as_file, files
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.session import LOCAL, MEANING, java
-
-
-# Before pytest-xdist looks at the marks.
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have one process run all that needs Spark: a second one would start a JVM of its own."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session")
