@@ -63,7 +63,7 @@ def find(spark: SparkSession, inputs: Sequence[str], skip_corrupt: bool = False,
         MisuseError: there is no such folder.
         PipelineError: there is no segment in them, or one is corrupt.
     """
-    found: list[File] = []
+    found: dict[str, File] = {}
     corrupt: list[str] = []
     for path in inputs:
         # What replaces what is known where the record begins, also to who names a day or an hour of it.
@@ -82,13 +82,13 @@ def find(spark: SparkSession, inputs: Sequence[str], skip_corrupt: bool = False,
         for file in there:
             if file.place in gone or (vouched is not None and is_merged(file) and file.place not in vouched):
                 continue
-            if any(file.path == other.path for other in found):
+            if file.path in found:
                 raise MisuseError(f"--input {path}: {file.path} is in another input already")
             why = broken(place, file)
             if why:
                 corrupt.append(f"{file.path}: {why}")
             else:
-                found.append(file)
+                found[file.path] = file
     if corrupt and not skip_corrupt:
         more = f"; and {len(corrupt) - SHOWN} more" if len(corrupt) > SHOWN else ""
         raise PipelineError("\n".join(corrupt[:SHOWN]) + f"{more}; --skip-corrupt leaves out what cannot be read")
@@ -98,7 +98,7 @@ def find(spark: SparkSession, inputs: Sequence[str], skip_corrupt: bool = False,
         raise PipelineError(
             f"--input {' '.join(inputs)}: no segment in it (the recorder finishes one every minute, or when it stops)"
         )
-    return found
+    return [*found.values()]
 
 
 def record_of(path: str) -> tuple[str, str]:
@@ -166,11 +166,17 @@ def events(
     files = find(spark, inputs, skip_corrupt, say)
     names = [file.path for file in files]
     leave_out = str(skip_corrupt).lower()
-    if not skip_corrupt:
-        # Of the newest: older ones may lack columns that came later.
-        with reading():
-            has = set(spark.read.parquet(names[-1]).columns)
-        check_columns(names[-1], has, columns)
+    # Of the newest that can be read: older ones may lack columns that came later.
+    for name in reversed(names):
+        try:
+            with reading():
+                has = set(spark.read.parquet(name).columns)
+        except PipelineError:
+            if not skip_corrupt:
+                raise
+            continue
+        check_columns(name, has, columns)
+        break
     wanted = (
         EVENTS
         if not columns

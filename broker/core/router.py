@@ -257,8 +257,7 @@ class Router(Forwarder):
             session.journal.subscribed(session.client_id, subscription, session.is_streaming(subscription))
         if self.watcher is not None:
             self.watcher.subscribed(session.client_id, name, qos)
-        if self.tap is not None:
-            self.tell_subscribed(subscription, False)
+        self.tell_subscribed(subscription, False)
 
     def give_lane(
         self, session: Session, subscription: Subscription, terms: LaneTerms | None, wish: Wish | None

@@ -76,10 +76,7 @@ def listing(root: Path) -> Iterator[dict[str, Any]]:
         RecorderError: it is no recorder's folder, or a segment cannot be read.
     """
     check_folder(root)
-    gone = replaced(root)
-    for place in segments(root):
-        if place in gone or unvouched(root, place):
-            continue
+    for place in in_force(root):
         path = manifest_path(root, place)
         try:
             yield read_manifest(path) if path.exists() else describe(root, place)
@@ -106,6 +103,19 @@ def replaced(root: Path) -> set[str]:
 def unvouched(root: Path, place: str) -> bool:
     """Whether it is a merged segment that nobody has said to be whole: what it was made of still counts."""
     return place.rpartition("/")[2].startswith("merged-") and not manifest_path(root, place).exists()
+
+
+def in_force(root: Path) -> Iterator[str]:
+    """The places of the segments that count, in order: not those that a merged one stands for, nor a merged one that is
+    not vouched for.
+
+    Raises:
+        RecorderError: a manifest cannot be read.
+    """
+    gone = replaced(root)
+    for place in segments(root):
+        if place not in gone and not unvouched(root, place):
+            yield place
 
 
 def verify(root: Path) -> Found:
@@ -248,10 +258,7 @@ def events(
         RecorderError: it is no recorder's folder, or a segment cannot be read.
     """
     check_folder(root)
-    gone = replaced(root)
-    for place in segments(root):
-        if place in gone or unvouched(root, place):
-            continue
+    for place in in_force(root):
         try:
             with pq.ParquetFile(root / place) as file:
                 for batch in file.iter_batches(BATCH // 8):

@@ -11,7 +11,7 @@ group names the group in `topic_filter`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
@@ -21,8 +21,6 @@ from pipeline.schema import DELIVER, DROP, PUBLISH
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-BEST: Final = 2
 
 
 def publishes(events: DataFrame, known: DataFrame) -> DataFrame:
