@@ -10,7 +10,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +135,9 @@ def test_killed_and_started_again(mqtt: SparkSession, brokers: Callable[[str], i
         finally:
             # Also the Java machine and its Python workers: the receiver must not end in good order.
             for number in _descendants(process.pid):
-                os.kill(number, signal.SIGKILL)
+                # Spark's Python workers come and go: one may have ended since the list was made.
+                with suppress(ProcessLookupError):
+                    os.kill(number, signal.SIGKILL)
         before = [each.sent for each in publishers]
         until("more while it is dead", lambda: all(p.sent > n + 100 for p, n in zip(publishers, before, strict=True)))
     for url, folder, publisher in zip(urls, folders, publishers, strict=True):
