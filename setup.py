@@ -36,6 +36,7 @@ COMPILED = [
     "broker/net/hub.py",
     "broker/net/timers.py",
     "broker/record/unpack.py",
+    "broker/upstream/uplink.py",
     "loadtest/load/judge.py",
     "loadtest/load/mark.py",
     "loadtest/load/pace.py",

@@ -54,6 +54,17 @@ class Watcher:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
+class Demand:
+    """Who is told which topic filters the clients of this broker ask for: the links to upstream brokers."""
+
+    def wanted(self, topic_filter: str) -> None:
+        """One more subscription has been made at a topic filter (without `$share/name/`)."""
+
+    def unwanted(self, topic_filter: str) -> None:
+        """A subscription at a topic filter has ended: taken back, or with its session."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class AuthExchange:
     """One run of an authentication method with one client (5.0 section 4.12). Made for each CONNECT that names it.
 

@@ -23,7 +23,7 @@ from broker.core.causes import publishes_will
 from broker.core.deadlines import Deadlines
 from broker.core.fanout import FanoutState, PeerConnected, PeerDisconnected
 from broker.core.forwarding import Forwarder
-from broker.core.hooks import AuthMethod, Gate, Watcher
+from broker.core.hooks import AuthMethod, Demand, Gate, Watcher
 from broker.core.journal import Journal
 from broker.core.lanes import Lane
 from broker.core.limits import Limits
@@ -73,6 +73,8 @@ class Router(Forwarder):
         self._terms: QueueTerms | None = None
         self.gate: Gate | None = None
         self.watcher: Watcher | None = None
+        # Who wants to know what is asked for here, if anybody does.
+        self.demand: Demand | None = None
         # Set before the first session, or never.
         self.journal: Journal | None = None
         self.auth_methods: dict[str, AuthMethod] = {}
@@ -237,6 +239,8 @@ class Router(Forwarder):
             self.work += cache.walked + cache.extended - before
             entry.add(subscription, group_name)
             session.subscriptions[name] = subscription
+            if self.demand is not None and not session.uplink:
+                self.demand.wanted(topic_filter)
         else:
             # In place: it keeps its turn in a share group, and a running stream of retained messages goes on.
             subscription.qos = qos
@@ -310,6 +314,8 @@ class Router(Forwarder):
         self.subscription_count -= 1
         if entry.empty:
             self.cache.remove(entry.topic_filter)
+        if self.demand is not None and not cast(Session, subscription.session).uplink:
+            self.demand.unwanted(entry.topic_filter)
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 

@@ -80,6 +80,8 @@ class Session(Waiting):
         self.will: Will | None = None
         self.will_due = 0.0
         self.ended = False
+        # That of a link to an upstream broker: what it subscribes to here is nobody's demand.
+        self.uplink = False
         # Towards the client.
         self.window: i64 = 65535
         self.inflight: dict[int, Delivery] = {}
