@@ -500,6 +500,8 @@ class Channel(Inbound):
             connack.properties.strings[AUTHENTICATION_METHOD] = self._method
             if exchange.data is not None:
                 connack.properties.binaries[AUTHENTICATION_DATA] = exchange.data
+        if connack.properties.user and len(encode(connack, self.version)) > self.outbox.max_packet:
+            connack.properties.user.clear()  # [MQTT-3.2.2-20]
         if len(encode(connack, self.version)) > self.outbox.max_packet:
             # Nothing has been done yet, and nothing can be said [MQTT-3.1.2-24].
             self._end(REFUSED, "the CONNACK does not fit the client's Maximum Packet Size")
@@ -529,6 +531,8 @@ class Channel(Inbound):
         router.govern(session)
         if another and session.subscriptions and router.limits.rules:
             router.renew_lanes(session)
+        session.link_peer = handshake.link_peer(connect)
+        session.bridge = connect.bridge
         session.expiry_interval = terms.expiry
         session.will = connect.will  # [MQTT-3.1.2-7]
         if router.journal is not None:

@@ -6,12 +6,15 @@ both sides keep to, `accept` and `refusal` make the CONNACK. Pure functions over
 
 from __future__ import annotations
 
+from typing import Final
+
 from broker.core import reasons
 from broker.core.encoder import encode
 from broker.core.errors import Refused
 from broker.core.limits import Limits
 from broker.core.outbox import LARGEST_PACKET
 from broker.core.packets import V5, V311, Connack, Connect, Packet
+from broker.core.path import LINK
 from broker.core.properties import (
     ASSIGNED_CLIENT_IDENTIFIER,
     MAXIMUM_PACKET_SIZE,
@@ -30,6 +33,12 @@ from broker.core.properties import (
 from broker.core.router import Router
 from broker.core.session import NEVER
 from broker.core.topics import is_system, validate_topic
+
+RESERVED: Final = "$upstream/"
+"""How the client identifiers of this broker's own sessions begin, those of its links to others."""
+
+LONGEST_ID: Final = 64
+"""Characters of a broker's id in a CONNECT."""
 
 
 class Terms:
@@ -83,6 +92,10 @@ def check(connect: Connect, router: Router) -> None:
             f"the client identifier is longer than {limits.max_client_id_length} bytes",
             reasons.CLIENT_IDENTIFIER_NOT_VALID,
         )
+    elif client_id.startswith(RESERVED):
+        raise Refused(
+            f"client identifiers that begin with {RESERVED} are reserved", reasons.CLIENT_IDENTIFIER_NOT_VALID
+        )
     if connect.user_name is None and not limits.allow_anonymous:
         raise Refused("a user name is needed", reasons.NOT_AUTHORIZED)
     will = connect.will
@@ -117,11 +130,21 @@ def check_room(router: Router, new_session: bool) -> None:
         raise Refused("the broker has no room for another connection", reasons.SERVER_BUSY)
 
 
+def link_peer(connect: Connect) -> str:
+    """The id of the broker that the client is the link of; empty for everybody else, and where it is no id."""
+    if connect.version == V5:
+        for name, value in connect.properties.user:
+            if name == LINK and 0 < len(value) <= LONGEST_ID:
+                return value
+    return ""
+
+
 def accept(connect: Connect, terms: Terms, assigned: str, router: Router) -> Connack:
     """The CONNACK of an accepted connection; it names what differs from the protocol's defaults (section 3.2.2.3).
 
-    Session Present is for the caller to set. No Response Information, asked for or not [MQTT-3.1.2-28], and no User
-    Property that could make it too large [MQTT-3.2.2-20].
+    Session Present is for the caller to set. No Response Information, asked for or not [MQTT-3.1.2-28], and one User
+    Property at most: a link is told who is here. The caller leaves it out where it makes the CONNACK too large
+    [MQTT-3.2.2-20].
     """
     if connect.version != V5:
         return Connack()
@@ -150,6 +173,8 @@ def accept(connect: Connect, terms: Terms, assigned: str, router: Router) -> Con
         integers[SHARED_SUBSCRIPTION_AVAILABLE] = 0
     if terms.server_keep_alive:
         integers[SERVER_KEEP_ALIVE] = terms.keep_alive  # [MQTT-3.2.2-21]
+    if router.broker_id and link_peer(connect):
+        connack.properties.user.append((LINK, router.broker_id))
     return connack
 
 

@@ -25,6 +25,7 @@ from broker.core.matchcache import Route
 from broker.core.message import Message
 from broker.core.outbox import Outbox, Peer
 from broker.core.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5, Publish
+from broker.core.path import visited
 from broker.core.router import Router
 from broker.core.runs import Run
 from broker.core.session import Session
@@ -225,6 +226,14 @@ class Inbound(Peer):
                 else:
                     self._receive_qos2(session, packet_id, reasons.SUCCESS)
             return
+        if publish.properties and self._looped(publish.properties):
+            router.counters.looped += 1
+            if qos == 1:
+                self.outbox.acks += 1
+                self.outbox.control(ack(PUBACK, packet_id, reasons.SUCCESS, self.version))
+            elif qos == 2:
+                self._receive_qos2(session, packet_id, reasons.SUCCESS)
+            return
         expires_at = now + publish.message_expiry if publish.message_expiry >= 0 else 0.0
         message = Message(
             topic, publish.payload, qos, publish.retain, publish.properties, expires_at, session.client_id
@@ -258,6 +267,17 @@ class Inbound(Peer):
         if session.journal is not None:
             session.journal.received(session.client_id, packet_id)
         self.outbox.control(ack(PUBREC, packet_id, reason, self.version))  # [MQTT-4.3.3-8]
+
+    def _looped(self, properties: bytes) -> bool:
+        """Whether a message has been here before, or has come over more links than it may.
+
+        It is accepted and goes nowhere: whoever sent it has done nothing wrong, and everybody here has had it.
+        """
+        path = visited(properties)
+        if not path:
+            return False
+        own = self.router.broker_id
+        return (own != "" and own in path) or 0 < self.router.limits.hop_limit <= len(path)
 
     def _check_topic(self, topic: bytes, session: Session) -> int:
         """0, or the reason code with which a topic name is refused to this client."""

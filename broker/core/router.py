@@ -56,6 +56,8 @@ class Router(Forwarder):
     def __init__(self, limits: Limits, trie: str = "nodes", match_cache: int = 16_384) -> None:
         super().__init__(trie, match_cache)
         self.limits = limits
+        # How this broker calls itself in the path of a message (`path`); empty: it has no name yet, and meets no loop.
+        self.broker_id = ""
         self.runs = RunFinder(self.cache, limits.live_messages, limits.live_bytes)
         load = self._load
         load.max_messages = bound(limits.total_messages)

@@ -82,6 +82,10 @@ class Session(Waiting):
         self.ended = False
         # That of a link to an upstream broker: what it subscribes to here is nobody's demand.
         self.uplink = False
+        # Of the present connection: the id of the broker that its client is ("": it is none), and whether the client
+        # has marked itself as a bridge of 3.1.1.
+        self.link_peer = ""
+        self.bridge = False
         # Towards the client.
         self.window: i64 = 65535
         self.inflight: dict[int, Delivery] = {}

@@ -28,6 +28,8 @@ def subscribe(packet: Subscribe, session: Session, router: Router) -> Suback:
     granted, and a Reason String where that was not to be understood (0x83); the caller leaves both out where the client
     does not want them or cannot take so much [MQTT-3.9.2-1] [MQTT-3.9.2-2].
 
+    The subscriptions of a bridge of 3.1.1 have No Local and Retain As Published: the bit in its CONNECT asks for them.
+
     Raises:
         Refused: a filter that breaks the grammar (0x8F), subscription identifiers that are switched off (0xA1).
         ProtocolViolation: No Local on a shared subscription.
@@ -67,6 +69,10 @@ def subscribe(packet: Subscribe, session: Session, router: Router) -> Suback:
             group, topic_filter = shared[at]
         code = _judge(session, router, request, group, topic_filter)
         if code == 0:
+            if session.bridge:
+                # These versions cannot ask for it. In a share group there is no No Local [MQTT-3.8.3-4].
+                request.no_local = not group
+                request.retain_as_published = True
             lane: LaneTerms | None = None
             if wish is not None or session.rules:
                 lane = router.lane_terms(session, topic_filter, wish)

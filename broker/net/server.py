@@ -15,6 +15,7 @@ import asyncio
 import errno
 import logging
 import os
+import secrets
 from typing import Any, Final, cast
 
 import structlog
@@ -96,6 +97,7 @@ class Server:
         self.settings = Settings() if settings is None else settings
         self.router = Router(limits(self.settings), self.settings.routing.trie, self.settings.routing.match_cache)
         self.router.gate = gate
+        self.router.broker_id = secrets.token_hex(4)
         _shorten_runs(self.router)
         # Only a program that has set up structlog hears from us.
         self.log: Any = structlog.get_logger("canopy") if structlog.is_configured() else _Silent()

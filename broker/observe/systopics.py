@@ -159,6 +159,7 @@ class SysTopics:
         yield "messages/dropped", counters.dropped_in_all()
         for cause, name in enumerate(DROP_CAUSES):
             yield f"messages/dropped/{name}", counters.dropped[cause]
+        yield "messages/looped", counters.looped
         yield "packets/protocol errors", counters.protocol_errors
         yield "retained messages/count", len(router.retained)
         yield "retained messages/bytes", router.retained_bytes

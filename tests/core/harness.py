@@ -294,6 +294,7 @@ class Client:
         max_packet: int | None = None,
         frozen: bool = False,
         settle: bool = True,
+        bridge: bool = False,
     ) -> Connack:
         """Connect, and resume what the session holds. The CONNACK; one with reason -1 when none has come yet."""
         given = properties or Properties()
@@ -304,7 +305,7 @@ class Client:
         link = self.wire
         link.frozen = frozen
         self.send(
-            Connect(self.client_id, self.version, clean, keep_alive, will, user_name, password, given),
+            Connect(self.client_id, self.version, clean, keep_alive, will, user_name, password, given, bridge),
         )
         if not settle:
             return Connack(False, -1)
