@@ -20,7 +20,7 @@ import typer
 
 from broker import daemon, logs
 from broker.buildinfo import build_info
-from broker.configuration import SettingsError, changed, load_settings, show
+from broker.configuration import SettingsError, changed, load_settings, of_tables, show
 from broker.health import UnhealthyError, check
 from broker.logwriter import BackgroundWriter
 from broker.record.cli import app as record
@@ -117,7 +117,16 @@ def check_config(
     settings = _load(file, (), ())
     typer.echo(f"{file}: OK")
     for name, (value, default) in changed(settings).items():
-        typer.echo(f"  {name} = {show(value)}  (default {show(default)})")
+        if name == "upstream":
+            _list_links(settings)
+        else:
+            typer.echo(f"  {name} = {show(value)}  (default {show(default)})")
+
+
+def _list_links(settings: Settings) -> None:
+    for name, (value, default) in of_tables("upstream", settings.upstream).items():
+        known = "" if default is None else f"  (default {show(default)})"
+        typer.echo(f"  {name} = {show(value)}{known}")
 
 
 @app.command()

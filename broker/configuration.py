@@ -12,7 +12,10 @@ Refuses: to guess. A value of the wrong type is not converted.
 An environment variable is the setting's name in capitals behind `CANOPY_`, with two underscores between section and
 name: `CANOPY_LIMITS__MAX_PACKET_SIZE=4096`. Values there and in `--set` are written as in TOML; what is no TOML value
 is taken as text, so that `--set log.level=debug` needs no quotes. A list of listeners may be separated by commas. Rules
-are inline tables there: `CANOPY_QUEUE__RULES='[{client_id = "a*", policy = "latest"}]'`.
+are inline tables there: `CANOPY_QUEUE__RULES='[{client_id = "a*", policy = "latest"}]'`; and so are links to upstream
+brokers: `CANOPY_UPSTREAM='[{name = "cloud", url = "mqtt://broker.example.org"}]'`.
+
+A password is never repeated: not in a message, not in what `changed` and `show` make of it.
 """
 
 from __future__ import annotations
@@ -37,10 +40,12 @@ from broker.settings import (
     QueueRuleSettings,
     Section,
     Settings,
+    Upstream,
     defaults,
     flatten,
     section_models,
 )
+from broker.settings.upstream import A_LIST, A_WORD
 
 PREFIX: Final = "CANOPY_"
 
@@ -50,7 +55,22 @@ NOT_SETTINGS: Final = frozenset({"CANOPY_PURE", "CANOPY_REQUIRE_COMPILED", "CANO
 LONGEST_SHOWN: Final = 80
 """Characters of a wrong value that a message repeats."""
 
+TABLES: Final[Mapping[str, type[Section]]] = {"queue.rules": QueueRuleSettings, "upstream": Upstream}
+"""The settings that are lists of tables, and what a table of each may hold."""
+
+HIDDEN: Final = "***"
+"""What stands for a password."""
+
+USER_OF_URL: Final = re.compile(r"(?<=://)[^/]*@")
+
 A_RULE: Final = '{client_id = "display-*", policy = "latest"}'
+
+A_LINK: Final = '{name = "cloud", url = "mqtt://broker.example.org"}'
+
+A_FILE: Final = 'a file, like "/etc/canopy/'
+FILTERS: Final = 'a list of topic filters, like ["sensors/#"]'
+A_FILTER: Final = 'a topic filter, like "sensors/#"'
+ABOVE_0: Final = "a number above 0, to 86400.0"
 
 # Where the bounds alone do not tell what is allowed. `[]` is any item of a list.
 ALLOWED: Final = {
@@ -63,8 +83,36 @@ ALLOWED: Final = {
     "queue.rules[].user": 'a shell pattern, like "kiosk*"',
     "queue.rules[].topic_filter": 'a topic filter, like "sensors/#"',
     "recorder.directory": 'a folder, like "/var/lib/canopy/record", or "" for none',
-    "recorder.filters": 'a list of topic filters, like ["sensors/#"]',
-    "recorder.filters[]": 'a topic filter, like "sensors/#"',
+    "recorder.filters": FILTERS,
+    "recorder.filters[]": A_FILTER,
+    "upstream": f"[[upstream]] tables, or a list of them, like [{A_LINK}]",
+    "upstream[]": f"a table, like {A_LINK}",
+    "upstream[].name": '1 to 64 letters, digits, "_" and "-", like "cloud"',
+    "upstream[].url": 'mqtt://HOST[:PORT] or mqtts://HOST[:PORT], like "mqtt://broker.example.org"',
+    "upstream[].username": 'text, like "site-7", or "" for none',
+    "upstream[].password": 'text, or "" for none',
+    "upstream[].password_file": A_FILE + 'cloud.password", or "" for none',
+    "upstream[].ca_file": A_FILE + 'ca.pem", or "" for what the system trusts',
+    "upstream[].cert_file": A_FILE + 'site-7.pem", or "" for none',
+    "upstream[].key_file": A_FILE + 'site-7.key", or "" for none',
+    "upstream[].client_id": 'text, like "site-7", or "" for one made of broker id and name',
+    "upstream[].subscribe": f'"demand", or {FILTERS}',
+    "upstream[].subscribe[]": A_FILTER,
+    "upstream[].aggregate": f'"auto", or {FILTERS}',
+    "upstream[].aggregate[]": A_FILTER,
+    "upstream[].roots": FILTERS,
+    "upstream[].roots[]": A_FILTER,
+    "upstream[].unfolded": FILTERS,
+    "upstream[].unfolded[]": A_FILTER,
+    "upstream[].publish": FILTERS,
+    "upstream[].publish[]": A_FILTER,
+    "upstream[].local_prefix": '"", or whole levels that end in "/", like "site/7/"',
+    "upstream[].remote_prefix": '"", or whole levels that end in "/", like "site/7/"',
+    "upstream[].retry_min": ABOVE_0,
+    "upstream[].retry_max": ABOVE_0,
+    "upstream[].status_topic": 'a topic name, like "sites/7/up", or "" for none',
+    "federation.broker_id": '1 to 32 letters, digits, "_" and "-", like "site-7", or "" for a random one',
+    "presence.topic": 'a topic name, like "canopy/presence", or "" for none',
 }
 
 BARE_KEY: Final = re.compile("[A-Za-z0-9_-]+")
@@ -138,22 +186,41 @@ def changed(settings: Settings) -> dict[str, tuple[Any, Any]]:
     return {name: (value, standard[name]) for name, value in flatten(settings).items() if value != standard[name]}
 
 
+def of_tables(name: str, value: Any) -> dict[str, tuple[Any, Any]]:
+    """What differs in a list of tables: full name (``upstream[0].url``) → (value, default). None: it has no default."""
+    model = TABLES[name]
+    flat: dict[str, tuple[Any, Any]] = {}
+    for at, table in enumerate(value):
+        for key, field in model.model_fields.items():
+            default = None if field.is_required() else field.default
+            found = getattr(table, key)
+            if found != default:
+                flat[f"{name}[{at}].{key}"] = (HIDDEN if key == "password" else found, default)
+    return flat
+
+
 def show(value: Any) -> str:
-    """A value as one would write it in a settings file, shortened to fit a message."""
+    """A value as one would write it in a settings file, shortened to fit a message, without passwords."""
     return _cut("a table" if isinstance(value, Mapping) else _toml(value))
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML, on one line. Of a model, what was set."""
-    if isinstance(value, (str, bool)):
-        return json.dumps(value, ensure_ascii=False)
+    """A value as TOML, on one line, without passwords. Of a model, what was set."""
+    if isinstance(value, str):
+        return json.dumps(USER_OF_URL.sub(f"{HIDDEN}@", value), ensure_ascii=False)
+    if isinstance(value, bool):
+        return json.dumps(value)
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(_toml(item) for item in value)}]"
     if isinstance(value, Section):
-        value = value.model_dump(exclude_none=True)
+        value = value.model_dump(exclude_defaults=True)
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_toml_key(key)} = {_toml(item)}' for key, item in value.items())}}}"
+        return f"{{{', '.join(f'{_toml_key(key)} = {_toml_item(key, item)}' for key, item in value.items())}}}"
     return str(value)
+
+
+def _toml_item(key: Any, value: Any) -> str:
+    return HIDDEN if key == "password" else _toml(value)
 
 
 def _toml_key(key: Any) -> str:
@@ -187,7 +254,7 @@ def _from_file(path: Path, problems: list[str]) -> list[Entry]:
     entries: list[Entry] = []
     sections = section_models()
     for name, value in data.items():
-        if isinstance(value, dict) and (name in sections or value):
+        if isinstance(value, dict) and (name in sections or (value and name not in Settings.model_fields)):
             entries += [Entry(f"{name}.{key}", item, str(path)) for key, item in value.items()]
         elif name in sections:
             problems.append(f"{path}: {name}: found {show(value)}; allowed: a section, [{name}]")
@@ -197,9 +264,11 @@ def _from_file(path: Path, problems: list[str]) -> list[Entry]:
 
 
 def _about_toml(complaint: str) -> str:
-    """What to do about a complaint that is easily come by: rules put into a copy of default.toml."""
+    """What to do about a complaint that is easily come by: tables put into a copy of default.toml."""
     if "('queue', 'rules')" in complaint:
         return "; where [[queue.rules]] tables stand, the line rules = [] has to go"
+    if "('upstream',)" in complaint:
+        return "; where [[upstream]] tables stand, the line upstream = [] has to go"
     return ""
 
 
@@ -217,10 +286,12 @@ def _from_flags(sets: Sequence[str], problems: list[str]) -> list[Entry]:
     for text in sets:
         name, equals, value = text.partition("=")
         name = name.strip()
+        # What may hold a password is not repeated.
+        told = f"{name}=…" if equals and (name.startswith("upstream") or "password" in text.lower()) else text
         if not equals or not name:
-            problems.append(f"--set {text}: allowed: name=value, like --set limits.max_connections=1000")
+            problems.append(f"--set {told}: allowed: name=value, like --set limits.max_connections=1000")
         else:
-            entries.append(Entry(name, _parse(name, value.strip()), f"--set {text}"))
+            entries.append(Entry(name, _parse(name, value.strip()), f"--set {told}"))
     return entries
 
 
@@ -285,32 +356,48 @@ def _nearest(name: str, known: Mapping[str, Any]) -> str | None:
 def _judgements(error: ValidationError, chosen: Mapping[str, Entry]) -> list[str]:
     problems: list[str] = []
     for fault in error.errors(include_url=False):
-        steps = fault["loc"]
+        steps = tuple(step for step in fault["loc"] if step not in (A_WORD, A_LIST))
         # A setting's own name, and the way to a part of its value.
         length = 2 if len(steps) > 1 and isinstance(steps[1], str) else 1
         name = ".".join(str(step) for step in steps[:length])
         entry = chosen[name]
         if fault["type"] == "listen":
             problems.append(f"{entry.origin}: {name}: found {fault['msg']}")
+        elif fault["type"] == "rule" and fault["ctx"]["at"]:
+            problems.append(f"{entry.origin}: {_about_part(fault, name, steps[length:])}")
         elif length == len(steps) or name == "listen":
-            problems.append(f"{entry.origin}: {name}: found {show(entry.value)}; allowed: {allowed(name)}")
+            wanted = fault["msg"] if fault["type"] == "rule" else allowed(name)
+            problems.append(f"{entry.origin}: {name}: found {_show_whole(entry)}; allowed: {wanted}")
         else:
             problems.append(f"{entry.origin}: {_about_part(fault, name, steps[length:])}")
     return list(dict.fromkeys(problems))
 
 
+def _show_whole(entry: Entry) -> str:
+    """The value of a setting. Text in place of tables may hold a password anywhere."""
+    return "text" if entry.name == "upstream" and isinstance(entry.value, str) else show(entry.value)
+
+
 def _about_part(fault: ErrorDetails, name: str, steps: Sequence[int | str]) -> str:
-    """What is wrong with an item of a list, or with one key of a rule."""
+    """What is wrong with an item of a list, or with one key of a table."""
     part = name + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
     kind = re.sub(r"\[\d+\]", "[]", part)
     if fault["type"] == "extra_forbidden":
-        keys = QueueRuleSettings.model_fields
+        keys = TABLES[name].model_fields
         nearest = _nearest(str(steps[-1]), keys)
         return f"{part}: no such setting; " + (
             f"the nearest is {nearest}" if nearest else f"known are {', '.join(keys)}"
         )
-    found = _cut(_toml(fault["input"])) if len(steps) == 1 else show(fault["input"])
-    return f"{part}: found {found}; allowed: {fault['msg'] if fault['type'] == 'rule' else allowed(kind)}"
+    if fault["type"] == "missing":
+        return f"{part}: missing; allowed: {allowed(kind)}"
+    rule = fault["type"] == "rule"
+    if rule and fault["ctx"]["at"]:
+        return f"{part}{fault['ctx']['at']}: found {show(fault['ctx']['found'])}; allowed: {fault['msg']}"
+    if steps[-1] == "password":
+        found = HIDDEN
+    else:
+        found = _cut(_toml(fault["input"])) if len(steps) == 1 else show(fault["input"])
+    return f"{part}: found {found}; allowed: {fault['msg'] if rule else allowed(kind)}"
 
 
 def allowed(name: str) -> str:
@@ -352,6 +439,8 @@ def _in_words(annotation: Any, metadata: Sequence[Any]) -> str:
         return " or ".join(show(choice) for choice in get_args(annotation))
     if get_origin(annotation) is Sequence:
         return f"a list of {_in_words(*_plain(get_args(annotation)[0], []))}"
+    if annotation is str:
+        return "text in quotes"
     noun = "an integer" if annotation is int else "a number"
     return f"{noun} {_bounds(metadata)}"
 

@@ -150,6 +150,23 @@ class TestCheckConfig:
         result = canopy("check-config", str(config), CANOPY_SESSION__QUEUE_QOS0="true")
         assert result.stdout.splitlines()[1:] == ["  session.queue_qos0 = true  (default false)"]
 
+    def test_links_are_listed_key_by_key_without_passwords(self, tmp_path: Path) -> None:
+        config = tmp_path / "canopy.toml"
+        config.write_text(
+            '[[upstream]]\nname = "cloud"\nurl = "mqtt://h"\nusername = "u"\npassword = "hunter2"\npublish = ["a"]\n'
+        )
+        result = canopy("check-config", str(config))
+        assert result.exit_code == 0
+        assert result.stdout.splitlines()[:6] == [
+            f"{config}: OK",
+            '  upstream[0].name = "cloud"',
+            '  upstream[0].url = "mqtt://h"',
+            '  upstream[0].username = "u"  (default "")',
+            '  upstream[0].password = "***"  (default "")',
+            '  upstream[0].publish = ["a"]  (default [])',
+        ]
+        assert "hunter2" not in result.output
+
     def test_bad(self, tmp_path: Path) -> None:
         config = tmp_path / "canopy.toml"
         config.write_text("[limits]\nmax_packet_size = 1\nnonsense = 2\n")

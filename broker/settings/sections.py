@@ -1,101 +1,32 @@
-"""Every setting: its name, unit, bounds and default.
-
-Owns: the models, and what makes a single value good or bad. How values are found in files, environment and flags is
-`broker.configuration`'s business.
-
-Promises: settings never change once built (the models are frozen), a value of the wrong type is refused rather than
-converted, and an unknown name is refused. `Settings()` reads no file and no environment variable: a program that embeds
-the broker gets exactly what it passes in.
-
-Refuses: to do anything. A setting is data; the code that obeys it lives with its subject.
-
-A limit of 0 means unlimited; where 0 switches something off (an interval, a cache, topic aliases), its text says so.
-Sizes are bytes, times are seconds, rates are per second. `config/default.toml` explains each setting to the people who
-run a broker; a test holds it to these models.
-"""
+"""The sections of the settings that are about this broker by itself, in the order of `config/default.toml`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
-from urllib.parse import urlsplit
+from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-DEFAULT_PORT: Final = 1883
-
-MAX_REMAINING_LENGTH: Final = 268_435_455
-"""The largest remaining length four bytes can tell (section 2.1.4 of the MQTT 5.0 specification)."""
-
-LARGEST_PACKET: Final = MAX_REMAINING_LENGTH + 5 - 1_048_576
-"""The largest packet that can be accepted: the protocol's largest, less what forwarding may add to a message (the
-property section of 5.0 with its subscription identifiers)."""
-
-NEVER: Final = 0xFFFF_FFFF
-"""The session expiry interval that means "does not expire" (MQTT 5.0, section 3.1.2.11.2)."""
-
-# Not limits anybody is meant to reach: they keep a slip of the keyboard from passing as a number.
-MOST_MESSAGES: Final = 2_000_000_000
-MOST_BYTES: Final = 1 << 40
-LONGEST_TIME: Final = 86_400.0
-MOST_SLOW_CLIENTS: Final = 1000
-
-LONGEST_FILTER: Final = 65_535
-"""Bytes of UTF-8 in a topic filter (MQTT 5.0, section 1.5.4)."""
-
-Policy: TypeAlias = Literal["drop-newest", "drop-oldest", "disconnect", "latest"]
-"""What a full queue does. The order is that of the core, which counts them."""
-
-NOT_YET: Final = ("mqtts", "ssl", "tls", "ws", "wss", "unix")
-
-
-class Address(NamedTuple):
-    """Where a listener binds. Port 0 lets the system choose a free one."""
-
-    host: str
-    port: int
-
-    def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"mqtt://{host}:{self.port}"
-
-
-def parse_listen(url: str) -> Address:
-    """Read ``mqtt://HOST[:PORT]``; an IPv6 address stands in brackets.
-
-    Raises:
-        ValueError: the text says what is wrong and what would be right, without repeating the URL.
-    """
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise ValueError(f"not a URL of the form mqtt://HOST:PORT ({error})") from None
-    if parts.scheme in NOT_YET:
-        raise ValueError(f'the scheme "{parts.scheme}" is not supported by this version; mqtt://HOST:PORT is')
-    if parts.scheme != "mqtt" or not parts.netloc:
-        raise ValueError("not a URL of the form mqtt://HOST:PORT")
-    if not parts.hostname:
-        raise ValueError("the host is missing; mqtt://0.0.0.0:PORT or mqtt://[::]:PORT listens on every interface")
-    if "@" in parts.netloc or parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise ValueError("a listener takes no user, path, query or fragment: only mqtt://HOST:PORT")
-    return Address(parts.hostname, DEFAULT_PORT if port is None else port)
-
-
-def _listeners(urls: Sequence[str]) -> tuple[str, ...]:
-    if not urls:
-        raise PydanticCustomError("listen", "at least one listener is needed")
-    seen: set[Address] = set()
-    for url in urls:
-        try:
-            address = parse_listen(url)
-        except ValueError as error:
-            raise PydanticCustomError("listen", '"{url}": {why}', {"url": url, "why": str(error)}) from None
-        if address in seen and address.port:
-            raise PydanticCustomError("listen", '"{url}" is listed twice', {"url": url})
-        seen.add(address)
-    return tuple(urls)
+from broker.settings.values import (
+    LARGEST_PACKET,
+    LONGEST_TIME,
+    MOST_BYTES,
+    MOST_SLOW_CLIENTS,
+    NEVER,
+    CountOrUnlimited,
+    Pattern,
+    PlainFilter,
+    Policy,
+    RateOrUnlimited,
+    RuleFilter,
+    SecondsOrOff,
+    Section,
+    SixteenBits,
+    Size,
+    SizeOrUnlimited,
+    wrong,
+)
 
 
 def _client_id_length(value: int) -> int:
@@ -110,40 +41,6 @@ def _packet_size(value: int) -> int:
     if value == 1:
         raise PydanticCustomError("packet_size", "below 2 bytes, the smallest packet there is")
     return value
-
-
-def _topic_filter(value: str) -> str:
-    """Hold a topic filter against section 4.7, as the core does with those of clients; a test compares the two."""
-    levels = value.split("/")
-    if value.startswith("$share/"):
-        wanted = "without $share/name/ before it; the rule holds for shared subscriptions too"
-    elif not 0 < len(value.encode()) <= LONGEST_FILTER:
-        wanted = f"of 1 to {LONGEST_FILTER} bytes"
-    elif "\0" in value:
-        wanted = "without U+0000"
-    elif "#" in value and (levels[-1] != "#" or value.count("#") > 1):
-        wanted = "in which # is only the last level"
-    elif any("+" in level and level != "+" for level in levels):
-        wanted = "in which + has its level to itself"
-    else:
-        return value
-    raise PydanticCustomError("rule", "a topic filter {wanted}", {"wanted": wanted})
-
-
-# The numbers that occur again and again, each with its bounds.
-CountOrUnlimited: TypeAlias = Annotated[int, Field(ge=0, le=MOST_MESSAGES)]
-Size: TypeAlias = Annotated[int, Field(ge=1, le=MOST_BYTES)]
-SizeOrUnlimited: TypeAlias = Annotated[int, Field(ge=0, le=MOST_BYTES)]
-SecondsOrOff: TypeAlias = Annotated[float, Field(ge=0, le=LONGEST_TIME, allow_inf_nan=False)]
-RateOrUnlimited: TypeAlias = Annotated[float, Field(ge=0, le=MOST_MESSAGES, allow_inf_nan=False)]
-SixteenBits: TypeAlias = Annotated[int, Field(ge=0, le=65_535)]
-Pattern: TypeAlias = Annotated[str, Field(min_length=1)]
-
-
-class Section(BaseModel):
-    """What all groups of settings have in common: strict types, no unknown names, no changes."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class Limits(Section):
@@ -234,7 +131,7 @@ class QueueRuleSettings(Section):
     """Shell pattern (`fnmatch`, case-sensitive) over the whole client identifier."""
     user: Pattern | None = None
     """Shell pattern (`fnmatch`, case-sensitive) over the whole user name. A client without one never matches."""
-    topic_filter: Annotated[str, AfterValidator(_topic_filter)] | None = None
+    topic_filter: RuleFilter | None = None
     """Subscriptions whose topic filter matches nothing that this one does not match."""
     policy: Policy | None = None
     """What happens when it is full."""
@@ -256,14 +153,14 @@ class QueueRuleSettings(Section):
     def _of_a_subscription(cls, value: int | None, info: ValidationInfo) -> int | None:
         # A topic filter that is wrong is missing here, and said already.
         if value is not None and info.data.get("topic_filter", "") is None:
-            raise PydanticCustomError("rule", "only beside topic_filter")
+            raise wrong("only beside topic_filter")
         return value
 
     @field_validator("live_messages", "live_bytes", "session_messages", "session_bytes")
     @classmethod
     def _of_a_client(cls, value: int | None, info: ValidationInfo) -> int | None:
         if value is not None and info.data.get("topic_filter") is not None:
-            raise PydanticCustomError("rule", "only without topic_filter; depth bounds a subscription")
+            raise wrong("only without topic_filter; depth bounds a subscription")
         return value
 
     @model_validator(mode="after")
@@ -274,7 +171,7 @@ class QueueRuleSettings(Section):
         if all(getattr(self, name) is None for name in EFFECTS):
             lacks.append(f"something to set ({', '.join(EFFECTS)})")
         if lacks:
-            raise PydanticCustomError("rule", "a rule with {lacks}", {"lacks": " and with ".join(lacks)})
+            raise wrong(f"a rule with {' and with '.join(lacks)}")
         return self
 
 
@@ -362,7 +259,7 @@ class Recorder(Section):
 
     directory: str = ""
     """The folder that segments are written to; it is made where it is not there. Empty: nothing is recorded."""
-    filters: Annotated[Sequence[Annotated[str, AfterValidator(_topic_filter)]], AfterValidator(tuple)] = ("#",)
+    filters: Annotated[Sequence[PlainFilter], AfterValidator(tuple)] = ("#",)
     """The messages whose topics these match are recorded; who comes, goes, subscribes and loses something always is.
     Always a tuple after validation."""
     payloads: bool = True
@@ -406,59 +303,3 @@ class Runtime(Section):
     """Connections the system holds ready for acceptance, on each listener."""
     tcp_nodelay: bool = True
     """Whether small packets are sent at once."""
-
-
-class Settings(BaseModel):
-    """All settings of one broker.
-
-    Sections are given as models or as plain mappings: ``Settings(limits=Limits(max_packet_size=1000))``.
-
-    Raises:
-        pydantic.ValidationError: a value is out of bounds or of the wrong type, or a name is unknown.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    listen: Annotated[Sequence[str], AfterValidator(_listeners)] = ("mqtt://127.0.0.1:1883",)
-    """Where to listen, as mqtt://HOST:PORT. Port 0: any free port. Always a tuple after validation."""
-    limits: Limits = Limits()
-    mqtt: Mqtt = Mqtt()
-    session: Session = Session()
-    queue: Queue = Queue()
-    retained: Retained = Retained()
-    routing: Routing = Routing()
-    sys: Sys = Sys()
-    recorder: Recorder = Recorder()
-    log: Log = Log()
-    shutdown: Shutdown = Shutdown()
-    runtime: Runtime = Runtime()
-
-    @property
-    def addresses(self) -> tuple[Address, ...]:
-        """`listen`, taken apart."""
-        return tuple(parse_listen(url) for url in self.listen)
-
-
-def section_models() -> dict[str, type[Section]]:
-    """Section name → its model, in the order of the file."""
-    found: dict[str, type[Section]] = {}
-    for name, field in Settings.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            found[name] = field.annotation
-    return found
-
-
-def defaults() -> dict[str, Any]:
-    """Every setting by its full name (``limits.max_packet_size``) with its default, in the order of the file."""
-    return flatten(Settings())
-
-
-def flatten(settings: Settings) -> dict[str, Any]:
-    """Every setting by its full name with its value, in the order of the file."""
-    flat: dict[str, Any] = {}
-    for name, value in settings:
-        if isinstance(value, Section):
-            flat.update({f"{name}.{key}": item for key, item in value})
-        else:
-            flat[name] = value
-    return flat

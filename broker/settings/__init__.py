@@ -1,0 +1,83 @@
+"""Every setting: its name, unit, bounds and default.
+
+Owns: the models, and what makes a single value good or bad. How values are found in files, environment and flags is
+`broker.configuration`'s business.
+
+Promises: settings never change once built (the models are frozen), a value of the wrong type is refused rather than
+converted, and an unknown name is refused. `Settings()` reads no file and no environment variable: a program that embeds
+the broker gets exactly what it passes in.
+
+Refuses: to do anything. A setting is data; the code that obeys it lives with its subject.
+
+A limit of 0 means unlimited; where 0 switches something off (an interval, a cache, topic aliases), its text says so.
+Sizes are bytes, times are seconds, rates are per second. `config/default.toml` explains each setting to the people who
+run a broker; a test holds it to these models.
+
+`values` has the kinds of values and their bounds, `sections` the sections, `upstream` what is about other brokers, and
+`root` the whole.
+"""
+
+from __future__ import annotations
+
+from broker.settings.root import Settings, defaults, flatten, section_models
+from broker.settings.sections import (
+    EFFECTS,
+    Limits,
+    Log,
+    Mqtt,
+    Queue,
+    QueueRuleSettings,
+    Recorder,
+    Retained,
+    Routing,
+    Runtime,
+    Session,
+    Shutdown,
+    Sys,
+)
+from broker.settings.upstream import Federation, Presence, Remote, Upstream, parse_upstream
+from broker.settings.values import (
+    DEFAULT_PORT,
+    DEFAULT_TLS_PORT,
+    LARGEST_PACKET,
+    MAX_REMAINING_LENGTH,
+    NEVER,
+    Address,
+    Policy,
+    Section,
+    parse_listen,
+)
+
+__all__ = [
+    "DEFAULT_PORT",
+    "DEFAULT_TLS_PORT",
+    "EFFECTS",
+    "LARGEST_PACKET",
+    "MAX_REMAINING_LENGTH",
+    "NEVER",
+    "Address",
+    "Federation",
+    "Limits",
+    "Log",
+    "Mqtt",
+    "Policy",
+    "Presence",
+    "Queue",
+    "QueueRuleSettings",
+    "Recorder",
+    "Remote",
+    "Retained",
+    "Routing",
+    "Runtime",
+    "Section",
+    "Session",
+    "Settings",
+    "Shutdown",
+    "Sys",
+    "Upstream",
+    "defaults",
+    "flatten",
+    "parse_listen",
+    "parse_upstream",
+    "section_models",
+]

@@ -1,0 +1,110 @@
+"""All settings of one broker, and each of them by its full name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic_core import PydanticCustomError
+
+from broker.settings.sections import (
+    Limits,
+    Log,
+    Mqtt,
+    Queue,
+    Recorder,
+    Retained,
+    Routing,
+    Runtime,
+    Session,
+    Shutdown,
+    Sys,
+)
+from broker.settings.upstream import Federation, Presence, Upstream
+from broker.settings.values import Address, Section, parse_listen, wrong
+
+
+def _listeners(urls: Sequence[str]) -> tuple[str, ...]:
+    if not urls:
+        raise PydanticCustomError("listen", "at least one listener is needed")
+    seen: set[Address] = set()
+    for url in urls:
+        try:
+            address = parse_listen(url)
+        except ValueError as error:
+            raise PydanticCustomError("listen", '"{url}": {why}', {"url": url, "why": str(error)}) from None
+        if address in seen and address.port:
+            raise PydanticCustomError("listen", '"{url}" is listed twice', {"url": url})
+        seen.add(address)
+    return tuple(urls)
+
+
+def _links(links: Sequence[Upstream]) -> tuple[Upstream, ...]:
+    seen: set[str] = set()
+    for at, link in enumerate(links):
+        if link.name in seen:
+            raise wrong("a name that no other upstream has", f"[{at}].name", link.name)
+        seen.add(link.name)
+    return tuple(links)
+
+
+class Settings(BaseModel):
+    """All settings of one broker.
+
+    Sections are given as models or as plain mappings: ``Settings(limits=Limits(max_packet_size=1000))``.
+
+    Raises:
+        pydantic.ValidationError: a value is out of bounds or of the wrong type, or a name is unknown.
+    """
+
+    # An error that repeats what it was given would repeat passwords.
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
+
+    listen: Annotated[Sequence[str], AfterValidator(_listeners)] = ("mqtt://127.0.0.1:1883",)
+    """Where to listen, as mqtt://HOST:PORT. Port 0: any free port. Always a tuple after validation."""
+    upstream: Annotated[Sequence[Upstream], AfterValidator(_links)] = ()
+    """The brokers that this one is a client of, each by a link of its own. Always a tuple after validation."""
+    limits: Limits = Limits()
+    mqtt: Mqtt = Mqtt()
+    session: Session = Session()
+    queue: Queue = Queue()
+    retained: Retained = Retained()
+    routing: Routing = Routing()
+    federation: Federation = Federation()
+    presence: Presence = Presence()
+    sys: Sys = Sys()
+    recorder: Recorder = Recorder()
+    log: Log = Log()
+    shutdown: Shutdown = Shutdown()
+    runtime: Runtime = Runtime()
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """`listen`, taken apart."""
+        return tuple(parse_listen(url) for url in self.listen)
+
+
+def section_models() -> dict[str, type[Section]]:
+    """Section name → its model, in the order of the file."""
+    found: dict[str, type[Section]] = {}
+    for name, field in Settings.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            found[name] = field.annotation
+    return found
+
+
+def defaults() -> dict[str, Any]:
+    """Every setting by its full name (``limits.max_packet_size``) with its default, in the order of the file."""
+    return flatten(Settings())
+
+
+def flatten(settings: Settings) -> dict[str, Any]:
+    """Every setting by its full name with its value, in the order of the file."""
+    flat: dict[str, Any] = {}
+    for name, value in settings:
+        if isinstance(value, Section):
+            flat.update({f"{name}.{key}": item for key, item in value})
+        else:
+            flat[name] = value
+    return flat

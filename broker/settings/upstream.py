@@ -1,0 +1,278 @@
+"""The sections that are about other brokers: `[[upstream]]`, `[federation]` and `[presence]`.
+
+Owns what can be said of one link, and what must go together in it. All topic filters are in local terms: as clients of
+this broker see them, before `local_prefix` is exchanged for `remote_prefix`.
+
+Promises: a password appears in no `repr` and in no error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from broker.settings.values import (
+    DEFAULT_PORT,
+    DEFAULT_TLS_PORT,
+    LONGEST_STRING,
+    LONGEST_TIME,
+    NEVER,
+    CountOrUnlimited,
+    PlainFilter,
+    SecondsOrOff,
+    Section,
+    SixteenBits,
+    SizeOrUnlimited,
+    String,
+    TopicOrNone,
+    wrong,
+)
+
+MOST_FILTERS: Final = 65_535
+"""Topic filters that a budget may allow: nobody is meant to reach it."""
+
+A_WORD: Final = "(word)"
+A_LIST: Final = "(list)"
+"""What tells apart, in the place that an error names, the two things that a key may be. No part of the place."""
+
+Seconds: TypeAlias = Annotated[float, Field(gt=0, le=LONGEST_TIME, allow_inf_nan=False)]
+Filters: TypeAlias = Annotated[Sequence[PlainFilter], AfterValidator(tuple)]
+
+
+def _word_or_list(value: Any) -> str:
+    return A_WORD if isinstance(value, str) else A_LIST
+
+
+class Remote(NamedTuple):
+    """Where an upstream broker listens."""
+
+    host: str
+    port: int
+    tls: bool
+
+
+def parse_upstream(url: str) -> Remote:
+    """Read ``mqtt://HOST[:PORT]`` or ``mqtts://HOST[:PORT]``; an IPv6 address stands in brackets.
+
+    Raises:
+        ValueError: the text says what would be right, without repeating the URL, which might hold a password.
+    """
+    form = "mqtt://HOST[:PORT] or mqtts://HOST[:PORT]"
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ValueError(form) from None
+    if "@" in parts.netloc:
+        raise ValueError(f"{form}, without a user: username and password are settings of their own")
+    try:
+        port = parts.port
+    except ValueError:
+        raise ValueError(f"{form}, with a port from 1 to 65535") from None
+    if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname or any(char.isspace() for char in url):
+        raise ValueError(form)
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise ValueError(f"{form}, without path, query or fragment")
+    if port == 0:
+        raise ValueError(f"{form}, with a port from 1 to 65535")
+    tls = parts.scheme == "mqtts"
+    if port is None:
+        port = DEFAULT_TLS_PORT if tls else DEFAULT_PORT
+    return Remote(parts.hostname, port, tls)
+
+
+def _url(value: str) -> str:
+    try:
+        parse_upstream(value)
+    except ValueError as error:
+        raise wrong(str(error)) from None
+    return value
+
+
+def _password(value: str) -> str:
+    # Binary data of the protocol (section 3.1.3.6): any bytes, but not more of them.
+    if len(value.encode()) > LONGEST_STRING:
+        raise wrong(f"text of at most {LONGEST_STRING} bytes")
+    return value
+
+
+def _prefix(value: str) -> str:
+    if not value:
+        return value
+    if not value.endswith("/"):
+        raise wrong('"", or whole levels that end in "/", like "site/7/"')
+    if "+" in value or "#" in value:
+        raise wrong("levels without wildcards")
+    if value.startswith(("$SYS/", "$share/")):
+        raise wrong("levels that do not begin with $SYS/ or $share/")
+    if len(value.encode()) > LONGEST_STRING or "\0" in value:
+        raise wrong(f"text of at most {LONGEST_STRING} bytes without U+0000")
+    return value
+
+
+def _presence_topic(value: str) -> str:
+    if value.endswith("/") or value.startswith(("$SYS/", "$share/")) or value in ("$SYS", "$share"):
+        raise wrong('a topic name that neither ends in "/" nor begins with $SYS or $share, or "" for none')
+    return value
+
+
+class Upstream(Section):
+    """One link: this broker as a client of another one."""
+
+    # An error that repeats what it was given would repeat passwords.
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}\z")]
+    """What the link is called in logs and under `$SYS/broker/upstream/`; no other has the same. 1 to 64 letters,
+    digits, `_` and `-`."""
+    url: Annotated[str, AfterValidator(_url)]
+    """Where the upstream broker listens: mqtt://HOST[:PORT] (1883) or, with TLS, mqtts://HOST[:PORT] (8883)."""
+    username: String = ""
+    """The user name that it is told. Empty: none."""
+    password: Annotated[str, AfterValidator(_password), Field(repr=False)] = ""
+    """The password that it is told. Empty: none."""
+    password_file: str = ""
+    """A file whose first line is the password, in place of `password`. Empty: none."""
+    ca_file: str = ""
+    """Certificates (PEM) of the authorities that vouch for it, with mqtts. Empty: those that the system trusts."""
+    cert_file: str = ""
+    """The certificate (PEM) that it is shown, with mqtts. Empty: none."""
+    key_file: Annotated[str, Field(validate_default=True)] = ""
+    """The private key (PEM) to `cert_file`."""
+    client_id: String = ""
+    """The client identifier there. Empty: `canopy-<broker id>-<name>`. The upstream broker finds the link's session
+    again by it: it has to stay the same."""
+    version: Literal["auto", "5.0", "3.1.1"] = "auto"
+    """The version of MQTT. `auto`: 5.0, then 3.1.1 with the bridge bit, then 3.1.1."""
+    keep_alive: SixteenBits = 60
+    """Seconds of silence after which the link shows that it is there. 0: never."""
+    session_expiry: Annotated[int, Field(ge=0, le=NEVER)] = 86_400
+    """Seconds that the upstream broker is to keep the session while the link is away. 0: none. 4294967295: for ever."""
+    clean_start: bool = True
+    """Whether the first connection after a start of this broker begins a new session there."""
+    subscribe: Annotated[
+        Annotated[Literal["demand"], Tag(A_WORD)] | Annotated[Filters, Tag(A_LIST)], Discriminator(_word_or_list)
+    ] = "demand"
+    """What is asked of it: what clients here ask for (`demand`), or these topic filters, always. A list is always a
+    tuple after validation."""
+    aggregate: Annotated[
+        Annotated[Literal["auto"], Tag(A_WORD)] | Annotated[Filters, Tag(A_LIST)], Discriminator(_word_or_list)
+    ] = ()
+    """Topic filters that stand there for all that they include: the first such filter that is wanted here declares its
+    aggregate, the last withdraws it. `auto`: chosen from the filters that there are, within `max_filters`. Empty:
+    nothing is folded. A list is always a tuple after validation."""
+    max_filters: Annotated[int, Field(ge=1, le=MOST_FILTERS)] = 64
+    """Topic filters that `aggregate = "auto"` may declare."""
+    hold: SecondsOrOff = 30.0
+    """Seconds for which a fold of `aggregate = "auto"` stays at least."""
+    roots: Filters = ()
+    """Nothing outside of these topic filters is asked of it. Empty: no restriction. Always a tuple after validation."""
+    unfolded: Filters = ("canopy/presence/#",)
+    """Topic filters that are never folded. Always a tuple after validation."""
+    publish: Filters = ()
+    """What goes up: messages whose topics these match. Always a tuple after validation."""
+    local_prefix: Annotated[str, AfterValidator(_prefix)] = ""
+    """The levels that a topic begins with here, in place of `remote_prefix`; ends in "/". What does not begin so is
+    neither asked for nor sent."""
+    remote_prefix: Annotated[str, AfterValidator(_prefix)] = ""
+    """The levels that a topic begins with there, in place of `local_prefix`; ends in "/"."""
+    subscribe_qos: Literal[0, 1, 2] = 1
+    """The highest quality of service of what comes from it."""
+    publish_qos: Literal[0, 1, 2] = 2
+    """The highest quality of service of what goes to it."""
+    policy: Literal["drop-newest", "drop-oldest", "latest"] = "drop-newest"
+    """What a full queue of messages for it does: see `Queue.policy`."""
+    queue_messages: CountOrUnlimited = 100_000
+    """QoS 1 and 2 messages that wait for it. 0: no limit."""
+    queue_bytes: SizeOrUnlimited = 67_108_864
+    """Bytes that wait for it. 0: no limit."""
+    queue_qos0: bool = False
+    """Whether QoS 0 messages wait too while the link is down."""
+    retry_min: Seconds = 1.0
+    """Seconds until the first attempt to connect again, above 0; each is later by a random part of that, and twice as
+    long after the last."""
+    retry_max: Annotated[Seconds, Field(validate_default=True)] = 60.0
+    """Seconds between two attempts at most, not below `retry_min`."""
+    status_topic: TopicOrNone = ""
+    """A topic there that holds a retained 1 while the link is up, and 0 by its will. Empty: none."""
+
+    @property
+    def remote(self) -> Remote:
+        """`url`, taken apart."""
+        return parse_upstream(self.url)
+
+    @field_validator("password_file")
+    @classmethod
+    def _one_password(cls, value: str, info: ValidationInfo) -> str:
+        if value and info.data.get("password"):
+            raise wrong("only without password")
+        return value
+
+    @field_validator("ca_file", "cert_file", "key_file")
+    @classmethod
+    def _with_tls(cls, value: str, info: ValidationInfo) -> str:
+        # An URL that is wrong is missing here, and said already.
+        if value and not info.data.get("url", "mqtts:").startswith("mqtts:"):
+            raise wrong("only beside an mqtts:// url")
+        return value
+
+    @field_validator("key_file")
+    @classmethod
+    def _certificate_and_key(cls, value: str, info: ValidationInfo) -> str:
+        certificate = info.data.get("cert_file")
+        if certificate and not value:
+            raise wrong("the file of the private key, beside cert_file")
+        if value and certificate == "":
+            raise wrong("only beside cert_file")
+        return value
+
+    @field_validator("roots")
+    @classmethod
+    def _within_budget(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        most = info.data.get("max_filters", MOST_FILTERS)
+        if info.data.get("aggregate") == "auto" and len(value) > most:
+            raise wrong(f'at most max_filters, {most}, topic filters beside aggregate = "auto"')
+        return value
+
+    @field_validator("retry_max")
+    @classmethod
+    def _not_below(cls, value: float, info: ValidationInfo) -> float:
+        least = info.data.get("retry_min", 0.0)
+        if value < least:
+            raise wrong(f"a number from retry_min, {least}, to {LONGEST_TIME}")
+        return value
+
+    @model_validator(mode="after")
+    def _user_beside_password(self) -> Upstream:
+        # [MQTT3-3.1.2-22] Without the user name flag there is no password in 3.1.1.
+        if self.version == "3.1.1" and not self.username and (self.password or self.password_file):
+            raise wrong("a user name: MQTT 3.1.1 has no password without one", ".username")
+        return self
+
+
+class Federation(Section):
+    """This broker among others."""
+
+    broker_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{0,32}\z")] = ""
+    """What this broker is called in the path of a message, by which one that comes round is found out. 1 to 32 letters,
+    digits, `_` and `-`, its own among all that are linked. Empty: random at each start."""
+    hop_limit: Annotated[int, Field(ge=0, le=255)] = 8
+    """Brokers that a message may have come by; one that came by as many goes nowhere. 0: no limit."""
+
+
+class Presence(Section):
+    """Who is connected, as retained messages."""
+
+    topic: Annotated[TopicOrNone, AfterValidator(_presence_topic)] = ""
+    """Below it each connected client has a retained message `online` under its client identifier. Empty: none."""

@@ -1,0 +1,158 @@
+"""The kinds of values that settings have, each with its bounds; addresses and topic filters among them.
+
+Owns what makes one value good or bad by itself, and `Section`, what all groups of settings have in common. A check that
+fails raises an error of the type "rule" whose text is what is allowed (`wrong`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+DEFAULT_PORT: Final = 1883
+DEFAULT_TLS_PORT: Final = 8883
+
+MAX_REMAINING_LENGTH: Final = 268_435_455
+"""The largest remaining length four bytes can tell (section 2.1.4 of the MQTT 5.0 specification)."""
+
+LARGEST_PACKET: Final = MAX_REMAINING_LENGTH + 5 - 1_048_576
+"""The largest packet that can be accepted: the protocol's largest, less what forwarding may add to a message (the
+property section of 5.0 with its subscription identifiers)."""
+
+NEVER: Final = 0xFFFF_FFFF
+"""The session expiry interval that means "does not expire" (MQTT 5.0, section 3.1.2.11.2)."""
+
+# Not limits anybody is meant to reach: they keep a slip of the keyboard from passing as a number.
+MOST_MESSAGES: Final = 2_000_000_000
+MOST_BYTES: Final = 1 << 40
+LONGEST_TIME: Final = 86_400.0
+MOST_SLOW_CLIENTS: Final = 1000
+
+LONGEST_STRING: Final = 65_535
+"""Bytes of UTF-8 in a string of the protocol, topic filters among them (MQTT 5.0, section 1.5.4)."""
+
+Policy: TypeAlias = Literal["drop-newest", "drop-oldest", "disconnect", "latest"]
+"""What a full queue does. The order is that of the core, which counts them."""
+
+NOT_YET: Final = ("mqtts", "ssl", "tls", "ws", "wss", "unix")
+
+
+class Address(NamedTuple):
+    """Where a listener binds. Port 0 lets the system choose a free one."""
+
+    host: str
+    port: int
+
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"mqtt://{host}:{self.port}"
+
+
+def parse_listen(url: str) -> Address:
+    """Read ``mqtt://HOST[:PORT]``; an IPv6 address stands in brackets.
+
+    Raises:
+        ValueError: the text says what is wrong and what would be right, without repeating the URL.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"not a URL of the form mqtt://HOST:PORT ({error})") from None
+    if parts.scheme in NOT_YET:
+        raise ValueError(f'the scheme "{parts.scheme}" is not supported by this version; mqtt://HOST:PORT is')
+    if parts.scheme != "mqtt" or not parts.netloc:
+        raise ValueError("not a URL of the form mqtt://HOST:PORT")
+    if not parts.hostname:
+        raise ValueError("the host is missing; mqtt://0.0.0.0:PORT or mqtt://[::]:PORT listens on every interface")
+    if "@" in parts.netloc or parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise ValueError("a listener takes no user, path, query or fragment: only mqtt://HOST:PORT")
+    return Address(parts.hostname, DEFAULT_PORT if port is None else port)
+
+
+def wrong(wanted: str, at: str = "", found: str | float = "") -> PydanticCustomError:
+    """A value that is not allowed, and what is, in words.
+
+    `at` and `found`: where the value stands below what is validated (`[1].name`), and what it is, if that is not all.
+    """
+    return PydanticCustomError("rule", "{wanted}", {"wanted": wanted, "at": at, "found": found})
+
+
+def _filter_fault(value: str) -> str:
+    """Hold a topic filter against section 4.7, as the core does with those of clients; a test compares the two."""
+    levels = value.split("/")
+    if not 0 < len(value.encode()) <= LONGEST_STRING:
+        return f"of 1 to {LONGEST_STRING} bytes"
+    if "\0" in value:
+        return "without U+0000"
+    if "#" in value and (levels[-1] != "#" or value.count("#") > 1):
+        return "in which # is only the last level"
+    if any("+" in level and level != "+" for level in levels):
+        return "in which + has its level to itself"
+    return ""
+
+
+def _rule_filter(value: str) -> str:
+    fault = _filter_fault(value)
+    if value.startswith("$share/"):
+        fault = "without $share/name/ before it; the rule holds for shared subscriptions too"
+    if fault:
+        raise wrong(f"a topic filter {fault}")
+    return value
+
+
+def _plain_filter(value: str) -> str:
+    fault = _filter_fault(value)
+    if value.startswith("$share/"):
+        fault = "without $share/name/ before it"
+    if fault:
+        raise wrong(f"a topic filter {fault}")
+    return value
+
+
+def _name_fault(value: str) -> str:
+    if not 0 < len(value.encode()) <= LONGEST_STRING:
+        return f"of 1 to {LONGEST_STRING} bytes"
+    if "\0" in value:
+        return "without U+0000"
+    if "+" in value or "#" in value:
+        return "without wildcards"
+    return ""
+
+
+def _topic_or_none(value: str) -> str:
+    fault = _name_fault(value) if value else ""
+    if fault:
+        raise wrong(f'a topic name {fault}, or "" for none')
+    return value
+
+
+def _string(value: str) -> str:
+    if len(value.encode()) > LONGEST_STRING or "\0" in value:
+        raise wrong(f"text of at most {LONGEST_STRING} bytes without U+0000")
+    return value
+
+
+# The numbers that occur again and again, each with its bounds.
+CountOrUnlimited: TypeAlias = Annotated[int, Field(ge=0, le=MOST_MESSAGES)]
+Size: TypeAlias = Annotated[int, Field(ge=1, le=MOST_BYTES)]
+SizeOrUnlimited: TypeAlias = Annotated[int, Field(ge=0, le=MOST_BYTES)]
+SecondsOrOff: TypeAlias = Annotated[float, Field(ge=0, le=LONGEST_TIME, allow_inf_nan=False)]
+RateOrUnlimited: TypeAlias = Annotated[float, Field(ge=0, le=MOST_MESSAGES, allow_inf_nan=False)]
+SixteenBits: TypeAlias = Annotated[int, Field(ge=0, le=65_535)]
+Pattern: TypeAlias = Annotated[str, Field(min_length=1)]
+
+# What the protocol has for strings (section 1.5.4) and topics (section 4.7).
+String: TypeAlias = Annotated[str, AfterValidator(_string)]
+TopicOrNone: TypeAlias = Annotated[str, AfterValidator(_topic_or_none)]
+RuleFilter: TypeAlias = Annotated[str, AfterValidator(_rule_filter)]
+PlainFilter: TypeAlias = Annotated[str, AfterValidator(_plain_filter)]
+
+
+class Section(BaseModel):
+    """What all groups of settings have in common: strict types, no unknown names, no changes."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", use_attribute_docstrings=True)
