@@ -316,6 +316,7 @@ class Channel(Inbound):
         self._pending_connect = None
         self._exchange = None
         self._aliases = None
+        self._forget_requests()
         session = self.session
         if session is not None:
             if self.router.tap is not None:
@@ -532,6 +533,8 @@ class Channel(Inbound):
         if another and session.subscriptions and router.limits.rules:
             router.renew_lanes(session)
         session.link_peer = handshake.link_peer(connect)
+        # A broker of our own kind says 0x10 by itself where it reaches nobody.
+        session.answers = session.link_peer != ""
         session.bridge = connect.bridge
         session.expiry_interval = terms.expiry
         session.will = connect.will  # [MQTT-3.1.2-7]

@@ -165,7 +165,7 @@ class Decoder(Frames):
             raise ProtocolViolation("a subscription identifier in a PUBLISH from a client")
         return Publish(
             topic, data[stop:end], qos, header & 1 == 1, header & 8 == 8, packet_id,
-            scan.forward, scan.topic_alias, scan.message_expiry, scan.subscription_ids,
+            scan.forward, scan.topic_alias, scan.message_expiry, scan.subscription_ids, scan.request,
         )  # fmt: skip
 
     def packet(self) -> Packet:

@@ -26,6 +26,7 @@ from broker.core.message import Message
 from broker.core.outbox import Outbox, Peer
 from broker.core.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5, Publish
 from broker.core.path import visited
+from broker.core.requests import Request
 from broker.core.router import Router
 from broker.core.runs import Run
 from broker.core.session import Session
@@ -48,6 +49,8 @@ class Inbound(Peer):
         self.session: Session | None = None
         # Topic aliases that the client has set: they end with the connection [MQTT-3.3.2-7].
         self._aliases: dict[int, bytes] | None = None
+        # Its requests whose answers wait for links, by packet identifier: they are this connection's.
+        self._requests: dict[int, Request] | None = None
 
     def _publish(self, now: float) -> int:
         """The hot path: a PUBLISH without retain, DUP and properties, to a topic that was routed before.
@@ -203,6 +206,9 @@ class Inbound(Peer):
             topic = self._resolve_alias(topic, publish.topic_alias)
         packet_id = publish.packet_id
         if qos > 0:
+            if self._requests is not None and packet_id in self._requests:
+                # It came again before it was acknowledged: the answer that it waits for is for both.
+                return
             inbound = session.inbound
             if qos == 2 and inbound is not None and packet_id in inbound:
                 # Known already: acknowledged again, not routed again [MQTT-4.3.3-10].
@@ -238,7 +244,14 @@ class Inbound(Peer):
         message = Message(
             topic, publish.payload, qos, publish.retain, publish.properties, expires_at, session.client_id
         )
-        count = router.publish(message, session)
+        if publish.request and qos > 0:
+            request = Request(packet_id, qos)
+            count = router.ask(message, session, request)
+            if request.waits(self, count):
+                self._await_answer(session, request)
+                return
+        else:
+            count = router.publish(message, session)
         if qos == 0:
             return
         reason = reasons.SUCCESS
@@ -254,8 +267,51 @@ class Inbound(Peer):
         else:
             self._receive_qos2(session, packet_id, reason)
 
+    def _await_answer(self, session: Session, request: Request) -> None:
+        """The acknowledgement has to wait for what links say. Until then the publish counts as unacknowledged."""
+        requests = self._requests
+        if requests is None:
+            requests = {}
+            self._requests = requests
+        requests[request.packet_id] = request
+        if request.qos == 1:
+            self.outbox.acks += 1
+            self.outbox.held += 1
+        else:
+            self._remember(session, request.packet_id)
+
+    def answer(self, packet_id: int, qos: int, reached: bool) -> None:
+        """It is known whether its request reached anybody: PUBACK or PUBREC, if the connection still waits for it."""
+        requests = self._requests
+        if requests is None or requests.pop(packet_id, None) is None:
+            return
+        reason = reasons.SUCCESS if reached else reasons.NO_MATCHING_SUBSCRIBERS
+        if qos == 1:
+            # It counts since it came.
+            self.outbox.held -= 1
+            self.outbox.control(ack(PUBACK, packet_id, reason, self.version))  # [MQTT-4.3.2-4]
+        else:
+            self.outbox.control(ack(PUBREC, packet_id, reason, self.version))  # [MQTT-4.3.3-8]
+
+    def _forget_requests(self) -> None:
+        """The connection is over: nobody waits for the answers any more.
+
+        One of QoS 2 stays known by its identifier: sent again on the session's next connection it gets its PUBREC, and
+        is not routed again [MQTT-4.3.3-10].
+        """
+        requests = self._requests
+        if requests is not None:
+            self._requests = None
+            for request in requests.values():
+                request.peer = None
+
     def _receive_qos2(self, session: Session, packet_id: int, reason: int) -> None:
-        """Remember the identifier until its PUBREL, and answer PUBREC.
+        """Remember the identifier until its PUBREL, and answer PUBREC."""
+        self._remember(session, packet_id)
+        self.outbox.control(ack(PUBREC, packet_id, reason, self.version))  # [MQTT-4.3.3-8]
+
+    def _remember(self, session: Session, packet_id: int) -> None:
+        """Know the identifier of a QoS 2 publish until its PUBREL.
 
         Only the identifier: that the message may expire meanwhile changes nothing in what follows [MQTT-4.3.3-13].
         """
@@ -266,7 +322,6 @@ class Inbound(Peer):
         inbound.add(packet_id)
         if session.journal is not None:
             session.journal.received(session.client_id, packet_id)
-        self.outbox.control(ack(PUBREC, packet_id, reason, self.version))  # [MQTT-4.3.3-8]
 
     def _looped(self, properties: bytes) -> bool:
         """Whether a message has been here before, or has come over more links than it may.
@@ -315,7 +370,7 @@ class Inbound(Peer):
         session = self.session
         assert session is not None
         if kind == PUBACK:
-            session.on_puback(packet_id, now)
+            session.on_puback(packet_id, reason_code, now)
         elif kind == PUBREC:
             session.on_pubrec(packet_id, reason_code, now)
         elif kind == PUBCOMP:
@@ -324,6 +379,8 @@ class Inbound(Peer):
             inbound = session.inbound
             reason = reasons.SUCCESS
             if inbound is not None and packet_id in inbound:
+                if self._requests is not None and packet_id in self._requests:
+                    raise ProtocolViolation("PUBREL for a publish that got no PUBREC yet")
                 # After the PUBCOMP it means a new message [MQTT-4.3.3-12].
                 inbound.discard(packet_id)
                 if session.journal is not None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from broker.core.lanes import Lane
     from broker.core.ledger import Ledger
     from broker.core.outbox import Outbox
+    from broker.core.requests import Request
     from broker.core.tap import Tap
 
 UNLIMITED: Final = 1 << 60
@@ -57,6 +58,8 @@ class Load:
         self.aging: dict[Lane, None] = {}
         # Who records what happens, if anybody does; a `Tap`.
         self.tap: Tap | None = None
+        # The request that is being routed, if it is one: links that take it are asked whom they reach.
+        self.request: Request | None = None
         # Ledgers with losses that no log line has told of yet, each once.
         self.losers: list[Ledger] = []
         # The event loop: how late its last beat was, and when the next one is due (0.0: nobody measures).

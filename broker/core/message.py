@@ -20,6 +20,8 @@ from broker.core.wire import string, two_bytes, varint
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
+    from broker.core.requests import Request
+
 OVERHEAD: Final = 64
 """Bytes that a queued message is counted with beyond its topic, payload and properties."""
 
@@ -279,6 +281,15 @@ class Delivery:
         self.place: Place | None = None
         # Whether it stands in the queue of a connection (QoS 0), and not in the session's.
         self.live = False
+        # The request whose publisher wants to know whether this reaches anybody, until that is known.
+        self.asked: Request | None = None
+
+    def settle(self, reached: bool) -> None:
+        """It is known now, or never will be (then it counts as reached); nothing where nobody has asked."""
+        request = self.asked
+        if request is not None:
+            self.asked = None
+            request.settle(reached)
 
     def drop(self) -> None:
         """It was shed from the middle of a queue, and stays there as a gap that holds nothing."""

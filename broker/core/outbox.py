@@ -62,6 +62,10 @@ class Peer:
         """Its queue ran over, and the policy is to end it then."""
         raise NotImplementedError
 
+    def answer(self, packet_id: int, qos: int, reached: bool) -> None:
+        """It is known whether its request reached anybody: acknowledge it (`requests`)."""
+        raise NotImplementedError
+
 
 class Outbox(Backlog):
     """The bounded queue of one peer. All sizes in bytes."""
@@ -83,7 +87,9 @@ class Outbox(Backlog):
         self._aliases: dict[bytes, int] | None = None
         self._expired: list[Delivery] = []
         # PUBACK and PUBCOMP not yet taken: what the peer cannot have seen still counts against its Receive Maximum.
+        # Those among them that are not even queued yet: the answers to requests.
         self.acks: i64 = 0
+        self.held: i64 = 0
         self.closed = False
         # Whose turn it is: the list that the connection goes through after each read, and whether we are on it.
         self._wakeups = wakeups
@@ -309,7 +315,7 @@ class Outbox(Backlog):
         queue = self._queue
         if len(queue) == 1 and self._late == 0 and self._gaps == 0 and not self._to_tell():
             # The commonest case where messages come one at a time: the list stays.
-            self.acks = 0
+            self.acks = self.held
             self._taken_all(now)
             piece = queue.pop()
             assert isinstance(piece, bytes)
@@ -322,7 +328,7 @@ class Outbox(Backlog):
         queue = self._queue
         if self._late == 0 and self._gaps == 0 and self.bytes + self.control_bytes <= max_bytes:
             self._queue = []
-            self.acks = 0
+            self.acks = self.held
             self._taken_all(now)
             batch: list[bytes] = queue  # type: ignore[assignment]
         else:

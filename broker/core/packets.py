@@ -54,7 +54,8 @@ class Publish(Packet):
     `topic` is UTF-8, empty only beside a topic alias. `properties` are the encoded v5 properties that a server
     forwards unaltered and in order (payload format, content type, response topic, correlation data, user properties);
     the hop-by-hop ones are apart: `topic_alias` (0: none), `message_expiry` (s, -1: none), `subscription_ids`
-    (server to client only). `packet_id` is 0 with QoS 0.
+    (server to client only). `packet_id` is 0 with QoS 0. `request`: whether a Response Topic is among the properties;
+    the decoder tells, and the encoder does not look at it.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Publish(Packet):
         topic_alias: int = 0,
         message_expiry: int = -1,
         subscription_ids: tuple[int, ...] = (),
+        request: bool = False,
     ) -> None:
         self.kind = PUBLISH
         self.topic = topic
@@ -81,6 +83,7 @@ class Publish(Packet):
         self.topic_alias = topic_alias
         self.message_expiry = message_expiry
         self.subscription_ids = subscription_ids
+        self.request = request
 
     def _key(self) -> tuple[object, ...]:
         return (

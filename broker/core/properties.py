@@ -273,7 +273,7 @@ class ForwardScan:
 
     After `run`: `forward` holds the encoded properties to pass on, in their order [MQTT-3.3.2-18]; what concerns this
     hop alone is in `topic_alias` (0: none), `message_expiry` (s, -1: none), `will_delay` (s, 0: none) and
-    `subscription_ids`. One object can be used for any number of packets.
+    `subscription_ids`; `request` tells of a Response Topic. One object can be used for any number of packets.
     """
 
     def __init__(self) -> None:
@@ -282,6 +282,7 @@ class ForwardScan:
         self.message_expiry: int = -1
         self.will_delay: int = 0
         self.subscription_ids: tuple[int, ...] = ()
+        self.request: bool = False
 
     def run(self, data: bytes, start: int, stop: int, place: int) -> None:
         """Validate and sort out `data[start:stop]`, a section without its length. `place`: PUBLISH or `WILL`.
@@ -296,6 +297,7 @@ class ForwardScan:
         self.message_expiry = -1
         self.will_delay = 0
         self.subscription_ids = ()
+        self.request = False
         section = Reader(data, start, stop)
         kept: list[bytes] = []
         subscription_ids: list[int] = []
@@ -322,6 +324,7 @@ class ForwardScan:
                 value_text = section.string()  # [MQTT-3.3.2-13] [MQTT-3.3.2-19]
                 if identifier == RESPONSE_TOPIC:
                     check_response_topic(value_text)
+                    self.request = True
                 continue
             value = _number(section, row)
             if identifier == PAYLOAD_FORMAT_INDICATOR:

@@ -32,6 +32,7 @@ from broker.core.message import Delivery, Message
 from broker.core.outbox import Outbox
 from broker.core.packets import SubscriptionRequest, Will
 from broker.core.policy import DROP_NEWEST, LATEST, LaneTerms, QueueTerms, Wish
+from broker.core.requests import Request
 from broker.core.retained import NODE_BYTES, RetainedTree
 from broker.core.rules import lane_terms, queue_terms, subscription_rules
 from broker.core.runs import RunFinder
@@ -128,6 +129,18 @@ class Router(Forwarder):
         if message.retain:  # without, no retained message is touched [MQTT-3.3.1-8]
             self.retain(message)
         return count
+
+    def ask(self, message: Message, origin: Session | None, request: Request) -> int:
+        """`publish` a request: the links that take it with QoS 1 or 2 and are connected are asked whom they reach.
+
+        Afterwards `Request.waits` says whether there is anything to wait for.
+        """
+        load = self._load
+        load.request = request
+        try:
+            return self.publish(message, origin)
+        finally:
+            load.request = None
 
     # -- retained messages ---------------------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ from broker.core.message import DONE, DROPPED, QUEUED, RELEASED, SENT, Delivery,
 from broker.core.outbox import ACCEPTED, Outbox
 from broker.core.packets import PUBREL, V5, V311, Will
 from broker.core.policy import DISCONNECT, QueueTerms
-from broker.core.reasons import PACKET_IDENTIFIER_NOT_FOUND, SUCCESS
+from broker.core.reasons import NO_MATCHING_SUBSCRIBERS, PACKET_IDENTIFIER_NOT_FOUND, SUCCESS
 from broker.core.retained import RetainedCursor
 from broker.core.streams import RetainedStreams
 from broker.core.subscription import SharedGroup, Subscription
@@ -134,8 +134,10 @@ class Session(Waiting):
         for delivery in self.inflight.values():
             # The next connection has a send quota of its own.
             delivery.counted = False
+            delivery.settle(True)
             if self.journal is not None and delivery.attempts == 0:
                 self.journal.unsent(self.client_id, delivery)
+        self._stop_answering()
         self._resend = None
 
     def restore(self, delivery: Delivery) -> bool:
@@ -220,15 +222,20 @@ class Session(Waiting):
                 return self._drop(GLOBAL)
             if self._send(delivery, outbox):
                 self._hold(size)
+                if self.answers:
+                    self._ask(delivery)
                 return ACCEPTED
         return self._wait(delivery)
 
     def _wait(self, delivery: Delivery) -> int:
         """Queue a delivery, and have its lane know."""
         cause = self._enqueue(delivery)
-        lane = delivery.lane
-        if cause == ACCEPTED and lane is not None:
-            self._enter(lane, delivery)
+        if cause == ACCEPTED:
+            lane = delivery.lane
+            if lane is not None:
+                self._enter(lane, delivery)
+            if self.answers:
+                self._ask(delivery)
         return cause
 
     def _send(self, delivery: Delivery, outbox: Outbox) -> bool:
@@ -426,11 +433,11 @@ class Session(Waiting):
 
     # -- acknowledgements from the client ------------------------------------------------------------------------------
 
-    def on_puback(self, packet_id: int, now: float) -> None:
+    def on_puback(self, packet_id: int, reason_code: int, now: float) -> None:
         """PUBACK: the delivery is complete [MQTT-4.3.2-3]. An unknown identifier is ignored.
 
-        The reason code makes no difference: what the client refused is not sent again [MQTT-4.4.0-2], nor to another
-        member of a shared subscription [MQTT-4.8.2-6].
+        The reason code makes no difference to that: what the client refused is not sent again [MQTT-4.4.0-2], nor to
+        another member of a shared subscription [MQTT-4.8.2-6]. It is told on to whoever has asked (`requests`).
 
         Raises ProtocolViolation when the identifier is in use by a QoS 2 delivery.
         """
@@ -439,6 +446,8 @@ class Session(Waiting):
             return
         if delivery.qos != 1:
             raise ProtocolViolation("PUBACK for a QoS 2 message")
+        if delivery.asked is not None:
+            delivery.settle(reason_code != NO_MATCHING_SUBSCRIBERS)
         self._finish(delivery)
         self._go_on(now)
 
@@ -459,6 +468,8 @@ class Session(Waiting):
             return
         if delivery.qos != 2:
             raise ProtocolViolation("PUBREC for a QoS 1 message")
+        if delivery.asked is not None:
+            delivery.settle(reason_code != NO_MATCHING_SUBSCRIBERS)
         if reason_code >= 0x80:
             self._finish(delivery)
             self._go_on(now)
@@ -499,6 +510,7 @@ class Session(Waiting):
         if outbox.has_expired:
             for expired in outbox.take_expired():
                 if expired.state == SENT:
+                    expired.settle(True)
                     self._finish(expired)
 
     # -- shared subscriptions and the end ------------------------------------------------------------------------------
@@ -545,14 +557,18 @@ class Session(Waiting):
                     kept.append(delivery)
             self._gaps = 0
             self.pending = kept if kept else None
-        if self.journal is not None:
-            for delivery in taken:
+        for delivery in taken:
+            delivery.settle(True)
+            if self.journal is not None:
                 self.journal.finished(self.client_id, delivery)
         return taken
 
     def end(self) -> None:
         """The session is over: what still waits is dropped and counted."""
         self.ended = True
+        for delivery in self.inflight.values():
+            delivery.settle(True)
+        self._stop_answering()
         queued = self.queued()
         if queued > 0:
             self.ledger.lost(SESSION_ENDED, queued)

@@ -72,6 +72,9 @@ class Waiting(Subscriber):
         self.policy: i64 = DROP_NEWEST
         self.lane: Lane | None = None
         self.queue_qos0 = False
+        # Whether the acknowledgements of its client tell if anybody was reached: it is a link, with a broker behind it.
+        # Changed while nobody is connected, or when a connection begins.
+        self.answers = False
         # Publishes that the client may be sent before it acknowledges one.
         self.quota: i64 = 0
         # The queue: with gaps, and None when nothing waits.
@@ -181,6 +184,23 @@ class Waiting(Subscriber):
                 return
             self.shed_one(oldest, FULL_MESSAGES if outbox.messages >= outbox.max_messages else FULL_BYTES)
 
+    def _ask(self, delivery: Delivery) -> None:
+        """A link has taken a delivery: if it is of a request, have its acknowledgement tell whom it reaches.
+
+        Only of a link that is there; QoS 0 is not acknowledged.
+        """
+        request = self._load.request
+        if request is not None and delivery.qos > 0 and self.outbox is not None:
+            delivery.asked = request
+            request.asked += 1
+            request.left += 1
+
+    def _stop_answering(self) -> None:
+        """The link will not say any more whom the requests on their way reach."""
+        if self.answers and self.pending is not None:
+            for delivery in self.pending:
+                delivery.settle(True)
+
     def _hold(self, size: i64) -> None:
         """One message more in the broker's queues, of `size` bytes."""
         load = self._load
@@ -249,6 +269,7 @@ class Waiting(Subscriber):
             lane.leave(delivery)
         if self.journal is not None:
             self.journal.finished(self.client_id, delivery)
+        delivery.settle(True)
         self._drop(cause)
 
     def _shed_expired(self) -> None:
@@ -365,12 +386,15 @@ class Waiting(Subscriber):
             self.pending_bytes += grown
             self._load.bytes += grown
             self._drop(REPLACED)
+        waiting.settle(True)
         waiting.message = message
         waiting.qos = qos
         waiting.retain = retain
         waiting.identifiers = identifiers
         waiting.group = group
         lane.renew(waiting, self._load.now)
+        if self.answers:
+            self._ask(waiting)
         if self.journal is not None and not waiting.live:
             self.journal.renewed(self.client_id, waiting)
         return ACCEPTED
