@@ -256,6 +256,42 @@ def covers(wide: str, topic_filter: str) -> bool:
     return len(levels) == len(asked)
 
 
+def intersect(one: str, other: str) -> str | None:
+    """The topic filter that matches exactly the topics which both filters match; None where there is no such topic.
+
+    Both are valid filters without `$share/name/`. There is never a need for two: level by level the narrower of both
+    levels is taken, and `#` takes what the other filter has from there on, which is nothing where that one ends at the
+    level before ("a/#" and "+" have "a" in common, section 4.7.1.2). "/#" and "+" have nothing in common: it would be
+    the empty topic name, which is none [MQTT-4.7.3-1].
+    """
+    if one.startswith("$") != other.startswith("$"):
+        return None  # [MQTT-4.7.2-1]
+    mine = one.split("/")
+    its = other.split("/")
+    common: list[str] = []
+    at = 0
+    while at < len(mine) and at < len(its) and mine[at] != "#" and its[at] != "#":
+        level = mine[at]
+        if level == "+":
+            level = its[at]
+        elif its[at] != "+" and its[at] != level:
+            return None
+        common.append(level)
+        at += 1
+    if at < len(mine) and mine[at] == "#":
+        common.extend(its[at:])
+    elif at < len(its) and its[at] == "#":
+        common.extend(mine[at:])
+    elif len(mine) != len(its):
+        return None
+    return "/".join(common) or None
+
+
+def overlaps(one: str, other: str) -> bool:
+    """Whether some topic name is matched by both filters. Both are valid and without `$share/name/`."""
+    return intersect(one, other) is not None
+
+
 def _utf8_length(text: str) -> int:
     # A lone surrogate cannot be encoded; it never comes from the decoder, and counts here as what it would take.
     return len(text.encode("utf-8", "surrogatepass"))

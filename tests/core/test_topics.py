@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -299,3 +301,74 @@ def test_covers_what_it_matches(wide: str, topic_filter: str, topic: str) -> Non
         assert naive.matches(wide, topic)
     assert topics.covers(topic_filter, topic_filter)
     assert topics.covers(topic_filter, topic) == naive.matches(topic_filter, topic)
+
+
+# A filter, another, what matches the topics of both.
+COMMON = [
+    ("a", "a", "a"),
+    ("a", "b", None),
+    ("a", "a/b", None),
+    ("#", "a/b", "a/b"),
+    ("#", "#", "#"),
+    ("#", "+/#", "+/#"),
+    ("+", "#", "+"),
+    ("+/b", "a/+", "a/b"),
+    ("+/b", "a/+/c", None),
+    ("a/#", "+/b/#", "a/b/#"),
+    ("a/+/c", "a/b/#", "a/b/c"),
+    ("a/+/#", "a/#", "a/+/#"),
+    # The level before # is matched too (section 4.7.1.2).
+    ("a/#", "a", "a"),
+    ("a/#", "+", "a"),
+    ("a/b/#", "a/+", "a/b"),
+    ("a/+/#", "a", None),
+    ("/#", "+", None),
+    ("/#", "+/#", "/#"),
+    # Section 4.7.2: what begins with a wildcard does not match what begins with $ [MQTT-4.7.2-1].
+    ("#", "$SYS/#", None),
+    ("+", "$SYS", None),
+    ("$SYS/#", "$SYS/+/a", "$SYS/+/a"),
+    ("$a/#", "$b/#", None),
+    ("a/+", "a/$x", "a/$x"),
+]
+
+# Every name of four levels at most, one of which no filter below spells.
+NAMES = [
+    "/".join(levels)
+    for depth in range(1, 5)
+    for levels in itertools.product(("a", "b", "", "$x", "zz"), repeat=depth)
+    if levels != ("",)
+]
+few_filters = (
+    st.builds(
+        lambda levels, ends: "/".join([*levels, "#"] if ends else levels),
+        st.lists(st.sampled_from(["a", "b", "", "$x", "+", "+"]), max_size=3),
+        st.booleans(),
+    )
+    .filter(bool)
+    .map(str)
+)
+
+
+@pytest.mark.parametrize(("one", "other", "expected"), COMMON)
+def test_intersect(one: str, other: str, expected: str | None) -> None:
+    assert topics.intersect(one, other) == expected
+    assert topics.intersect(other, one) == expected
+    assert topics.overlaps(one, other) is (expected is not None)
+
+
+@given(few_filters, few_filters)
+def test_the_intersection_matches_what_both_match(one: str, other: str) -> None:
+    """No topic more and none less [MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT-4.7.2-1]."""
+    both = {name for name in NAMES if topics.matches(one, name) and topics.matches(other, name)}
+    common = topics.intersect(one, other)
+    assert topics.overlaps(one, other) is topics.overlaps(other, one) is bool(both)
+    if common is None:
+        assert not both
+    else:
+        topics.validate_filter(common)
+        assert {name for name in NAMES if topics.matches(common, name)} == both
+        assert topics.covers(one, common)
+        assert topics.covers(other, common)
+    if topics.covers(one, other):
+        assert both == {name for name in NAMES if topics.matches(other, name)}
