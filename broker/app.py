@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from broker.net.server import Server, StartupError
 from broker.observe.systopics import SysTopics
 from broker.settings import Settings
+from broker.upstream.links import Links
 
 if TYPE_CHECKING:
     from broker.record.recorder import Recorder
@@ -28,6 +29,8 @@ class Broker(Server):
 
     recorder: Recorder | None = None
     """Who records what goes through it, where the settings name a folder; from `start` on."""
+    links: Links | None = None
+    """Its links to upstream brokers; from `start` on."""
 
     async def start(self) -> None:
         """Listen, and begin to record and to publish `$SYS`. Raises StartupError in one line."""
@@ -41,8 +44,15 @@ class Broker(Server):
             if self.recorder is not None:
                 await self.recorder.stop()
             raise
-        self._sys = SysTopics(self, self.settings.sys.interval, self.recorder)
+        self.links = Links(self)
+        self.links.start()
+        self._sys = SysTopics(self, self.settings.sys.interval, self.recorder, self.links)
         self._sys.start()
+
+    async def emptied(self) -> None:
+        """The clients are gone, and what they left behind is on its way up: end the links."""
+        if self.links is not None:
+            await self.links.stop()
 
     async def stop(self) -> None:
         """End in order (see `Server.stop`)."""

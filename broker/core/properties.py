@@ -435,6 +435,26 @@ def encode_forward(
     return section
 
 
+def properties_of(forward: bytes) -> list[tuple[int, int, int]]:
+    """Where the properties stand that a message carries on: identifier, start (that of the identifier) and end of each.
+
+    `forward` was validated when it came in (`ForwardScan`).
+    """
+    found: list[tuple[int, int, int]] = []
+    reader = Reader(forward, 0, len(forward))
+    while reader.position < len(forward):
+        start = reader.position
+        identifier = reader.varint()
+        if identifier == PAYLOAD_FORMAT_INDICATOR:
+            reader.byte()
+        else:
+            reader.binary()
+            if identifier == USER_PROPERTY:
+                reader.binary()
+        found.append((identifier, start, reader.position))
+    return found
+
+
 def decode_forward(raw: bytes) -> Properties:
     """What `Publish.properties` or `Will.properties` says, for those who look into it.
 

@@ -211,6 +211,12 @@ class Router(Forwarder):
                 self.journal.retained_cleared(topic)
         self.deadlines.cancel(topic)
 
+    def drop_retained(self, topic: str) -> None:
+        """Keep the retained message of a topic no longer; nobody is told."""
+        message = cast("Message | None", self.retained.get(topic))
+        if message is not None:
+            self._clear_retained(topic, message)
+
     # -- subscriptions -------------------------------------------------------------------------------------------------
 
     def lane_terms(self, session: Session, topic_filter: str, wish: Wish | None) -> LaneTerms:
@@ -375,6 +381,10 @@ class Router(Forwarder):
         self.fanout.post(PeerConnected(session, outbox))
         self.fanout.drain(self, now)
         return session, present
+
+    def adopt(self, session: Session) -> None:
+        """Take in a session that no client's CONNECT has opened: that of a link to another broker."""
+        self.sessions[session.client_id] = session
 
     def govern(self, session: Session) -> None:
         """Give a session's queues, and those of its connection, the terms that the settings have for its client.

@@ -16,10 +16,6 @@ Promises:
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import struct
-import sys
-import termios
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
@@ -425,7 +421,7 @@ class Connection(Link):
 
     def _stall_due(self, now: float, timeout: float) -> float:
         """When to look at the stalled write again; 0.0 when it has made no progress for too long."""
-        left = self.transport.get_write_buffer_size() + _unsent(self.transport)
+        left = self.transport.get_write_buffer_size() + sockets.unsent(self.transport)
         if left != self._progress:
             self._progress = left
             self._progress_at = now
@@ -474,17 +470,3 @@ class Connection(Link):
         self.transport.resume_reading()
         if self.channel.keep_alive > 0 and not self._closing_at:
             self.hub.wheel.add(self, self.channel.last_received + GRACE * self.channel.keep_alive)
-
-
-def _unsent(transport: asyncio.BaseTransport) -> int:
-    """Bytes in the kernel's send buffer that the peer has not acknowledged; 0 where the system does not tell."""
-    if not sys.platform.startswith("linux"):
-        return 0
-    sock = transport.get_extra_info("socket")
-    if sock is None:
-        return 0
-    try:
-        answer = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
-    except (OSError, ValueError):
-        return 0
-    return int(struct.unpack("i", answer)[0])

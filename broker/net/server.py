@@ -97,7 +97,7 @@ class Server:
         self.settings = Settings() if settings is None else settings
         self.router = Router(limits(self.settings), self.settings.routing.trie, self.settings.routing.match_cache)
         self.router.gate = gate
-        self.router.broker_id = secrets.token_hex(4)
+        self.router.broker_id = self.settings.federation.broker_id or secrets.token_hex(4)
         _shorten_runs(self.router)
         # Only a program that has set up structlog hears from us.
         self.log: Any = structlog.get_logger("canopy") if structlog.is_configured() else _Silent()
@@ -230,6 +230,7 @@ class Server:
             await asyncio.wait([self._all_gone], timeout=LINGER)
         if writers:
             await asyncio.wait(writers, timeout=LINGER)
+        await self.emptied()
         self.pulse.close()
         self.monitor.finish(self.loop.time())
         self.hub.close()
@@ -237,6 +238,9 @@ class Server:
             # Last: the ends of the connections are kept too.
             await self.store.close()
         self.log.info("stopped")
+
+    async def emptied(self) -> None:
+        """Called while it stops, when all clients are gone: for whoever has to hear of that, and say goodbye too."""
 
     async def _close_listeners(self) -> None:
         servers = self._servers
@@ -380,6 +384,7 @@ def limits(settings: Settings) -> Limits:
     made.max_inflight = settings.mqtt.max_inflight or LARGEST_WINDOW
     made.max_session_expiry = settings.session.max_expiry or NEVER
     made.persistent = settings.session.persistent
+    made.hop_limit = settings.federation.hop_limit
     made.queue_qos0 = settings.session.queue_qos0
     made.max_sessions = settings.session.max_sessions
     queue = settings.queue

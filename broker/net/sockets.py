@@ -6,8 +6,12 @@ inherit all of it, so that a connect costs no system call for it; elsewhere each
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import socket
+import struct
 import sys
+import termios
 from typing import Any, Final
 
 from broker.settings import Settings
@@ -76,3 +80,17 @@ def is_gone(sock: Any) -> bool:
     except (OSError, ValueError):
         return True
     return state != ESTABLISHED
+
+
+def unsent(transport: asyncio.BaseTransport) -> int:
+    """Bytes in the kernel's send buffer that the peer has not acknowledged; 0 where the system does not tell."""
+    if not sys.platform.startswith("linux"):
+        return 0
+    sock = transport.get_extra_info("socket")
+    if sock is None:
+        return 0
+    try:
+        answer = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
+    except (OSError, ValueError):
+        return 0
+    return int(struct.unpack("i", answer)[0])

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from broker.net.monitor import SlowClient
     from broker.net.server import Server
     from broker.record.recorder import Recorder
+    from broker.upstream.links import Links
 
 PREFIX: Final = "$SYS/broker/"
 
@@ -43,8 +44,11 @@ _ESCAPES: Final = str.maketrans({"%": "%25", "/": "%2F", "+": "%2B", "#": "%23"}
 class SysTopics:
     """Publishes `$SYS/broker/…` of one server every `interval` seconds."""
 
-    def __init__(self, server: Server, interval: float, recorder: Recorder | None = None) -> None:
+    def __init__(
+        self, server: Server, interval: float, recorder: Recorder | None = None, links: Links | None = None
+    ) -> None:
         self._server = server
+        self._links = links
         self._recorder = recorder
         self._interval = interval
         self._timer: asyncio.TimerHandle | None = None
@@ -57,6 +61,8 @@ class SysTopics:
         self._more: asyncio.TimerHandle | None = None
         # How many of the places under `slow/` were taken.
         self._places = 0
+        # What was told of links.
+        self._told_upstream: dict[str, None] = {}
         self._started = 0.0
 
     def start(self) -> None:
@@ -177,6 +183,7 @@ class SysTopics:
             yield f"slow/{place + 1}", ""
         self._places = taken
         yield from self._recording()
+        yield from self._upstream()
 
     def _recording(self) -> Iterator[tuple[str, object]]:
         """What is told of the recorder; nothing where none is asked for."""
@@ -189,6 +196,18 @@ class SysTopics:
         yield "recorder/bytes", recorder.bytes
         yield "recorder/queued", 0 if recorder.tap is None else recorder.tap.waiting
         yield "recorder/lost", recorder.lost
+
+    def _upstream(self) -> Iterator[tuple[str, object]]:
+        """What is told of each link to an upstream broker; of one that is gone, nothing any more."""
+        now: dict[str, None] = {}
+        for name, link in () if self._links is None else self._links.links.items():
+            for topic, value in link.status():
+                now[f"upstream/{name}/{topic}"] = None
+                yield f"upstream/{name}/{topic}", value
+        for topic in self._told_upstream:
+            if topic not in now:
+                yield topic, ""
+        self._told_upstream = now
 
 
 def _slow(client: SlowClient) -> str:

@@ -1,0 +1,322 @@
+"""Has the upstream know the topic filters that a ledger declares: which packets are due, and what is there.
+
+Owns the way from `Face` calls to SUBSCRIBE and UNSUBSCRIBE: what was declared and not sent yet, what waits for its
+acknowledgement, what the upstream holds, and the subscription identifiers.
+
+Promises:
+- What was not sent yet and is taken back is never sent: however much comes and goes, no more waits than there are
+  filters.
+- Filters go in the order in which they were declared and withdrawn, many in one packet, few packets at a time.
+- A session that the upstream kept is not declared again, but for what it had not acknowledged; one that it has lost is
+  declared anew as a whole.
+- Of several copies of a message, which some brokers send where several filters match, one is `accepted`: the one that
+  came for the filter which was declared first. Filters that overlap therefore never share a subscription identifier,
+  and so no packet. In doubt a copy is accepted: a message may come twice while filters change, but is not lost.
+
+Refuses: connections and clocks. Times are none of its business.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.core.encoder import encode
+from broker.core.packets import Subscribe, SubscriptionRequest, Unsubscribe
+from broker.core.properties import SUBSCRIPTION_IDENTIFIER
+from broker.core.reasons import QUOTA_EXCEEDED
+from broker.core.topics import has_wildcard, overlaps
+from broker.core.trie import create
+from broker.core.trie_base import Trie
+from broker.upstream.ledger import Face
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+FIRST_ID: Final = 65_528
+"""Packet identifiers from here on are the declarer's; those below are for messages."""
+
+UNACKNOWLEDGED: Final = 4
+"""Packets that wait for their acknowledgement at most."""
+
+PACKET_FILTERS: Final = 256
+"""Filters in one packet at most."""
+
+PACKET_WILDCARDS: Final = 32
+"""Filters with wildcards in one packet at most: each of them is compared with the others."""
+
+PACKET_BYTES: Final = 32_768
+"""Bytes of topic filters in one packet, unless a single one is longer."""
+
+HEADROOM: Final = 32
+"""Bytes of a packet beside its filters."""
+
+REMEMBERED: Final = 8_192
+"""Topics of which it is remembered whose copies are accepted."""
+
+LAST_IDENTIFIER: Final = 268_435_455
+"""The largest subscription identifier (section 3.8.2.1.2)."""
+
+
+class Request:
+    """A SUBSCRIBE or UNSUBSCRIBE that waits for its acknowledgement."""
+
+    def __init__(self, subscribes: bool, topic_filters: list[str]) -> None:
+        self.subscribes = subscribes
+        self.topic_filters = topic_filters
+
+
+class Declarer(Face):
+    """The subscriptions of one link. `qos`, and No Local and so on, as they are asked for."""
+
+    def __init__(self, qos: int) -> None:
+        self.qos = qos
+        # What the ledger declares, in its order.
+        self.wanted: dict[str, None] = {}
+        # What the upstream has, or may have, with its subscription identifier (0: none); and what it has refused.
+        self.held: dict[str, int] = {}
+        self.refused: dict[str, int] = {}
+        # What the ledger has declared since `gather`.
+        self._gathered: dict[str, None] | None = None
+        # What is to be sent: True to subscribe.
+        self._due: dict[str, bool] = {}
+        self._waiting: dict[int, Request] = {}
+        # What the connection can do.
+        self.connected = False
+        self._version = 0
+        self._identifies = False
+        self._largest: i64 = 0
+        self._next_identifier = 0
+        # `held` as a table, for `accepted`, and what it has found.
+        self._table = create("nodes")
+        self._firsts: dict[bytes, int] = {}
+        # How many of the filters held came with each identifier.
+        self._identifiers: dict[int, int] = {}
+
+    # -- what the ledger says ------------------------------------------------------------------------------------------
+
+    def declare(self, topic_filter: str) -> None:
+        """The upstream is to have this filter."""
+        if self._gathered is not None:
+            self._gathered[topic_filter] = None
+            return
+        self.wanted[topic_filter] = None
+        if self._due.get(topic_filter) is False:
+            # It is still there.
+            del self._due[topic_filter]
+        else:
+            self._due[topic_filter] = True
+
+    def withdraw(self, topic_filter: str) -> None:
+        """The upstream is no longer to have it."""
+        if self._gathered is not None:
+            self._gathered.pop(topic_filter, None)
+            return
+        self.wanted.pop(topic_filter, None)
+        self.refused.pop(topic_filter, None)
+        if self._due.get(topic_filter) is True:
+            del self._due[topic_filter]
+        elif topic_filter in self.held:
+            self._due[topic_filter] = False
+
+    def gather(self) -> None:
+        """Another ledger begins: what it declares takes effect with `settle`, as a whole."""
+        self._gathered = {}
+
+    def settle(self) -> None:
+        """The ledger has declared everything: have what differs from before declared, and then withdrawn."""
+        gathered = self._gathered
+        self._gathered = None
+        if gathered is not None:
+            for topic_filter in gathered:
+                if topic_filter not in self.wanted:
+                    self.declare(topic_filter)
+            for topic_filter in list(self.wanted):
+                if topic_filter not in gathered:
+                    self.withdraw(topic_filter)
+
+    # -- connections ---------------------------------------------------------------------------------------------------
+
+    def open(self, version: int, session_present: bool, identifies: bool, largest: int, stale: list[str]) -> list[str]:
+        """A connection is there. `identifies`: with subscription identifiers; `largest`: bytes of a packet.
+
+        `stale`: filters that a session from before this program's start may hold; what is not wanted of them goes.
+        Returns the filters that are gone without having been taken back, since the upstream has lost its session.
+        """
+        self.connected = True
+        self._version = version
+        self._identifies = identifies
+        self._largest = largest
+        uncertain = list(self._waiting.values())
+        self._waiting.clear()
+        self.refused.clear()
+        if not session_present:
+            gone = [topic_filter for topic_filter in self.held if topic_filter not in self.wanted]
+            self.held.clear()
+            self._table = create("nodes")
+            self._firsts.clear()
+            self._identifiers.clear()
+            self._due = dict.fromkeys(self.wanted, True)
+            return gone
+        again: dict[str, bool] = {}
+        for request in uncertain:
+            for topic_filter in request.topic_filters:
+                # Whether it was acted on is not known; what was decided since stands in `_due`.
+                if topic_filter not in self._due:
+                    again[topic_filter] = topic_filter in self.wanted
+        for topic_filter in stale:
+            if topic_filter not in self.wanted and topic_filter not in self.held:
+                again[topic_filter] = False
+        for topic_filter in self.wanted:
+            if topic_filter not in self.held:
+                again[topic_filter] = True
+        again.update(self._due)
+        self._due = again
+        return []
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self.connected = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether the upstream has acknowledged all that was declared and withdrawn."""
+        return not self._due and not self._waiting
+
+    def waiting_ids(self) -> list[int]:
+        """The packet identifiers of what waits for its acknowledgement."""
+        return list(self._waiting)
+
+    def packets(self, asked: list[str]) -> list[bytes]:
+        """The packets that are to be sent now; more come when these are acknowledged. `asked` gets the new filters."""
+        made: list[bytes] = []
+        while self.connected and self._due and len(self._waiting) < UNACKNOWLEDGED:
+            packet_id = FIRST_ID
+            while packet_id in self._waiting:
+                packet_id += 1
+            made.append(self._packet(packet_id, asked))
+        return made
+
+    def _packet(self, packet_id: int, asked: list[str]) -> bytes:
+        """The next packet: as many as belong together of those that come first."""
+        subscribes = next(iter(self._due.values()))
+        apart = subscribes and self._identifies
+        chosen: list[str] = []
+        wild: list[str] = []
+        size: i64 = HEADROOM
+        most: i64 = min(PACKET_BYTES, self._largest)
+        for topic_filter, way in self._due.items():
+            if way is not subscribes or len(chosen) >= PACKET_FILTERS:
+                break
+            size += len(topic_filter.encode()) + 3
+            if chosen and size > most:
+                break
+            if apart and not _stands_apart(topic_filter, chosen, wild):
+                break
+            chosen.append(topic_filter)
+        for topic_filter in chosen:
+            del self._due[topic_filter]
+        self._waiting[packet_id] = Request(subscribes, chosen)
+        if not subscribes:
+            return encode(Unsubscribe(packet_id, chosen), self._version)
+        identifier = 0
+        if self._identifies:
+            self._next_identifier = self._next_identifier % LAST_IDENTIFIER + 1
+            identifier = self._next_identifier
+        packet = Subscribe(packet_id)
+        for topic_filter in chosen:
+            # Retain Handling 0: what is retained comes each time; the replays see that it is told once.
+            packet.requests.append(SubscriptionRequest(topic_filter, self.qos, True, True, 0))
+            self._hold(topic_filter, identifier)
+        asked.extend(chosen)
+        if identifier > 0:
+            packet.properties.integers[SUBSCRIPTION_IDENTIFIER] = identifier
+        return encode(packet, self._version)
+
+    # -- what the upstream says ----------------------------------------------------------------------------------------
+
+    def acknowledged(self, packet_id: int, reason_codes: list[int]) -> list[tuple[str, int]]:
+        """A SUBACK or UNSUBACK came. What it refused: filters with their reason codes.
+
+        An UNSUBACK of 3.1.1 has no codes. One that nobody waits for is ignored.
+        """
+        request = self._waiting.pop(packet_id, None)
+        if request is None:
+            return []
+        bad: list[tuple[str, int]] = []
+        for at, topic_filter in enumerate(request.topic_filters):
+            code = reason_codes[at] if at < len(reason_codes) else 0
+            if not request.subscribes:
+                if topic_filter not in self.wanted or topic_filter in self._due:
+                    self._let_go(topic_filter)
+            elif code >= 0x80:
+                self._let_go(topic_filter)
+                if topic_filter in self.wanted:
+                    self.refused[topic_filter] = code
+                    bad.append((topic_filter, code))
+                else:
+                    self._due.pop(topic_filter, None)
+        if not request.subscribes:
+            # There may be room now for what there was none for.
+            for topic_filter, code in list(self.refused.items()):
+                if code == QUOTA_EXCEEDED:
+                    del self.refused[topic_filter]
+                    self._due[topic_filter] = True
+        return bad
+
+    def withdrawn(self, packet_id: int) -> list[str]:
+        """The filters that an UNSUBACK with this packet identifier is about: before `acknowledged`."""
+        request = self._waiting.get(packet_id)
+        return [] if request is None or request.subscribes else request.topic_filters
+
+    # -- copies --------------------------------------------------------------------------------------------------------
+
+    def accepted(self, topic: bytes, identifiers: tuple[int, ...]) -> bool:
+        """Whether a message is taken that came with these subscription identifiers; False: it is another one's copy."""
+        if not identifiers or len(self.held) < 2:
+            return True
+        first = self._firsts.get(topic)
+        if first is None:
+            first = 0
+            for entry in self._table.match(topic.decode()):
+                identifier = self.held[entry.topic_filter]
+                if first == 0 or identifier < first:
+                    first = identifier
+            if len(self._firsts) >= REMEMBERED:
+                self._firsts.clear()
+            self._firsts[topic] = first
+        if first == 0 or first in identifiers:
+            return True
+        # A filter that is not held any more may have been what it came for.
+        return all(identifier not in self._identifiers for identifier in identifiers)
+
+    @property
+    def table(self) -> Trie:
+        """The filters that the upstream holds, to be matched. Read it; never change it."""
+        return self._table
+
+    def _hold(self, topic_filter: str, identifier: int) -> None:
+        self._let_go(topic_filter)
+        self.held[topic_filter] = identifier
+        self._identifiers[identifier] = self._identifiers.get(identifier, 0) + 1
+        self._table.insert(topic_filter)
+        self._firsts.clear()
+
+    def _let_go(self, topic_filter: str) -> None:
+        identifier = self.held.pop(topic_filter, -1)
+        if identifier < 0:
+            return
+        self._identifiers[identifier] -= 1
+        if self._identifiers[identifier] == 0:
+            del self._identifiers[identifier]
+        self._table.remove(topic_filter)
+        self._firsts.clear()
+
+
+def _stands_apart(topic_filter: str, chosen: list[str], wild: list[str]) -> bool:
+    """Whether no topic is matched by this filter and one of the chosen; it joins `wild`, those with wildcards."""
+    if not has_wildcard(topic_filter):
+        return not any(overlaps(topic_filter, other) for other in wild)
+    if len(wild) >= PACKET_WILDCARDS or any(overlaps(topic_filter, other) for other in chosen):
+        return False
+    wild.append(topic_filter)
+    return True

@@ -1,0 +1,537 @@
+"""One link to an upstream broker: it connects, and connects again, and tells the upstream what is asked for here.
+
+Owns the life of a link: its session in the router, its ledger, and one connection at a time.
+
+Promises:
+- It connects again for as long as it runs, later and later up to `retry_max`, at a time that is not the others'.
+- With `version = "auto"` it speaks 5.0 where the upstream does, and 3.1.1 otherwise, with the bridge bit where that is
+  known.
+- What is asked for here is asked for upstream soon after, many filters in one packet.
+- An orderly stop gives what waits `flush` seconds to get up, and says goodbye.
+
+Refuses: to be the only one (`links`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import ssl
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from broker.core import reasons
+from broker.core.lanes import Lane
+from broker.core.outbox import LARGEST_PACKET, Outbox
+from broker.core.packets import V5, V311, SubscriptionRequest
+from broker.core.policy import DROP_NEWEST, LATEST, POLICIES
+from broker.core.topics import parse_shared
+from broker.settings import Upstream, parse_upstream
+from broker.upstream.connection import Owner, UpstreamConnection
+from broker.upstream.declarer import Declarer
+from broker.upstream.ledger import Ledger
+from broker.upstream.mapping import Mapping
+from broker.upstream.replays import Replays
+from broker.upstream.session import PREFIX, UplinkSession
+from broker.upstream.uplink import CONNECTED, Figures, Terms, Uplink
+
+if TYPE_CHECKING:
+    from broker.net.server import Server
+
+PATIENCE: Final = 10.0
+"""Seconds for the network connection, and again for the CONNACK."""
+
+STEADY: Final = 5.0
+"""Seconds that a connection has to last for the next attempt to come soon."""
+
+TURN: Final = 0.05
+"""Seconds between two turns over retained messages that lost their source."""
+
+LOOK: Final = 1.0
+"""Seconds between two looks at what may be over."""
+
+WAYS: Final = {
+    "auto": ((V5, False), (V311, True), (V311, False)),
+    "5.0": ((V5, False),),
+    "3.1.1": ((V311, True), (V311, False)),
+}
+"""Protocol version, and whether with the bridge bit, in the order in which they are tried."""
+
+OF_THE_CONNECTION: Final = (
+    "url", "username", "password", "password_file", "ca_file", "cert_file", "key_file", "client_id", "version",
+    "keep_alive", "session_expiry", "status_topic", "subscribe_qos",
+)  # fmt: skip
+"""The settings that need another connection when they change."""
+
+
+class UpstreamLink(Owner):
+    """One of the broker's links. Made and started on the event loop."""
+
+    def __init__(self, server: Server, settings: Upstream, broker_id: str, hop_limit: int) -> None:
+        self.server = server
+        self.settings = settings
+        self.name = settings.name
+        self.log: Any = server.log
+        self.loop = server.loop
+        router = server.router
+        self.mapping = Mapping(settings.local_prefix, settings.remote_prefix)
+        # A broker that was stopped and is started again goes on with what waited.
+        kept = router.sessions.get(PREFIX + settings.name)
+        if isinstance(kept, UplinkSession) and kept.mapping.alike(self.mapping):
+            self.session = kept
+            kept.mapping = self.mapping
+        else:
+            self.session = UplinkSession(settings.name, self.mapping, broker_id, hop_limit, router.counters)
+        self.declarer = Declarer(settings.subscribe_qos)
+        self.replays = Replays(router, self.session)
+        self.figures = Figures()
+        self.ledger: Ledger = Ledger(self.declarer)
+        self.connection: UpstreamConnection | None = None
+        self.state = "stopped"
+        self.trouble = ""
+        """Why there is no connection, if there is none."""
+        self.connects = 0
+        self.outside = 0
+        """Demanded filters of which nothing is asked for: they lie outside the prefix or the roots."""
+        self._broker_id = broker_id
+        self._way = 0
+        self._known = False
+        """Whether the upstream's session is of this link's time."""
+        self._task: asyncio.Task[None] | None = None
+        self._done: asyncio.Future[None] | None = None
+        self._changed: asyncio.Handle | None = None
+        self._ticking: asyncio.TimerHandle | None = None
+        self._hurry = asyncio.Event()
+        self._stopping = False
+        self._told = ""
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Take its place among the sessions, and begin to connect."""
+        self.server.router.adopt(self.session)
+        self._settle_queue()
+        self._publish()
+        self.survey()
+        self._stopping = False
+        self._task = self.loop.create_task(self._run(), name=f"upstream {self.name}")
+
+    def change(self, settings: Upstream) -> bool:
+        """Go on with other settings, and connect again where these are about the connection.
+
+        What waits to go up goes on waiting. False: the prefixes differ, so that what waits has the wrong names; then
+        nothing has changed, and another link has to take this one's place.
+        """
+        old = self.settings
+        if not self.mapping.alike(Mapping(settings.local_prefix, settings.remote_prefix)):
+            return False
+        self.settings = settings
+        self.declarer.qos = settings.subscribe_qos
+        self._settle_queue()
+        self._publish()
+        self.survey()
+        self._flush_soon()
+        if any(getattr(old, name) != getattr(settings, name) for name in OF_THE_CONNECTION):
+            elsewhere = (old.url, old.client_id) != (settings.url, settings.client_id)
+            anew = elsewhere or old.subscribe_qos != settings.subscribe_qos
+            self._way = 0
+            if anew:
+                self._known = False
+            if self.connection is not None:
+                self.connection.close("the settings have changed", anew)
+            self._hurry.set()
+        return True
+
+    def survey(self) -> None:
+        """Have the upstream asked for what local clients want now, by the settings as they are now."""
+        settings = self.settings
+        self.mapping.roots = tuple(settings.roots)
+        self.outside = 0
+        self.declarer.gather()
+        self.ledger = self._ledger()
+        if settings.subscribe == "demand":
+            for session in self.server.router.sessions.values():
+                if not session.uplink:
+                    for name in session.subscriptions:
+                        self.wanted(parse_shared(name)[1])
+        else:
+            for name in self._names(settings.subscribe):
+                self.declarer.declare(name)
+        self.declarer.settle()
+
+    def _settle_queue(self) -> None:
+        self.session.limit(*self._terms_of_queue())
+        self.session.queue_qos0 = self.settings.queue_qos0
+
+    def _publish(self) -> None:
+        """Subscribe here to what goes up, and to nothing else."""
+        router = self.server.router
+        wanted = self._published()
+        for topic_filter in list(self.session.subscriptions):
+            if topic_filter not in wanted:
+                router.unsubscribe(self.session, topic_filter)
+        for topic_filter in wanted:
+            old = self.session.subscriptions.get(topic_filter)
+            if old is None or old.qos != min(self.settings.publish_qos, router.limits.max_qos):
+                request = SubscriptionRequest(topic_filter, self.settings.publish_qos, True, True, 0)
+                router.subscribe(self.session, "", topic_filter, request, 0)
+
+    async def stop(self, flush: float, forget: bool) -> None:
+        """Send what waits, for `flush` seconds at most, and disconnect.
+
+        `forget`: the link is gone for good; the upstream is told to keep nothing of it.
+        """
+        self._stopping = True
+        if forget:
+            for topic_filter in list(self.declarer.wanted):
+                self.declarer.withdraw(topic_filter)
+            self._flush()
+        until = self.loop.time() + flush
+        # Nothing tells when the last acknowledgement has come.
+        while self.connected and not self._idle() and self.loop.time() < until:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+        connection = self.connection
+        if connection is not None:
+            over = self._done = self.loop.create_future()
+            connection.close("the link was stopped", forget or self.settings.clean_start)
+            await asyncio.wait([over], timeout=PATIENCE)
+        for handle in (self._changed, self._ticking):
+            if handle is not None:
+                handle.cancel()
+        self._changed = self._ticking = None
+        self.state = "stopped"
+
+    def leave(self) -> None:
+        """Give up its place among the sessions: what waits there is lost, and counted."""
+        self.server.router.end_session(self.session, self.loop.time())
+
+    def _idle(self) -> bool:
+        session = self.session
+        outbox = session.outbox
+        return (
+            not session.inflight and not session.backlog and (outbox is None or outbox.empty) and self.declarer.settled
+        )
+
+    @property
+    def connected(self) -> bool:
+        """Whether the upstream has accepted us."""
+        return self.connection is not None and self.connection.uplink.state == CONNECTED
+
+    async def _run(self) -> None:
+        """Connect, and again, until stopped."""
+        failures = 0
+        while True:
+            began = self.loop.time()
+            again = await self._attempt()
+            if again:
+                continue
+            if self.loop.time() - began >= STEADY:
+                failures = 0
+            longest = min(self.settings.retry_max, self.settings.retry_min * 2.0 ** min(failures, 32))
+            failures += 1
+            self.state = "waiting"
+            self._hurry.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(longest * random.uniform(0.5, 1.0)):
+                    await self._hurry.wait()
+
+    async def _attempt(self) -> bool:
+        """One connection, from its beginning to its end. True: another is to follow at once."""
+        settings = self.settings
+        self.state = "connecting"
+        ways = WAYS[settings.version]
+        version, bridge = ways[self._way % len(ways)]
+        clean = settings.clean_start and not self._known
+        try:
+            terms = self._terms()
+            context = self._tls()
+        except (OSError, ValueError) as error:
+            self._failed(str(error))
+            return False
+        router = self.server.router
+        outbox = Outbox(router.fanout.touched, router.counters, terms.live_messages, terms.live_bytes)
+        uplink = Uplink(router, self.session, self.declarer, self.replays, self.figures, terms, outbox, version, bridge)
+        if not clean and not self._known:
+            uplink.stale = self._may_be_stale()
+        if version == V311 and settings.session_expiry == 0:
+            clean = True
+        connection = UpstreamConnection(self.server.hub, uplink, self, clean, PATIENCE)
+        remote = parse_upstream(settings.url)
+        self._done = self.loop.create_future()
+        self.connection = connection
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self.loop.create_connection(
+                    lambda: cast(asyncio.Protocol, connection),
+                    remote.host,
+                    remote.port,
+                    ssl=context,
+                )
+        except TimeoutError:
+            self._failed(f"no network connection within {PATIENCE:g} s")
+            self.connection = None
+            return False
+        except (OSError, ssl.SSLError) as error:
+            self._failed(_why(error))
+            self.connection = None
+            return False
+        except asyncio.CancelledError:
+            self._unmade(connection)
+            raise
+        await self._done
+        self.connection = None
+        self._failed(uplink.close_text)
+        if uplink.session_present or connection.was_open:
+            if version == V311 and clean and settings.session_expiry > 0 and not self._stopping and not self._known:
+                # In 3.1.1 a session that begins anew ends with its connection: this was to make an end of the old one.
+                self._known = True
+                return True
+            return False
+        unsupported = uplink.close_code == reasons.UNSUPPORTED_PROTOCOL_VERSION
+        if unsupported or uplink.close_code in (0, reasons.PROTOCOL_ERROR, reasons.MALFORMED_PACKET):
+            # It does not speak this version, or closes without a word on those who do.
+            self._way += 1
+            return unsupported and self._way % len(ways) != 0
+        return False
+
+    def _unmade(self, connection: UpstreamConnection) -> None:
+        """Stopped while the network connection was being made."""
+        if not connection.made:
+            self.connection = None
+
+    # -- what the connection says --------------------------------------------------------------------------------------
+
+    def opened(self) -> None:
+        """The upstream has accepted us."""
+        connection = self.connection
+        assert connection is not None
+        uplink = connection.uplink
+        self.state = "connected"
+        self.trouble = self._told = ""
+        self.connects += 1
+        self.log.info(
+            "upstream connected",
+            upstream=self.name,
+            url=self.settings.url,
+            version=_version(uplink),
+            session_present=uplink.session_present,
+            filters=len(self.declarer.wanted),
+        )
+        if uplink.version == V311 and connection.clean_start and self.settings.session_expiry > 0:
+            connection.close("to begin a session that stays", False)
+            return
+        self._known = True
+        self._tick_soon(LOOK)
+
+    def ended(self) -> None:
+        """The connection is over."""
+        if self._done is not None and not self._done.done():
+            self._done.set_result(None)
+
+    def moved(self) -> None:
+        """Tell of what the upstream has refused."""
+        connection = self.connection
+        if connection is not None and connection.uplink.refused:
+            refused = connection.uplink.refused
+            connection.uplink.refused = []
+            for topic_filter, code in refused[:10]:
+                self.log.error(
+                    "upstream refused a topic filter",
+                    upstream=self.name,
+                    topic_filter=topic_filter,
+                    reason=reasons.name(code),
+                )
+            if len(refused) > 10:
+                self.log.error("upstream refused topic filters", upstream=self.name, more=len(refused) - 10)
+
+    def broke(self, error: Exception) -> None:
+        """A fault of ours, for the log."""
+        self.log.error("internal error", upstream=self.name, exc_info=error)
+
+    def _failed(self, why: str) -> None:
+        """There is no connection. The log has it once, and again when the reason changes."""
+        self.trouble = why
+        if why != self._told and not self._stopping:
+            self._told = why
+            self.log.warning("upstream not connected", upstream=self.name, url=self.settings.url, why=why)
+
+    # -- what is asked for ---------------------------------------------------------------------------------------------
+
+    @property
+    def demanding(self) -> bool:
+        """Whether what local clients ask for is asked for upstream."""
+        return self.settings.subscribe == "demand"
+
+    def wanted(self, topic_filter: str) -> None:
+        """One more local subscription."""
+        names = self.mapping.asked(topic_filter)
+        if not names:
+            self.outside += 1
+        now = self.loop.time()
+        for name in names:
+            self.ledger.add(name, now)
+        self._flush_soon()
+
+    def unwanted(self, topic_filter: str) -> None:
+        """One local subscription less."""
+        names = self.mapping.asked(topic_filter)
+        if not names:
+            self.outside -= 1
+        now = self.loop.time()
+        for name in names:
+            self.ledger.remove(name, now)
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        """Once for all that changes in this turn of the event loop."""
+        if self._changed is None:
+            self._changed = self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._changed = None
+        connection = self.connection
+        if connection is not None and self.connected:
+            connection.uplink.declare(self.loop.time())
+            self.server.hub.after_batch()
+        due = self.ledger.next_tick()
+        if due > 0.0:
+            self._tick_soon(max(0.0, due - self.loop.time()))
+
+    def _tick_soon(self, delay: float) -> None:
+        when = self.loop.time() + delay
+        if self._ticking is not None:
+            if self._ticking.when() <= when:
+                return
+            self._ticking.cancel()
+        self._ticking = self.loop.call_at(when, self._tick)
+
+    def _tick(self) -> None:
+        """What is due by time: folds that are opened again, retained messages that lost their source."""
+        self._ticking = None
+        now = self.loop.time()
+        self.ledger.tick(now)
+        if self.connected:
+            more = self.replays.turn(self.declarer.table, now)
+            if more:
+                self._tick_soon(TURN if self.replays.busy else LOOK)
+        self._flush_soon()
+
+    # -- settings ------------------------------------------------------------------------------------------------------
+
+    def _ledger(self) -> Ledger:
+        settings = self.settings
+        unfolded = self._names(settings.unfolded)
+        if settings.aggregate == "auto":
+            return Ledger(self.declarer, (), unfolded)
+        return Ledger(self.declarer, self._names(settings.aggregate), unfolded)
+
+    def _names(self, topic_filters: Any) -> list[str]:
+        """Local filters as they are upstream, without those that have no name there."""
+        names = (self.mapping.remote_filter(each) for each in topic_filters)
+        return [name for name in dict.fromkeys(names) if name is not None]
+
+    def _published(self) -> list[str]:
+        """The local filters of what goes up: under the local prefix, since nothing else has a name there."""
+        local = self.mapping.local
+        remote = len(self.mapping.remote)
+        return [local + name[remote:] for name in self._names(self.settings.publish)]
+
+    def _may_be_stale(self) -> list[str]:
+        """What a link with these settings may have asked for before this program started."""
+        settings = self.settings
+        return self._names(settings.roots if settings.aggregate == "auto" else settings.aggregate)
+
+    def _terms_of_queue(self) -> tuple[int, Lane | None, int, int]:
+        settings = self.settings
+        policy = POLICIES.index(settings.policy)
+        lane = None
+        if policy == LATEST:
+            lane = Lane(self.session, policy, 0.0, 0)
+            policy = DROP_NEWEST
+        return policy, lane, settings.queue_messages, settings.queue_bytes
+
+    def _terms(self) -> Terms:
+        """What is offered to the upstream. Raises OSError when the password cannot be read."""
+        settings = self.settings
+        whole = self.server.settings
+        terms = Terms()
+        terms.client_id = settings.client_id or f"canopy-{self._broker_id}-{self.name}"
+        terms.user_name = settings.username or None
+        password = settings.password
+        if settings.password_file:
+            with open(settings.password_file, encoding="utf-8") as file:
+                password = file.readline().rstrip("\r\n")
+        terms.password = password.encode() if password else None
+        terms.keep_alive = settings.keep_alive
+        terms.session_expiry = settings.session_expiry
+        terms.status_topic = settings.status_topic
+        limits = self.server.router.limits
+        terms.receive_maximum = limits.receive_maximum
+        terms.max_inflight = limits.max_inflight
+        terms.max_packet_size = min(limits.max_packet_size, LARGEST_PACKET)
+        terms.queue_policy = self._terms_of_queue()[0]
+        terms.live_messages = whole.queue.live_messages
+        terms.live_bytes = whole.queue.live_bytes
+        return terms
+
+    def _tls(self) -> ssl.SSLContext | None:
+        """How the connection is secured. Raises OSError when a file cannot be used."""
+        settings = self.settings
+        if not parse_upstream(settings.url).tls:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=settings.ca_file or None)
+            if settings.cert_file:
+                context.load_cert_chain(settings.cert_file, settings.key_file)
+        except ssl.SSLError as error:
+            raise ValueError(f"upstream {self.name}: ca_file, cert_file or key_file cannot be used: {error}") from error
+        return context
+
+    # -- status --------------------------------------------------------------------------------------------------------
+
+    def status(self) -> list[tuple[str, object]]:
+        """Topic (below `$SYS/broker/upstream/<name>/`) and value of everything that is told of the link."""
+        figures = self.figures
+        session = self.session
+        declarer = self.declarer
+        connection = self.connection
+        told: list[tuple[str, object]] = [
+            ("state", self.state),
+            ("trouble", self.trouble),
+            ("version", _version(connection.uplink) if connection is not None and self.connected else ""),
+            ("connects", self.connects),
+            ("filters/demanded", self.ledger.demanded),
+            ("filters/declared", len(declarer.wanted)),
+            ("filters/held", len(declarer.held)),
+            ("filters/refused", len(declarer.refused)),
+            ("filters/outside", self.outside),
+            ("messages/received", figures.received),
+            ("messages/unmatched", figures.unmatched),
+            ("messages/over-forwarding", f"{figures.unmatched / figures.received:.4f}" if figures.received else "0"),
+            ("messages/copies", figures.copies),
+            ("messages/replayed", figures.replayed),
+            ("messages/looped", figures.looped),
+            ("messages/nameless", figures.nameless),
+            ("messages/sent", session.delivered_in_all()),
+            ("messages/kept back", session.kept_back),
+            ("messages/queued", session.queued()),
+            ("messages/dropped", session.ledger.in_all()),
+        ]
+        return told
+
+
+def _version(uplink: Uplink) -> str:
+    if uplink.version == V5:
+        return "5.0"
+    return "3.1.1 bridge" if uplink.bridge else "3.1.1"
+
+
+def _why(error: OSError) -> str:
+    """One line about a network connection that could not be made."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate is not trusted: {error.verify_message}"
+    return str(error) or type(error).__name__

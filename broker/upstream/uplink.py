@@ -1,0 +1,506 @@
+"""One connection to an upstream broker, without the socket: the client's side of the protocol.
+
+Owns what was negotiated, the acknowledgements that go up, and the way of a message from the upstream to the router.
+What goes up is the link's session's; the subscriptions are the declarer's.
+
+Promises:
+- A message from upstream is published here before it is acknowledged there; a QoS 2 message once [MQTT-4.3.3-10].
+- Acknowledgements go in the order in which the messages came, also where one of them has to wait until it is known
+  whether a request was served [MQTT-4.6.0-2] [MQTT-4.6.0-3].
+- A message that has been here goes no further; nothing from upstream goes back there.
+- A packet that breaks the protocol ends the connection, and nothing else.
+
+Refuses: sockets, timers, and when to connect (`connection`, `link`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from broker.core import reasons
+from broker.core.decoder import Decoder
+from broker.core.encoder import PINGREQ, ack, encode, publish
+from broker.core.errors import ProtocolError, ProtocolViolation
+from broker.core.fanout import PeerConnected, PeerDisconnected
+from broker.core.message import Message
+from broker.core.outbox import LARGEST_PACKET, Outbox, Peer
+from broker.core.packets import (
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+    V5,
+    Ack,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingresp,
+    Publish,
+    Suback,
+    Unsuback,
+    Will,
+)
+from broker.core.path import LINK, visited, with_hop
+from broker.core.properties import (
+    ASSIGNED_CLIENT_IDENTIFIER,
+    MAXIMUM_PACKET_SIZE,
+    MAXIMUM_QOS,
+    REASON_STRING,
+    RECEIVE_MAXIMUM,
+    RETAIN_AVAILABLE,
+    SERVER_KEEP_ALIVE,
+    SESSION_EXPIRY_INTERVAL,
+    SUBSCRIPTION_IDENTIFIER_AVAILABLE,
+)
+from broker.core.requests import Request
+from broker.core.router import Router
+from broker.upstream.declarer import Declarer
+from broker.upstream.replays import Replays
+from broker.upstream.session import UplinkSession, renamed
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+CONNECTING: Final = 0
+CONNECTED: Final = 1
+CLOSED: Final = 2
+
+TURN: Final = 4_096
+"""Packets, and 16 times as many deliveries, that are acted on before others have their turn."""
+
+UNANSWERED: Final = -1
+"""In place of a reason code: it is not known yet."""
+
+V3_REASONS: Final = {
+    1: reasons.UNSUPPORTED_PROTOCOL_VERSION,
+    2: reasons.CLIENT_IDENTIFIER_NOT_VALID,
+    3: reasons.SERVER_UNAVAILABLE,
+    4: reasons.BAD_USER_NAME_OR_PASSWORD,
+    5: reasons.NOT_AUTHORIZED,
+}
+"""The return codes of a CONNACK of 3.1.1 (section 3.2.2.3) as reason codes."""
+
+
+class Terms:
+    """What a link offers to its upstream. Sizes in bytes, times in seconds; 0 where there is no limit."""
+
+    def __init__(self) -> None:
+        self.client_id = ""
+        self.user_name: str | None = None
+        self.password: bytes | None = None
+        self.keep_alive = 60
+        self.session_expiry = 0
+        self.status_topic = ""
+        self.receive_maximum = 65_535
+        self.max_inflight = 65_535
+        self.max_packet_size = LARGEST_PACKET
+        self.queue_policy = 0
+        self.live_messages = 0
+        self.live_bytes = 0
+
+
+class Figures:
+    """What a link has done since it was made."""
+
+    def __init__(self) -> None:
+        self.received = 0
+        # Of these: asked for by nobody here, another one's copy, retained and known already, gone in a circle.
+        self.unmatched = 0
+        self.copies = 0
+        self.replayed = 0
+        self.looped = 0
+        # Without a name here.
+        self.nameless = 0
+
+
+class Uplink(Peer):
+    """The protocol state of one connection. `version` 4 or 5; `bridge`: with the bridge bit of 3.1.1."""
+
+    def __init__(
+        self,
+        router: Router,
+        session: UplinkSession,
+        declarer: Declarer,
+        replays: Replays,
+        figures: Figures,
+        terms: Terms,
+        outbox: Outbox,
+        version: int,
+        bridge: bool,
+    ) -> None:
+        self.router = router
+        self.session = session
+        self.declarer = declarer
+        self.replays = replays
+        self.figures = figures
+        self.terms = terms
+        self.outbox = outbox
+        self.version = version
+        self.v5 = version == V5
+        self.bridge = bridge
+        self.decoder = Decoder(terms.max_packet_size, False, version)
+        self.state = CONNECTING
+        # How it ended: a reason code where there was one, and words.
+        self.close_code = 0
+        self.close_text = ""
+        self.farewell = b""
+        # What the upstream said.
+        self.session_present = False
+        self.keep_alive = terms.keep_alive
+        self.peer_id = ""
+        # Filters that a session from before this program's start may hold.
+        self.stale: list[str] = []
+        # What the upstream refused to be subscribed to: for the log.
+        self.refused: list[tuple[str, int]] = []
+        # A read is not through: the shell calls `go_on`.
+        self.unfinished = False
+        # That is because somebody here has fallen behind: a little later, then.
+        self.hurried = False
+        self.last_received = 0.0
+        self.ping_sent = 0.0
+        # Acknowledgements that wait for the first of them: kind, packet identifier, reason code.
+        self._acks: deque[list[int]] = deque()
+        # Requests from upstream whose answers wait for other links, by packet identifier.
+        self._requests: dict[int, Request] = {}
+        outbox.peer = self
+        outbox.v5 = self.v5
+
+    # -- what the shell calls ------------------------------------------------------------------------------------------
+
+    def hello(self, clean_start: bool) -> bytes:
+        """The CONNECT. A session that is to stay is asked for; in 3.1.1 that is one without Clean Session."""
+        terms = self.terms
+        will: Will | None = None
+        if terms.status_topic:
+            will = Will(terms.status_topic, b"0", 1, True)
+        packet = Connect(
+            terms.client_id, self.version, clean_start, terms.keep_alive, will, terms.user_name, terms.password
+        )
+        packet.bridge = self.bridge
+        if self.v5:
+            integers = packet.properties.integers
+            integers[SESSION_EXPIRY_INTERVAL] = terms.session_expiry
+            if terms.receive_maximum < 65_535:
+                integers[RECEIVE_MAXIMUM] = terms.receive_maximum
+            if terms.max_packet_size < LARGEST_PACKET:
+                integers[MAXIMUM_PACKET_SIZE] = terms.max_packet_size
+            packet.properties.user.append((LINK, self.session.broker_id))
+        return encode(packet, self.version)
+
+    def receive(self, data: bytes, now: float) -> None:
+        """Take a read and act on it, or on as much as one turn allows (`unfinished`)."""
+        self.router.counters.bytes_received += len(data)
+        self.last_received = now
+        self.decoder.feed(data)
+        self.go_on(now)
+
+    def go_on(self, now: float) -> None:
+        """A turn: what happened to others first, then what the upstream sent."""
+        if self.state == CLOSED:
+            return
+        router = self.router
+        router.fanout.drain(router, now)
+        try:
+            self._run(now)
+        except ProtocolError as error:
+            self._fail(error)
+        router.fanout.drain(router, now)
+
+    def _run(self, now: float) -> None:
+        """Act on the packets that are there; end the turn when it was long, or has half filled somebody's queue."""
+        decoder = self.decoder
+        router = self.router
+        counters = router.counters
+        half_full = counters.half_full
+        backed_up = counters.backed_up
+        before = router.work
+        done: i64 = 0
+        self.unfinished = False
+        self.hurried = False
+        while self.state != CLOSED:
+            if (
+                done >= TURN
+                or router.work - before >= TURN * 16
+                or counters.half_full != half_full
+                or counters.backed_up != backed_up
+            ):
+                self.unfinished = decoder.end < len(decoder.buffer)
+                if self.unfinished:
+                    self.hurried = counters.backed_up != backed_up
+                    return
+            if not decoder.next_frame():
+                return
+            done += 1
+            counters.packets_received += 1
+            kind: i64 = decoder.header >> 4
+            if self.state == CONNECTED and kind == 3:
+                counters.messages_received += 1
+                self._published(decoder.publish(), now)
+            elif self.state == CONNECTED and 4 <= kind <= 7 and decoder.short_ack() > 0:
+                self._acknowledged(kind, decoder.short_ack(), 0, now)
+            else:
+                self._packet(decoder.packet(), now)
+
+    def declare(self, now: float) -> None:
+        """Send what the declarer has to say."""
+        if self.state == CONNECTED:
+            asked: list[str] = []
+            made = self.declarer.packets(asked)
+            # Before the upstream can have answered.
+            for topic_filter in asked:
+                self.replays.expect(topic_filter, now)
+            for packet in made:
+                self.outbox.control(packet)
+
+    def refill(self, now: float) -> bool:
+        """After the writer took a batch: queue what waited for room. True when it should take another."""
+        self.router.counters.load.now = now
+        more = self.state == CONNECTED and self.session.backlog and self.session.pump(now)
+        return more or not self.outbox.empty
+
+    def ping(self, now: float) -> None:
+        """Ask the upstream whether it is there."""
+        self.ping_sent = now
+        self.outbox.control(PINGREQ)
+
+    def close(self, reason_code: int, text: str, forget: bool, now: float) -> None:
+        """End the connection from this side, with a DISCONNECT. `forget`: the upstream need not keep our session."""
+        if self.state == CLOSED:
+            return
+        if self.state == CONNECTED:
+            if reason_code == reasons.SUCCESS and self.terms.status_topic:
+                # A DISCONNECT takes the will away, so its word is said before.
+                self.farewell = publish(Publish(self.terms.status_topic.encode(), b"0", 0, True), self.version)
+            packet = Disconnect(reason_code)
+            if forget and self.v5:
+                packet.properties.integers[SESSION_EXPIRY_INTERVAL] = 0
+            self.farewell += encode(packet, self.version)
+        self._end(reason_code, text)
+        self.router.fanout.drain(self.router, now)
+
+    def lost(self, text: str, now: float) -> None:
+        """The connection is gone, or given up."""
+        self._end(0, text)
+        self.router.fanout.drain(self.router, now)
+
+    def take_over(self, now: float) -> None:
+        """Nobody else can have this client identifier; but the shell may end a link."""
+        self.close(reasons.SUCCESS, "replaced", False, now)
+
+    def overflow(self, now: float) -> None:
+        """No policy of a link ends it."""
+
+    def answer(self, packet_id: int, qos: int, reached: bool) -> None:
+        """Whether a request from upstream was served is known now (`core/requests`)."""
+        kind = PUBACK if qos == 1 else PUBREC
+        self._requests.pop(packet_id, None)
+        for waiting in self._acks:
+            if waiting[0] == kind and waiting[1] == packet_id and waiting[2] == UNANSWERED:
+                waiting[2] = reasons.SUCCESS if reached else reasons.NO_MATCHING_SUBSCRIBERS
+                break
+        self._send_acks()
+
+    # -- endings -------------------------------------------------------------------------------------------------------
+
+    def _end(self, code: int, text: str) -> None:
+        if self.state == CLOSED:
+            return
+        was_connected = self.state == CONNECTED
+        self.state = CLOSED
+        self.close_code = code
+        self.close_text = text
+        self._acks.clear()
+        for request in self._requests.values():
+            request.peer = None
+        self._requests.clear()
+        if was_connected:
+            self.declarer.close()
+            self.router.fanout.post(PeerDisconnected(self.session, self.outbox, "link"))
+        else:
+            self.outbox.close()
+        self.outbox.report_end()
+
+    def _fail(self, error: ProtocolError) -> None:
+        if self.state == CONNECTED and self.v5:
+            self.farewell = encode(Disconnect(error.reason_code), V5)
+        self._end(error.reason_code, f"the upstream broke the protocol: {error}"[:256])
+
+    # -- packets -------------------------------------------------------------------------------------------------------
+
+    def _packet(self, packet: Packet, now: float) -> None:
+        if self.state == CONNECTING:
+            if not isinstance(packet, Connack):
+                raise ProtocolViolation("the first packet is not CONNACK")  # [MQTT-3.2.0-1]
+            self._on_connack(packet, now)
+        elif isinstance(packet, Ack):
+            self._acknowledged(packet.kind, packet.packet_id, packet.reason_code, now)
+        elif isinstance(packet, (Suback, Unsuback)):
+            self._declared(packet, now)
+        elif isinstance(packet, Pingresp):
+            self.ping_sent = 0.0
+        elif isinstance(packet, Disconnect):
+            text = packet.properties.strings.get(REASON_STRING, "") or reasons.name(packet.reason_code)
+            self._end(packet.reason_code, f"the upstream ended the connection: {text}"[:256])
+        else:
+            raise ProtocolViolation("a packet that does not belong here")
+
+    def _on_connack(self, packet: Connack, now: float) -> None:
+        code = packet.reason_code
+        if code != 0:
+            if not self.v5:
+                code = V3_REASONS.get(code, reasons.UNSPECIFIED_ERROR)
+            text = packet.properties.strings.get(REASON_STRING, "") or reasons.name(code)
+            self._end(code, f"the upstream refused the connection: {text}"[:256])
+            return
+        integers = packet.properties.integers
+        terms = self.terms
+        session = self.session
+        outbox = self.outbox
+        router = self.router
+        self.state = CONNECTED
+        self.session_present = packet.session_present
+        self.keep_alive = integers.get(SERVER_KEEP_ALIVE, terms.keep_alive)  # [MQTT-3.1.2-21]
+        for name, value in packet.properties.user:
+            if name == LINK:
+                self.peer_id = value
+        if not terms.client_id:
+            terms.client_id = packet.properties.strings.get(ASSIGNED_CLIENT_IDENTIFIER, "")
+        outbox.max_packet = integers.get(MAXIMUM_PACKET_SIZE, LARGEST_PACKET)  # [MQTT-3.2.2-15]
+        outbox.limit(terms.queue_policy, terms.live_messages, terms.live_bytes)
+        session.peer_id = self.peer_id
+        session.max_qos = integers.get(MAXIMUM_QOS, 2)
+        session.retain_available = integers.get(RETAIN_AVAILABLE, 1) == 1  # [MQTT-3.2.2-14]
+        # In 5.0 the upstream tells whether a message reached anybody.
+        session.answers = self.v5
+        window = min(terms.max_inflight, integers.get(RECEIVE_MAXIMUM, 65_535))  # [MQTT-3.3.4-7]
+        session.attach(self.version, window, True)
+        router.fanout.post(PeerConnected(session, outbox))
+        router.fanout.drain(router, now)
+        if not packet.session_present:
+            session.begin_anew(router.retained)
+        session.lower()
+        identifies = self.v5 and integers.get(SUBSCRIPTION_IDENTIFIER_AVAILABLE, 1) == 1
+        self.replays.open(packet.session_present, now)
+        gone = self.declarer.open(self.version, packet.session_present, identifies, outbox.max_packet, self.stale)
+        self.replays.withdrawn(gone)
+        if terms.status_topic:
+            outbox.control(
+                publish(Publish(terms.status_topic.encode(), b"1", 0, session.retain_available), self.version)
+            )
+        self.declare(now)
+        session.resume(now)
+
+    def _declared(self, packet: Suback | Unsuback, now: float) -> None:
+        """A SUBACK or UNSUBACK: go on with what comes next, and forget what was kept for the filters that went."""
+        gone = self.declarer.withdrawn(packet.packet_id)
+        self.refused += self.declarer.acknowledged(packet.packet_id, packet.reason_codes)
+        if gone:
+            self.replays.withdrawn(gone)
+        self.declare(now)
+
+    def _acknowledged(self, kind: int, packet_id: int, reason_code: int, now: float) -> None:
+        session = self.session
+        if kind == PUBACK:
+            session.on_puback(packet_id, reason_code, now)
+        elif kind == PUBREC:
+            session.on_pubrec(packet_id, reason_code, now)
+        elif kind == PUBCOMP:
+            session.on_pubcomp(packet_id, now)
+        else:
+            inbound = session.inbound
+            code = reasons.SUCCESS
+            if inbound is not None and packet_id in inbound:
+                inbound.discard(packet_id)
+            elif self.v5:
+                code = reasons.PACKET_IDENTIFIER_NOT_FOUND
+            self._acknowledge(PUBCOMP, packet_id, code)
+
+    # -- messages from upstream ----------------------------------------------------------------------------------------
+
+    def _published(self, packet: Publish, now: float) -> None:
+        """Publish here what the upstream sent, unless it has been here, and acknowledge it."""
+        session = self.session
+        figures = self.figures
+        figures.received += 1
+        packet_id = packet.packet_id
+        if packet_id in self._requests:
+            # It came again before it was acknowledged: the answer that it waits for is for both.
+            return
+        if packet.qos == 2:
+            inbound = session.inbound
+            if inbound is None:
+                inbound = set()
+                session.inbound = inbound
+            elif packet_id in inbound:
+                # Known already: acknowledged again, not published again [MQTT-4.3.3-10].
+                self._acknowledge(PUBREC, packet_id, reasons.SUCCESS)
+                return
+            inbound.add(packet_id)
+        kind = PUBACK if packet.qos == 1 else PUBREC
+        looped = figures.looped
+        message = self._undressed(packet, now)
+        reached = figures.looped == looped
+        if message is not None:
+            router = self.router
+            if packet.request and packet.qos > 0 and self.peer_id:
+                request = Request(packet_id, packet.qos)
+                count = router.ask(message, session, request)
+                if request.waits(self, count):
+                    self._requests[packet_id] = request
+                    self._acknowledge(kind, packet_id, UNANSWERED)
+                    return
+            else:
+                count = router.publish(message, session)
+            reached = count > 0
+            if not reached:
+                figures.unmatched += 1
+        if packet.qos > 0:
+            # Only a broker that knows what a link is takes this from a client: the code is a server's.
+            code = reasons.SUCCESS if reached or not self.peer_id else reasons.NO_MATCHING_SUBSCRIBERS
+            self._acknowledge(kind, packet_id, code)
+
+    def _undressed(self, packet: Publish, now: float) -> Message | None:
+        """The message as it is here; None, and counted: it is not for us."""
+        session = self.session
+        figures = self.figures
+        if packet.topic_alias > 0:
+            raise ProtocolViolation("a topic alias, and none was allowed")  # [MQTT-3.1.2-27]
+        if not self.declarer.accepted(packet.topic, packet.subscription_ids):
+            figures.copies += 1
+            return None
+        topic = session.mapping.local_topic(packet.topic)
+        limits = self.router.limits
+        if topic is None or 0 < limits.max_topic_levels <= topic.count(b"/"):
+            figures.nameless += 1
+            return None
+        properties = packet.properties
+        if self.v5:
+            been = visited(properties) if properties else []
+            if session.broker_id in been or 0 < session.hop_limit <= len(been):
+                figures.looped += 1
+                return None
+            if self.peer_id and (not been or been[-1] != self.peer_id):
+                properties = with_hop(properties, self.peer_id)
+            if packet.properties and not session.mapping.plain:
+                properties = renamed(properties, session.mapping, False)
+        if packet.retain and self.replays.knows(topic, packet.topic, packet.payload, now):
+            figures.replayed += 1
+            return None
+        expires_at = now + packet.message_expiry if packet.message_expiry >= 0 else 0.0
+        retain = packet.retain and limits.retain_available
+        return Message(topic, packet.payload, packet.qos, retain, properties, expires_at, session.client_id)
+
+    def _acknowledge(self, kind: int, packet_id: int, code: int) -> None:
+        if not self._acks and code != UNANSWERED:
+            self.outbox.control(ack(kind, packet_id, code, self.version))
+            return
+        self._acks.append([kind, packet_id, code])
+        self._send_acks()
+
+    def _send_acks(self) -> None:
+        """Send the acknowledgements up to the first that is not known yet."""
+        acks = self._acks
+        while acks and acks[0][2] != UNANSWERED:
+            kind, packet_id, code = acks.popleft()
+            self.outbox.control(ack(kind, packet_id, code, self.version))
