@@ -75,6 +75,8 @@ class Declarer(Face):
         # What the upstream has, or may have, with its subscription identifier (0: none); and what it has refused.
         self.held: dict[str, int] = {}
         self.refused: dict[str, int] = {}
+        # What was asked for or taken back without an answer before the connection broke.
+        self._unsure: set[str] = set()
         # What the ledger has declared since `gather`.
         self._gathered: dict[str, None] | None = None
         # What is to be sent: True to subscribe.
@@ -100,11 +102,9 @@ class Declarer(Face):
             self._gathered[topic_filter] = None
             return
         self.wanted[topic_filter] = None
-        if self._due.get(topic_filter) is False:
-            # It is still there.
-            del self._due[topic_filter]
-        else:
+        if self._due.pop(topic_filter, True) or topic_filter in self._unsure:
             self._due[topic_filter] = True
+        # Else it is still there.
 
     def withdraw(self, topic_filter: str) -> None:
         """The upstream is no longer to have it."""
@@ -113,9 +113,8 @@ class Declarer(Face):
             return
         self.wanted.pop(topic_filter, None)
         self.refused.pop(topic_filter, None)
-        if self._due.get(topic_filter) is True:
-            del self._due[topic_filter]
-        elif topic_filter in self.held:
+        self._due.pop(topic_filter, None)
+        if topic_filter in self.held:
             self._due[topic_filter] = False
 
     def gather(self) -> None:
@@ -155,12 +154,14 @@ class Declarer(Face):
             self._table = create("nodes")
             self._firsts.clear()
             self._identifiers.clear()
+            self._unsure.clear()
             self._due = dict.fromkeys(self.wanted, True)
             return gone
         again: dict[str, bool] = {}
         for request in uncertain:
             for topic_filter in request.topic_filters:
                 # Whether it was acted on is not known; what was decided since stands in `_due`.
+                self._unsure.add(topic_filter)
                 if topic_filter not in self._due:
                     again[topic_filter] = topic_filter in self.wanted
         for topic_filter in stale:
@@ -245,6 +246,7 @@ class Declarer(Face):
         bad: list[tuple[str, int]] = []
         for at, topic_filter in enumerate(request.topic_filters):
             code = reason_codes[at] if at < len(reason_codes) else 0
+            self._unsure.discard(topic_filter)
             if not request.subscribes:
                 if topic_filter not in self.wanted or topic_filter in self._due:
                     self._let_go(topic_filter)
