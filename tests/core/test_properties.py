@@ -255,6 +255,7 @@ class TestForward:
         assert result.forward == raw
         assert (result.topic_alias, result.message_expiry, result.will_delay) == (0, -1, 0)
         assert result.subscription_ids == ()
+        assert result.request == (pr.RESPONSE_TOPIC in pr.decode_forward(raw).strings)
 
     @given(st.data(), st.sampled_from((p.PUBLISH, pr.WILL)))
     def test_hop_by_hop_is_cut_out_wherever_it_stands(self, data: st.DataObject, place: int) -> None:
@@ -285,13 +286,15 @@ class TestForward:
 
     def test_nothing_remains_of_an_earlier_run(self) -> None:
         result = ForwardScan()
-        first = b"\x02\x00\x00\x00\x05\x23\x00\x01\x0b\x01\x01\x00"
+        first = b"\x02\x00\x00\x00\x05\x23\x00\x01\x0b\x01\x01\x00\x08\x00\x01r"
         result.run(first, 0, len(first), p.PUBLISH)
-        assert (result.forward, result.topic_alias, result.message_expiry) == (b"\x01\x00", 1, 5)
+        assert (result.forward, result.topic_alias, result.message_expiry) == (b"\x01\x00\x08\x00\x01r", 1, 5)
         assert list(result.subscription_ids) == [1]
+        assert bool(result.request)
         result.run(b"", 0, 0, p.PUBLISH)
         assert (result.forward, result.topic_alias, result.message_expiry) == (b"", 0, -1)
         assert list(result.subscription_ids) == []
+        assert not result.request
 
     @given(
         st.none() | st.integers(0, 1),
