@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import mypyc_attr
+
 from broker.core.backlog import Backlog
 from broker.core.counters import (
     AGE,
@@ -51,6 +53,7 @@ LARGEST_PACKET: Final = 268_435_460
 """Fixed header and the largest remaining length, section 2.1.4."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Peer:
     """The connection behind an outbox, as far as the core needs to know it."""
 
