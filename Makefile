@@ -7,6 +7,7 @@
 #   make bench-routing  the routing core without a network, beside what the authors of its ideas reported
 #   make scale  what millions of filters and tens of thousands of clients cost   ARGS="filters --filters 100000"
 #   make bench-recorder  what recording costs the broker;  make bench-pipeline  10,000,000 messages through each Spark job
+#   make bench-upstream  what folding saves an upstream broker, and what a link costs
 #   make demo    a recorded broker, an IoT fleet for 20 seconds, and what Spark makes of it   ARGS="--scale 2"
 #   make fuzz    random and mutated packets for FUZZ_SECONDS (default 60)
 #   make setup   only the environment, in .venv, with everything the tests need
@@ -25,7 +26,7 @@ PY := $(VENV)/bin/python -P
 # The tests' own modules are importable from here, and only they.
 TESTS := PYTHONPATH="$(VENV)/paths"
 
-.PHONY: help run test suite lint bench bench-routing bench-recorder bench-pipeline scale demo fuzz setup setup-run clean
+.PHONY: help run test suite lint bench bench-routing bench-recorder bench-pipeline bench-upstream scale demo fuzz setup setup-run clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -73,6 +74,9 @@ bench-recorder: setup
 
 bench-pipeline: setup
 	@$(PY) tools/bench_pipeline.py $(ARGS)
+
+bench-upstream: setup
+	@$(PY) tools/bench_upstream.py $(ARGS)
 
 scale: setup
 	@$(PY) -m loadtest.scale $(ARGS)
