@@ -9,19 +9,27 @@ each other.
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from broker.configuration import show
 from broker.net.server import Server, StartupError
+from broker.observe.presence import Presence
 from broker.observe.systopics import SysTopics
-from broker.settings import Settings
+from broker.settings import Settings, flatten
 from broker.upstream.links import Links
+from broker.upstream.suspicious import warnings
 
 if TYPE_CHECKING:
+    from broker.net.connection import Connection
     from broker.record.recorder import Recorder
 
 __all__ = ["Broker", "StartupError"]
+
+RELOADED: Final = frozenset({"upstream"})
+"""The settings that `Broker.reload` applies to a broker that runs."""
 
 
 class Broker(Server):
@@ -30,29 +38,36 @@ class Broker(Server):
     recorder: Recorder | None = None
     """Who records what goes through it, where the settings name a folder; from `start` on."""
     links: Links | None = None
-    """Its links to upstream brokers; from `start` on."""
+    """The links to upstream brokers; from `start` on."""
+    presence: Presence | None = None
+    """Who tells which clients are connected, where the settings name a topic; from `start` on."""
+    _reloading: asyncio.Lock | None = None
 
     async def start(self) -> None:
-        """Listen, and begin to record and to publish `$SYS`. Raises StartupError in one line."""
+        """Listen, connect to upstream brokers, and begin to record and to publish `$SYS` and who is here.
+
+        Raises StartupError in one line.
+        """
+        self._warn(self.settings)
         # Before anything can happen that belongs into a record.
         self.recorder = self._recorder(self.settings)
         if self.recorder is not None:
             await self.recorder.start()
+        topic = self.settings.presence.topic
+        self.presence = Presence(self, topic) if topic else None
         try:
             await super().start()
         except BaseException:
             if self.recorder is not None:
                 await self.recorder.stop()
             raise
+        self._reloading = asyncio.Lock()
         self.links = Links(self)
         self.links.start()
         self._sys = SysTopics(self, self.settings.sys.interval, self.recorder, self.links)
         self._sys.start()
-
-    async def emptied(self) -> None:
-        """The clients are gone, and what they left behind is on its way up: end the links."""
-        if self.links is not None:
-            await self.links.stop()
+        if self.presence is not None:
+            await self.presence.start()
 
     async def stop(self) -> None:
         """End in order (see `Server.stop`)."""
@@ -64,6 +79,76 @@ class Broker(Server):
             if self.recorder is not None:
                 # Last: the ends of the connections are recorded too.
                 await self.recorder.stop()
+
+    async def _stop(self) -> None:
+        if self.presence is not None:
+            # While there are links: an upstream broker shall hear of it.
+            await self.presence.stop()
+        await super()._stop()
+
+    async def emptied(self) -> None:
+        """The clients are gone, and what they left behind is on its way up: end the links."""
+        if self.links is not None and self._reloading is not None:
+            async with self._reloading:
+                await self.links.stop()
+
+    # -- settings ------------------------------------------------------------------------------------------------------
+
+    async def reload(self, new: Settings) -> list[str]:
+        """Apply other settings to the broker while it runs, as far as that can be done: its links to upstream brokers.
+
+        Returns:
+            One line for each other setting that differs and takes a restart; they are logged as warnings as well.
+            `settings` has what is in force.
+
+        Raises:
+            RuntimeError: the broker does not run.
+        """
+        if self._reloading is None or self._stopped is not None:
+            raise RuntimeError("the broker does not run")
+        # Whoever gives up waiting shall not leave it half done.
+        return await asyncio.shield(self.loop.create_task(self._reload(new, self._reloading)))
+
+    async def _reload(self, new: Settings, turn: asyncio.Lock) -> list[str]:
+        async with turn:
+            if self.links is None or self._stopped is not None:
+                raise RuntimeError("the broker does not run")
+            before = flatten(self.settings)
+            wanted = flatten(new)
+            changed = [name for name, value in wanted.items() if value != before[name]]
+            applied = self.settings.model_copy(update={name: getattr(new, name) for name in RELOADED})
+            if "upstream" in changed:
+                self._warn(applied)
+            # Whether they differ or not: what they are made of may stand in other files.
+            await self.links.apply(applied)
+            self.settings = applied
+        lines = [
+            f"{name}: {show(before[name])} stays in force; {show(wanted[name])} takes a restart"
+            for name in changed
+            if name not in RELOADED
+        ]
+        for line in lines:
+            self.log.warning("setting takes a restart", detail=line)
+        self.log.info("settings reloaded", upstream=len(applied.upstream))
+        return lines
+
+    def _warn(self, settings: Settings) -> None:
+        for line in warnings(settings):
+            self.log.warning("suspicious setting", detail=line)
+
+    # -- connections ---------------------------------------------------------------------------------------------------
+
+    def report_open(self, connection: Connection) -> None:
+        """A client was accepted."""
+        super().report_open(connection)
+        if self.presence is not None:
+            self.presence.came(connection.channel.client_id)
+
+    def report_end(self, connection: Connection) -> None:
+        """A connection's protocol is over, for the cause that its channel names."""
+        super().report_end(connection)
+        if self.presence is not None and connection.channel.accepted:
+            self.presence.gone(connection.channel.client_id)
 
     def _recorder(self, settings: Settings) -> Recorder | None:
         """The recorder of the settings, if they ask for one. Raises StartupError without pyarrow."""

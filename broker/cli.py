@@ -25,6 +25,7 @@ from broker.health import UnhealthyError, check
 from broker.logwriter import BackgroundWriter
 from broker.record.cli import app as record
 from broker.settings import Settings, parse_listen
+from broker.upstream.suspicious import warnings
 from loadtest.load.cli import app as load
 from pipeline.cli import app as pipeline
 
@@ -90,8 +91,10 @@ def serve(
 ) -> None:
     """Run the broker until SIGTERM or Ctrl-C.
 
-    Settings come from the defaults, then FILE, then CANOPY_ environment variables, then these flags.
+    Settings come from the defaults, then FILE, then CANOPY_ environment variables, then these flags. SIGHUP has them
+    read again; links to upstream brokers change without a restart.
     """
+    daemon.ignore_hangup()
     changes = list(sets or ())
     if log_level is not None:
         changes.append(f"log.level={log_level}")
@@ -100,7 +103,12 @@ def serve(
     writer = BackgroundWriter(sys.stderr)
     logs.configure(settings.log.level, settings.log.format, writer)
     try:
-        _run(settings, daemon.real_broker)
+        # Nothing but the file can have changed.
+        _run(
+            settings,
+            daemon.real_broker,
+            None if config is None else lambda: load_settings(config, changes, listen or ()),
+        )
     finally:
         writer.close()
 
@@ -109,7 +117,7 @@ def serve(
 def check_config(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Settings in TOML.")],
 ) -> None:
-    """Check a settings file, and show what it changes.
+    """Check a settings file, and show what it changes and what in it is suspicious.
 
     CANOPY_ environment variables count too, as they will when the broker is started here. The exit code is 0 when the
     settings can be used and 2 when they cannot.
@@ -121,6 +129,8 @@ def check_config(
             _list_links(settings)
         else:
             typer.echo(f"  {name} = {show(value)}  (default {show(default)})")
+    for line in warnings(settings):
+        typer.echo(f"  suspicious: {line}")
 
 
 def _list_links(settings: Settings) -> None:
@@ -153,10 +163,10 @@ def _load(config: Path | None, sets: Sequence[str], listen: Sequence[str]) -> Se
         _fail(str(error), MISUSED)
 
 
-def _run(settings: Settings, make: Callable[[Settings], daemon.Service]) -> None:
+def _run(settings: Settings, make: Callable[[Settings], daemon.Service], read: Callable[[], Settings] | None) -> None:
     from broker.app import StartupError
 
     try:
-        daemon.run(settings, make)
+        daemon.run(settings, make, read=read)
     except (daemon.DaemonError, StartupError) as error:
         _fail(str(error))

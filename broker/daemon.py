@@ -3,7 +3,8 @@
 Owns: everything a process has one of, and therefore nothing an embedded broker may touch.
 
 Promises: SIGTERM and SIGINT stop the broker in order and the exit code is 0; the same signal sent again ends the
-process at once, with 128 and the signal's number. What cannot work is told in one line before the first client.
+process at once, with 128 and the signal's number. SIGHUP has the settings read again and never ends the process; while
+settings cannot be used, the old ones stay in force. What cannot work is told in one line before the first client.
 
 Refuses: to know MQTT. It starts a `Broker`, waits, and stops it.
 """
@@ -17,9 +18,13 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
-from typing import Final, Protocol, TextIO
+from types import FrameType
+from typing import Any, Final, Protocol, TextIO
+
+import structlog
 
 from broker.buildinfo import build_info
+from broker.configuration import SettingsError
 from broker.settings import DEFAULT_PORT, Address, Settings, parse_listen
 
 OWN_DESCRIPTORS: Final = 192
@@ -50,9 +55,19 @@ class Service(Protocol):
     async def stop(self) -> None:
         """Disconnect everybody, drain, stop listening."""
 
+    async def reload(self, new: Settings) -> list[str]:
+        """Apply other settings as far as that can be done; a line for each that takes a restart."""
 
-def run(settings: Settings, make: Callable[[Settings], Service], stream: TextIO | None = None) -> None:
+
+def run(
+    settings: Settings,
+    make: Callable[[Settings], Service],
+    stream: TextIO | None = None,
+    read: Callable[[], Settings] | None = None,
+) -> None:
     """Run the broker that `make` builds until a signal ends it. Returns after an orderly stop.
+
+    `read` reads the settings again, on SIGHUP, in a thread; it may raise SettingsError. None: there is nothing to read.
 
     Raises:
         DaemonError: there are too few file descriptors.
@@ -60,8 +75,64 @@ def run(settings: Settings, make: Callable[[Settings], Service], stream: TextIO 
     # Always, not only under a limit: the usual soft limit of 1,024 is what most brokers first run into.
     raise_descriptor_limit(settings.limits.max_connections)
     output = sys.stderr if stream is None else stream
-    with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
-        runner.run(_serve(settings, make, str(build_info()), output))
+    hangup = _Hangup(read)
+    # No handler of the event loop: those leave the default behind, which ends the process, when the loop is closed.
+    before = signal.signal(signal.SIGHUP, hangup.on_signal)
+    try:
+        with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
+            runner.run(_serve(settings, make, str(build_info()), output, hangup))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def ignore_hangup() -> None:
+    """From here on SIGHUP does not end the process, whether a broker runs in it or not."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+class _Hangup:
+    """What SIGHUP asks for: that settings are read again, once, however often it came meanwhile."""
+
+    def __init__(self, read: Callable[[], Settings] | None) -> None:
+        self._read = read
+        self._log: Any = structlog.get_logger("canopy")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        # What came before the broker had started is not lost.
+        self._came = False
+        self._asked = asyncio.Event()
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Runs wherever the main thread is."""
+        del number, frame
+        self._came = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._asked.set)
+
+    async def serve(self, broker: Service) -> None:
+        """Reload whenever it was asked for, until cancelled."""
+        self._loop = asyncio.get_running_loop()
+        if self._came:
+            self._asked.set()
+        try:
+            while True:
+                await self._asked.wait()
+                self._asked.clear()
+                await self._reload(broker)
+        finally:
+            self._loop = None
+
+    async def _reload(self, broker: Service) -> None:
+        if self._read is None:
+            self._log.warning("nothing to reload", detail="the broker was started without --config")
+            return
+        try:
+            await broker.reload(await asyncio.to_thread(self._read))
+        except SettingsError as error:
+            for problem in error.problems:
+                self._log.error("settings not reloaded", detail=problem)
+        except Exception as error:
+            # The broker goes on with what it has.
+            self._log.error("settings not reloaded", detail=str(error), exc_info=error)
 
 
 def loop_factory(settings: Settings) -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -106,7 +177,9 @@ def raise_descriptor_limit(connections: int) -> int:
     return soft
 
 
-async def _serve(settings: Settings, make: Callable[[Settings], Service], build: str, output: TextIO) -> None:
+async def _serve(
+    settings: Settings, make: Callable[[Settings], Service], build: str, output: TextIO, hangup: _Hangup
+) -> None:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
 
@@ -126,9 +199,12 @@ async def _serve(settings: Settings, make: Callable[[Settings], Service], build:
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
     print(banner(build, broker.listening), file=output, flush=True)
+    reloading = loop.create_task(hangup.serve(broker))
     try:
         await stopping.wait()
     finally:
+        reloading.cancel()
+        await asyncio.wait([reloading])
         await broker.stop()
 
 

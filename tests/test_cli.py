@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 import broker
 from broker import cli, daemon, logs
 from broker.app import StartupError
+from broker.configuration import SettingsError
 from broker.settings import Settings
 
 
@@ -27,6 +28,7 @@ class StandIn:
 
     failure: Exception | None = None
     made: list[Settings]
+    reads: list[Callable[[], Settings] | None]
 
     def __init__(self, settings: Settings) -> None:
         self.made.append(settings)
@@ -39,14 +41,19 @@ class StandIn:
     async def stop(self) -> None:
         pass
 
+    async def reload(self, new: Settings) -> list[str]:
+        raise NotImplementedError
+
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[StandIn]:
     """`canopy serve` makes one of these, and ends as soon as it has started."""
-    made = type("Made", (StandIn,), {"made": []})
+    reads: list[Callable[[], Settings] | None] = []
+    made = type("Made", (StandIn,), {"made": [], "reads": reads})
     monkeypatch.setattr(daemon, "real_broker", made)
 
-    def run(settings: Settings, make: Callable[[Settings], Any]) -> None:
+    def run(settings: Settings, make: Callable[[Settings], Any], *, read: Callable[[], Settings] | None) -> None:
+        reads.append(read)
         service = make(settings)
         try:
             service.start().send(None)
@@ -54,6 +61,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[StandIn]:
             return
 
     monkeypatch.setattr(daemon, "run", run)
+    monkeypatch.setattr(daemon, "ignore_hangup", lambda: None)
     monkeypatch.setattr(logs, "configure", lambda *_: None)
     return made
 
@@ -103,6 +111,25 @@ class TestServe:
         assert settings.mqtt.max_inflight == 6
         assert settings.sys.interval == 0
         assert settings.log.level == "error"
+
+    def test_what_is_read_again_is_what_was_read(self, stand_in: type[StandIn], tmp_path: Path) -> None:
+        config = tmp_path / "canopy.toml"
+        config.write_text("[mqtt]\nmax_qos = 0\n")
+        flags = ("--listen=mqtt://127.0.0.1:0", "--set=mqtt.max_inflight=6", "--log-level=error")
+        assert canopy("serve", f"--config={config}", *flags).exit_code == 0
+        (read,) = stand_in.reads
+        assert read is not None
+        assert read() == stand_in.made[0]
+        config.write_text("[mqtt]\nmax_qos = 1\nmax_inflight = 7\n")
+        again = read()
+        assert (again.mqtt.max_qos, again.mqtt.max_inflight, again.log.level) == (1, 6, "error")
+        config.write_text("[mqtt]\nmax_qos = 7\n")
+        with pytest.raises(SettingsError):
+            read()
+
+    def test_without_a_file_nothing_is_read_again(self, stand_in: type[StandIn]) -> None:
+        assert canopy("serve", "--set=mqtt.max_inflight=6").exit_code == 0
+        assert stand_in.reads == [None]
 
     @pytest.mark.parametrize(
         "failure", [StartupError("port 1883 is in use"), daemon.DaemonError("port 1883 is in use")]
@@ -166,6 +193,15 @@ class TestCheckConfig:
             '  upstream[0].publish = ["a"]  (default [])',
         ]
         assert "hunter2" not in result.output
+
+    def test_what_is_suspicious_is_told_and_is_no_mistake(self, tmp_path: Path) -> None:
+        config = tmp_path / "canopy.toml"
+        config.write_text('[[upstream]]\nname = "a"\nurl = "mqtt://h"\nclient_id = "c"\naggregate = ["#"]\n')
+        result = canopy("check-config", str(config))
+        assert result.exit_code == 0
+        told = [line for line in result.stdout.splitlines() if line.startswith("  suspicious: ")]
+        assert len(told) == 1
+        assert told[0].startswith('  suspicious: upstream[0] "a": aggregate "#": ')
 
     def test_bad(self, tmp_path: Path) -> None:
         config = tmp_path / "canopy.toml"

@@ -10,12 +10,16 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Coroutine, Iterator, MutableMapping
+from typing import Any, Literal
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker import daemon
-from broker.settings import Limits, Runtime, Settings
+from broker.configuration import SettingsError
+from broker.settings import Limits, Mqtt, Runtime, Settings
 
 CALM = Settings(listen=["mqtt://127.0.0.1:0"], runtime=Runtime(gc_freeze=False))
 
@@ -38,6 +42,10 @@ class StandIn:
 
     async def stop(self) -> None:
         self.calls.append("stop")
+
+    async def reload(self, new: Settings) -> list[str]:
+        self.calls.append(f"reload {new.mqtt.max_qos}")
+        return []
 
 
 def run(settings: Settings, after_start: Callable[[], None], failure: Exception | None = None) -> tuple[StandIn, str]:
@@ -118,6 +126,156 @@ daemon.run(Settings(), lambda settings: Stuck())
             assert process.stdout.readline() == "stopping\n"
             process.send_signal(number)
             assert process.wait(30) == status
+
+
+async def until(true: Callable[[], bool]) -> None:
+    while not true():  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+
+
+class TestHangup:
+    """SIGHUP: settings are read again, and no state of the process is one in which it ends it."""
+
+    @pytest.fixture(autouse=True)
+    def told(self) -> Iterator[list[MutableMapping[str, Any]]]:
+        with capture_logs() as entries:
+            yield entries
+
+    def _run(
+        self,
+        steps: Callable[[StandIn], Coroutine[Any, Any, None]],
+        read: Callable[[], Settings] | None,
+        settings: Settings = CALM,
+    ) -> StandIn:
+        """A daemon that goes through `steps` once it has started, and is stopped after them."""
+        made: list[StandIn] = []
+        tasks: list[asyncio.Task[None]] = []
+
+        async def go() -> None:
+            try:
+                await asyncio.wait_for(steps(made[0]), 30)
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        def make(settings: Settings) -> StandIn:
+            made.append(StandIn(settings, lambda: tasks.append(asyncio.get_running_loop().create_task(go()))))
+            return made[0]
+
+        daemon.run(settings, make, io.StringIO(), read)
+        tasks[0].result()
+        return made[0]
+
+    @pytest.mark.parametrize("uvloop", [True, False])
+    def test_it_reads_the_settings_again(self, uvloop: bool) -> None:
+        values: Iterator[Literal[0, 1]] = iter((0, 1))
+        threads: list[int] = []
+
+        def read() -> Settings:
+            threads.append(threading.get_ident())
+            return Settings(mqtt=Mqtt(max_qos=next(values)))
+
+        async def twice(broker: StandIn) -> None:
+            os.kill(os.getpid(), signal.SIGHUP)
+            await until(lambda: len(broker.calls) == 2)
+            os.kill(os.getpid(), signal.SIGHUP)
+            await until(lambda: len(broker.calls) == 3)
+
+        before = signal.getsignal(signal.SIGHUP)
+        broker = self._run(twice, read, Settings(runtime=Runtime(gc_freeze=False, uvloop=uvloop)))
+        assert broker.calls[1:] == ["reload 0", "reload 1", "stop"]
+        assert threading.get_ident() not in threads  # a slow disk holds up nobody
+        assert signal.getsignal(signal.SIGHUP) == before
+
+    def test_during_the_start_it_is_remembered_and_during_the_stop_it_does_nothing(self) -> None:
+        class Slow(StandIn):
+            async def start(self) -> None:
+                os.kill(os.getpid(), signal.SIGHUP)
+                os.kill(os.getpid(), signal.SIGHUP)
+                await asyncio.sleep(0)
+                await super().start()
+
+            async def stop(self) -> None:
+                os.kill(os.getpid(), signal.SIGHUP)
+                await asyncio.sleep(0)
+                await super().stop()
+
+            async def reload(self, new: Settings) -> list[str]:
+                os.kill(os.getpid(), signal.SIGTERM)
+                return await super().reload(new)
+
+        made: list[Slow] = []
+
+        def make(settings: Settings) -> Slow:
+            made.append(Slow(settings, lambda: None))
+            return made[0]
+
+        daemon.run(CALM, make, io.StringIO(), Settings)
+        assert made[0].calls[1:] == ["reload 2", "stop"]
+
+    def test_mistakes_are_told_one_line_each_and_nothing_changes(self, told: list[MutableMapping[str, Any]]) -> None:
+        def read() -> Settings:
+            raise SettingsError(["canopy.toml: one", "canopy.toml: two"])
+
+        async def once(_: StandIn) -> None:
+            os.kill(os.getpid(), signal.SIGHUP)
+            await until(lambda: len(told) == 2)
+
+        broker = self._run(once, read)
+        assert broker.calls[1:] == ["stop"]
+        assert [(line["event"], line["detail"], line["log_level"]) for line in told] == [
+            ("settings not reloaded", "canopy.toml: one", "error"),
+            ("settings not reloaded", "canopy.toml: two", "error"),
+        ]
+
+    def test_a_reload_that_fails_ends_nothing(self, told: list[MutableMapping[str, Any]]) -> None:
+        answers = iter((OSError("no such device"), Settings()))
+
+        def read() -> Settings:
+            answer = next(answers)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        async def twice(broker: StandIn) -> None:
+            os.kill(os.getpid(), signal.SIGHUP)
+            await until(lambda: bool(told))
+            os.kill(os.getpid(), signal.SIGHUP)
+            await until(lambda: len(broker.calls) == 2)
+
+        broker = self._run(twice, read)
+        assert broker.calls[1:] == ["reload 2", "stop"]
+        assert told[0]["detail"] == "no such device"
+
+    def test_without_a_file_it_says_so(self, told: list[MutableMapping[str, Any]]) -> None:
+        async def once(_: StandIn) -> None:
+            os.kill(os.getpid(), signal.SIGHUP)
+            await until(lambda: bool(told))
+
+        broker = self._run(once, None)
+        assert broker.calls[1:] == ["stop"]
+        assert told == [
+            {
+                "event": "nothing to reload",
+                "detail": "the broker was started without --config",
+                "log_level": "warning",
+            }
+        ]
+
+    def test_a_reload_that_hangs_does_not_hold_up_the_stop(self) -> None:
+        class Stuck(StandIn):
+            async def reload(self, new: Settings) -> list[str]:
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.Event().wait()
+                return await super().reload(new)
+
+        made: list[Stuck] = []
+
+        def make(settings: Settings) -> Stuck:
+            made.append(Stuck(settings, kill(signal.SIGHUP)))
+            return made[0]
+
+        daemon.run(CALM, make, io.StringIO(), Settings)
+        assert made[0].calls[1:] == ["stop"]
 
 
 class TestDescriptors:

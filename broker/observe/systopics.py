@@ -38,7 +38,8 @@ CLIENTS: Final = 200
 PAUSE: Final = 0.05
 """Seconds between two such turns."""
 
-_ESCAPES: Final = str.maketrans({"%": "%25", "/": "%2F", "+": "%2B", "#": "%23"})
+ESCAPES: Final = str.maketrans({"%": "%25", "/": "%2F", "+": "%2B", "#": "%23"})
+"""What makes a client identifier one level of a topic."""
 
 
 class SysTopics:
@@ -226,5 +227,5 @@ def _slow(client: SlowClient) -> str:
 
 def _topics(client_id: str) -> tuple[str, ...]:
     """The topics of one client: its total, and one for each cause. What is special in a topic filter is encoded."""
-    total = f"clients/{client_id.translate(_ESCAPES)}/dropped"
+    total = f"clients/{client_id.translate(ESCAPES)}/dropped"
     return (total, *(f"{total}/{cause}" for cause in DROP_CAUSES))

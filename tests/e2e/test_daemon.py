@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -156,6 +156,52 @@ def test_settings_reach_the_broker() -> None:
             head = connection.recv(2, socket.MSG_WAITALL)
             properties = connection.recv(head[1], socket.MSG_WAITALL)[2:]
         assert b"\x24\x01" in properties
+
+
+class TestHangup:
+    """SIGHUP to a real process."""
+
+    @staticmethod
+    def _until(daemon: Daemon, event: str) -> list[dict[str, object]]:
+        """What the daemon logs, up to this event."""
+        assert daemon.process.stderr is not None
+        told: list[dict[str, object]] = []
+        for line in daemon.process.stderr:
+            told.append(json.loads(line))
+            if told[-1]["event"] == event:
+                return told
+        raise AssertionError(f"no {event}: {told}")
+
+    def test_the_file_is_read_again(self, tmp_path: Path) -> None:
+        config = tmp_path / "canopy.toml"
+        config.write_text("[mqtt]\nmax_qos = 1\n")
+        with serving("--config", str(config), "--set", "log.level=info") as daemon:
+            config.write_text('[mqtt]\nmax_qos = 2\n[log]\nlevel = "debug"\n')
+            daemon.process.send_signal(signal.SIGHUP)
+            told = self._until(daemon, "settings reloaded")
+            assert [(line["event"], line["detail"], line["level"]) for line in told[:-1]] == [
+                ("setting takes a restart", "mqtt.max_qos: 1 stays in force; 2 takes a restart", "warning")
+            ]
+            config.write_text("[mqtt]\nmax_qos = 3\n")
+            daemon.process.send_signal(signal.SIGHUP)
+            (line,) = self._until(daemon, "settings not reloaded")
+            assert line["detail"] == f"{config}: mqtt.max_qos: found 3; allowed: 0 or 1 or 2"
+            daemon.connect(CONNECT_4).close()
+            assert daemon.end()[0] == 0
+
+    def test_without_a_file_the_daemon_stays_as_it_is(self) -> None:
+        with serving() as daemon:
+            for _ in range(3):
+                daemon.process.send_signal(signal.SIGHUP)
+            self._until(daemon, "nothing to reload")
+            daemon.connect(CONNECT_4).close()
+            # However late it comes: the last ones meet a process that is about to end.
+            daemon.process.send_signal(signal.SIGTERM)
+            while daemon.process.poll() is None:
+                daemon.process.send_signal(signal.SIGHUP)
+                with suppress(subprocess.TimeoutExpired):
+                    daemon.process.wait(0.005)
+            assert daemon.process.returncode == 0
 
 
 def test_a_port_in_use() -> None:

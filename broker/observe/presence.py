@@ -1,0 +1,106 @@
+"""Who is connected, as retained messages: `<topic>/<client id>` holds `online` from a client's connection to its end.
+
+Owns these messages. Promises:
+- A client that has gone is cleared, however its connection ended; one that is taken over by its own new connection is
+  not, and nobody hears of that. One whose session is kept while it is away is not online.
+- What an earlier run left behind (a store keeps retained messages) is cleared at the start, and all of it at an
+  orderly stop. What others published there is left alone until the client itself comes or goes.
+- Nothing is remembered here: the retained tree is the memory, and its limits hold.
+
+Client identifiers are encoded as under `$SYS/broker/clients/`. Messages are published with QoS 1, so that a listener,
+or a link, that is away for a moment misses none.
+
+Refuses: links to upstream brokers; they are no clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+from broker.core.message import Message
+from broker.core.retained import Retainable
+from broker.observe.systopics import ESCAPES, LONGEST_TOPIC
+
+if TYPE_CHECKING:
+    from broker.net.server import Server
+
+ONLINE: Final = b"online"
+
+TURN: Final = 1000
+"""Messages published, or looked at, in one turn at the start and at the stop: some milliseconds."""
+
+
+class Presence:
+    """Publishes who is connected to one server below `topic`, which is a topic name."""
+
+    def __init__(self, server: Server, topic: str) -> None:
+        self._server = server
+        self._topic = topic
+        self._stopping = False
+        self._waking = False
+
+    async def start(self) -> None:
+        """Clear what is not true any more, and tell of those who are here already."""
+        cursor = self._server.router.retained.walk(f"{self._topic}/+")
+        while not cursor.done:
+            for node in cursor.take(TURN):
+                client_id = unquote(node.topic.rpartition("/")[2])
+                if _is_ours(node.value) and not self._connected(client_id):
+                    self._publish(node.topic, b"")
+            await asyncio.sleep(0)
+        for client_id in self._clients():
+            self.came(client_id)
+
+    async def stop(self) -> None:
+        """Clear everything, and tell of nobody any more."""
+        self._stopping = True
+        for at, client_id in enumerate(self._clients(), 1):
+            topic = self._name(client_id)
+            if topic:
+                self._publish(topic, b"")
+            if at % TURN == 0:
+                await asyncio.sleep(0)
+
+    def came(self, client_id: str) -> None:
+        """A client has connected."""
+        topic = self._name(client_id)
+        # What is there already is of the connection that was taken over.
+        if topic and not self._stopping and not _is_ours(self._server.router.retained.get(topic)):
+            self._publish(topic, ONLINE)
+
+    def gone(self, client_id: str) -> None:
+        """A connection of a client is over."""
+        topic = self._name(client_id)
+        if topic and not self._stopping and not self._connected(client_id):
+            self._publish(topic, b"")
+
+    def _connected(self, client_id: str) -> bool:
+        session = self._server.router.sessions.get(client_id)
+        return session is not None and session.outbox is not None
+
+    def _clients(self) -> list[str]:
+        """All clients that are connected."""
+        return [session.client_id for session in self._server.router.fanout.peers if not session.uplink]
+
+    def _name(self, client_id: str) -> str:
+        """The topic of a client; "" where it would be longer than a topic can be."""
+        topic = f"{self._topic}/{client_id.translate(ESCAPES)}"
+        return topic if len(topic.encode()) <= LONGEST_TOPIC else ""
+
+    def _publish(self, topic: str, payload: bytes) -> None:
+        self._server.router.publish(Message(topic.encode(), payload, 1, True, b"", 0.0, ""), None)
+        if not self._waking:
+            # Not at once: connections end while writers are being woken.
+            self._waking = True
+            self._server.loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._waking = False
+        self._server.after_batch()
+
+
+def _is_ours(value: Retainable | None) -> bool:
+    """Whether a retained message is the broker's own."""
+    return isinstance(value, Message) and value.publisher == ""

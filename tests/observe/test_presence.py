@@ -1,0 +1,279 @@
+"""Who is connected, as retained messages: who comes, goes, is taken over, and what is left of an earlier run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from broker import Broker, Settings
+from broker.core.counters import Counters
+from broker.core.fanout import PeerConnected
+from broker.core.message import Message
+from broker.core.outbox import Outbox
+from broker.core.session import Session
+from broker.observe import presence as presence_module
+from broker.observe.systopics import LONGEST_TOPIC
+from broker.settings import Limits, Presence, Retained, Shutdown, Sys, Upstream
+from broker.store.memory import MemoryStore
+from broker.upstream.links import Links
+from tests.e2e import wire
+from tests.e2e.wire import Peer
+
+TOPIC = "site/7/presence"
+PATIENCE = 10.0
+
+
+def settings(**sections: Any) -> Settings:
+    return Settings(
+        **{
+            "listen": ("mqtt://127.0.0.1:0",),
+            "presence": Presence(topic=TOPIC),
+            "limits": Limits(max_client_id_length=0),
+            "sys": Sys(interval=0.0),
+            "shutdown": Shutdown(flush_timeout=1.0),
+            **sections,
+        }
+    )
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    async with Broker(settings()) as running:
+        yield running
+
+
+async def join(broker: Broker, client_id: str, **keys: Any) -> Peer:
+    peer = await Peer.open("127.0.0.1", broker.ports[0])
+    await peer.send(wire.connect(client_id, **keys))
+    assert (await peer.expect(wire.CONNACK)).code == 0
+    return peer
+
+
+async def listener(broker: Broker, topic_filter: str = f"{TOPIC}/+") -> Peer:
+    """Somebody who hears of the others; what is told of itself has come already."""
+    peer = await join(broker, "listener")
+    await peer.subscribe((topic_filter, 1))
+    assert await heard(peer) == ("listener", b"online", True)
+    return peer
+
+
+async def heard(peer: Peer) -> tuple[str, bytes, bool]:
+    """The next that a listener hears: client identifier as encoded, payload, retain flag."""
+    publish = await peer.message()
+    prefix, _, last = publish.topic.rpartition("/")
+    assert prefix == TOPIC
+    return last, publish.payload, publish.retain
+
+
+def present(broker: Broker) -> dict[str, bytes]:
+    """What is retained: encoded client identifier → payload."""
+    found: dict[str, bytes] = {}
+    for node in broker.router.retained.matching(f"{TOPIC}/#"):
+        assert isinstance(node.value, Message)
+        found[node.topic.removeprefix(f"{TOPIC}/")] = node.value.payload()
+    return found
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not true():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def test_a_client_comes_and_goes(broker: Broker) -> None:
+    listening = await listener(broker)
+    client = await join(broker, "c-1")
+    assert await heard(listening) == ("c-1", b"online", False)
+    assert present(broker) == {"listener": b"online", "c-1": b"online"}
+    await client.send(wire.disconnect())
+    assert await heard(listening) == ("c-1", b"", False)
+    assert present(broker) == {"listener": b"online"}
+    client.abort()
+    listening.abort()
+
+
+async def test_a_connection_that_is_lost_counts_as_well(broker: Broker) -> None:
+    listening = await listener(broker)
+    client = await join(broker, "c-1")
+    assert await heard(listening) == ("c-1", b"online", False)
+    client.abort()
+    assert await heard(listening) == ("c-1", b"", False)
+    listening.abort()
+
+
+async def test_a_kept_session_is_not_online(broker: Broker) -> None:
+    client = await join(broker, "c-1", clean=False, props=((wire.SESSION_EXPIRY, 100),))
+    assert present(broker) == {"c-1": b"online"}
+    await client.send(wire.disconnect())
+    await until(lambda: not present(broker))
+    assert "c-1" in broker.router.sessions
+    back = await join(broker, "c-1", clean=False, props=((wire.SESSION_EXPIRY, 100),))
+    assert present(broker) == {"c-1": b"online"}
+    client.abort()
+    back.abort()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_a_takeover_is_no_news(broker: Broker, clean: bool) -> None:
+    listening = await listener(broker)
+    first = await join(broker, "c-1")
+    assert await heard(listening) == ("c-1", b"online", False)
+    second = await join(broker, "c-1", clean=clean)
+    await first.expect(wire.DISCONNECT)
+    first.abort()
+    await until(lambda: len(broker.connections) == 2)
+    other = await join(broker, "c-2")
+    # Had there been anything about the takeover, it would have come before.
+    assert await heard(listening) == ("c-2", b"online", False)
+    assert present(broker)["c-1"] == b"online"
+    second.abort()
+    assert await heard(listening) == ("c-1", b"", False)
+    other.abort()
+    listening.abort()
+
+
+async def test_one_that_comes_and_goes_in_one_read_is_seen(broker: Broker) -> None:
+    listening = await listener(broker)
+    peer = await Peer.open("127.0.0.1", broker.ports[0])
+    await peer.send(wire.connect("hasty") + wire.disconnect())
+    assert await heard(listening) == ("hasty", b"online", False)
+    assert await heard(listening) == ("hasty", b"", False)
+    peer.abort()
+    listening.abort()
+
+
+async def test_a_client_that_is_refused_is_nobody(broker: Broker) -> None:
+    peer = await Peer.open("127.0.0.1", broker.ports[0])
+    await peer.send(wire.connect("c-1", props=((wire.AUTH_METHOD, "none"),)))
+    assert (await peer.expect(wire.CONNACK)).code >= 0x80
+    peer.abort()
+    await until(lambda: not broker.connections)
+    assert present(broker) == {}
+
+
+@pytest.mark.parametrize(
+    ("client_id", "encoded"), [("a/b", "a%2Fb"), ("+#", "%2B%23"), ("100%", "100%25"), ("é", "é"), ("$x", "$x")]
+)
+async def test_identifiers_that_are_more_than_a_level(broker: Broker, client_id: str, encoded: str) -> None:
+    client = await join(broker, client_id)
+    assert present(broker) == {encoded: b"online"}
+    client.abort()
+    await until(lambda: not present(broker))
+
+
+async def test_an_identifier_too_long_for_a_topic_is_left_out(broker: Broker) -> None:
+    longest = "x" * (LONGEST_TOPIC - len(TOPIC) - 1)
+    client = await join(broker, longest)
+    assert list(present(broker)) == [longest]
+    other = await join(broker, longest + "y")
+    assert list(present(broker)) == [longest]
+    other.abort()
+    client.abort()
+    await until(lambda: not present(broker))
+
+
+async def test_links_to_upstream_brokers_are_no_clients() -> None:
+    """Neither at the start nor at the stop."""
+    running = Broker(settings())
+    counters = Counters()
+    link = Session("$upstream/cloud", 0, 0, counters)
+    link.uplink = True
+    outbox = Outbox(running.router.fanout.touched, counters, 0, 0)
+    running.router.fanout.apply(PeerConnected(link, outbox))
+    async with running:
+        assert present(running) == {}
+
+
+async def test_who_is_there_at_the_start_is_told() -> None:
+    """The broker listens before it tells."""
+    running = Broker(settings())
+    early = Session("early", 0, 0, Counters())
+    running.router.sessions["early"] = early
+    running.router.fanout.apply(PeerConnected(early, Outbox([], Counters(), 0, 0)))
+    await running.start()
+    assert present(running) == {"early": b"online"}
+    await running.stop()
+    assert present(running) == {}
+
+
+async def test_the_limits_of_retained_messages_hold() -> None:
+    """Who does not fit is told of, and its end too; it is not found by those who come later."""
+    async with Broker(settings(retained=Retained(max_messages=1))) as broker:
+        listening = await listener(broker)
+        client = await join(broker, "c-1")
+        assert await heard(listening) == ("c-1", b"online", False)
+        assert present(broker) == {"listener": b"online"}
+        assert broker.router.counters.retained_refused == 1
+        client.abort()
+        assert await heard(listening) == ("c-1", b"", False)
+        listening.abort()
+
+
+async def test_what_an_earlier_run_left_is_cleared_and_nothing_else() -> None:
+    store = MemoryStore()
+    async with Broker(settings(), store=store) as broker:
+        for name, publisher in (("gone/x", ""), ("gone", ""), ("theirs", "$upstream/cloud"), ("back", "")):
+            broker.router.publish(Message(f"{TOPIC}/{name}".encode(), b"online", 1, True, b"", 0.0, publisher), None)
+    async with Broker(settings(), store=store) as broker:
+        # Two levels below the topic is nothing that the broker tells.
+        assert present(broker) == {"theirs": b"online", "gone/x": b"online"}
+
+
+async def test_an_orderly_stop_clears_all_while_there_are_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    broker = Broker(settings())
+
+    class Recording(Links):
+        async def stop(self) -> None:
+            seen.append(f"links stop with {len(present(broker))}, {len(broker.connections)} connections")
+            await super().stop()
+
+    monkeypatch.setattr("broker.app.Links", Recording)
+    monkeypatch.setattr(presence_module, "TURN", 2)
+    await broker.start()
+    listening = await listener(broker)
+    clients = [await join(broker, f"c-{number}") for number in range(5)]
+    for _ in range(5):
+        await heard(listening)
+    assert len(present(broker)) == 6
+
+    async def to_the_end(peer: Peer) -> list[wire.Packet]:
+        packets = await peer.closed()
+        peer.abort()
+        return packets
+
+    ends = [asyncio.ensure_future(to_the_end(peer)) for peer in (listening, *clients)]
+    await asyncio.gather(broker.stop(), broker.stop())
+    assert present(broker) == {}
+    assert seen == ["links stop with 0, 0 connections"]
+    told, *_ = await asyncio.gather(*ends)
+    cleared = {(packet.topic, packet.payload) for packet in told if packet.kind == wire.PUBLISH}
+    assert cleared == {(f"{TOPIC}/{name}", b"") for name in ("listener", *(f"c-{number}" for number in range(5)))}
+
+
+async def test_an_upstream_broker_sees_who_is_here_and_that_all_have_gone() -> None:
+    """Through a real link: also of the stop it hears, since the links end last."""
+    async with Broker(settings(presence=Presence())) as hub:
+        link = Upstream(name="hub", url=f"mqtt://127.0.0.1:{hub.ports[0]}", publish=[f"{TOPIC}/#"])
+        edge = Broker(settings(upstream=[link]))
+        await edge.start()
+        ends = [await join(edge, "c-1"), await join(edge, "c-2")]
+        await until(lambda: present(hub) == {"c-1": b"online", "c-2": b"online"})
+        ends[0].abort()
+        await until(lambda: present(hub) == {"c-2": b"online"})
+        stopping = asyncio.ensure_future(edge.stop())
+        await ends[1].closed()
+        ends[1].abort()
+        await stopping
+        assert present(hub) == {}
+
+
+async def test_without_a_topic_nothing_is_told() -> None:
+    async with Broker(settings(presence=Presence())) as broker:
+        assert broker.presence is None
+        client = await join(broker, "c-1")
+        assert len(broker.router.retained) == 0
+        client.abort()

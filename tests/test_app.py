@@ -1,0 +1,180 @@
+"""A whole broker whose settings change while it runs, and what it says about them at the start."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker import Broker, Settings
+from broker.settings import Federation, Log, Mqtt, Shutdown, Sys, Upstream
+
+CLOUD = Upstream(name="cloud", url="mqtt://127.0.0.1:1", username="u", password="hunter2", publish=["a/#"])
+
+
+class Links:
+    """Stands in for the links: notes what it is asked for, and takes as long as the test wants."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.calls: list[str] = []
+        self.settings: list[Settings] = []
+        self.links: dict[str, Any] = {}
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.failure: Exception | None = None
+
+    def start(self) -> None:
+        self.calls.append("start")
+
+    async def stop(self) -> None:
+        self.calls.append("stop")
+
+    async def apply(self, settings: Settings) -> None:
+        self.calls.append("apply")
+        await self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+        self.settings.append(settings)
+        self.calls.append("applied")
+
+
+@pytest.fixture(autouse=True)
+def links(monkeypatch: pytest.MonkeyPatch) -> list[Links]:
+    """What stands in for the links of the brokers that a test makes."""
+    made: list[Links] = []
+
+    def make(broker: Broker) -> Links:
+        made.append(Links(broker))
+        return made[-1]
+
+    monkeypatch.setattr("broker.app.Links", make)
+    return made
+
+
+@pytest.fixture
+def told() -> Iterator[list[MutableMapping[str, Any]]]:
+    with capture_logs() as entries:
+        yield entries
+
+
+def settings(**sections: Any) -> Settings:
+    return Settings(
+        **{
+            "listen": ("mqtt://127.0.0.1:0",),
+            "sys": Sys(interval=0.0),
+            "federation": Federation(broker_id="here"),
+            "shutdown": Shutdown(flush_timeout=0.0),
+            **sections,
+        }
+    )
+
+
+async def test_links_are_changed_and_the_rest_takes_a_restart(
+    links: list[Links], told: list[MutableMapping[str, Any]]
+) -> None:
+    async with Broker(settings()) as broker:
+        new = settings(
+            upstream=[CLOUD],
+            federation=Federation(broker_id="there"),
+            mqtt=Mqtt(max_qos=1),
+            listen=("mqtt://127.0.0.1:1",),
+        )
+        expected = [
+            'listen: ["mqtt://127.0.0.1:0"] stays in force; ["mqtt://127.0.0.1:1"] takes a restart',
+            "mqtt.max_qos: 2 stays in force; 1 takes a restart",
+            'federation.broker_id: "here" stays in force; "there" takes a restart',
+        ]
+        assert await broker.reload(new) == expected
+        # What links get is what is in force, so that none goes by a name that the broker does not have.
+        in_force = settings(upstream=[CLOUD])
+        assert links[0].settings == [in_force]
+        assert broker.settings == in_force
+        warned = [line["detail"] for line in told if line["event"] == "setting takes a restart"]
+        assert warned == expected
+        assert told[-1]["event"] == "settings reloaded"
+        # The same again differs from what is in force, and says so.
+        assert await broker.reload(new) == expected
+        assert await broker.reload(settings()) == []
+        assert broker.settings == settings()
+    assert "hunter2" not in str(told)
+    assert links[0].calls == ["start", *(["apply", "applied"] * 3), "stop"]
+
+
+async def test_links_that_cannot_be_changed_leave_the_settings_as_they_were(links: list[Links]) -> None:
+    async with Broker(settings()) as broker:
+        links[0].failure = OSError("no such file")
+        with pytest.raises(OSError, match="no such file"):
+            await broker.reload(settings(upstream=[CLOUD]))
+        assert broker.settings == settings()
+        links[0].failure = None
+        assert await broker.reload(settings(upstream=[CLOUD])) == []
+        assert broker.settings.upstream == (CLOUD,)
+
+
+async def test_a_broker_that_does_not_run_reloads_nothing(links: list[Links]) -> None:
+    broker = Broker(settings())
+    for when in ("before", "after"):
+        with pytest.raises(RuntimeError, match="does not run"):
+            await broker.reload(settings(upstream=[CLOUD]))
+        if when == "before":
+            await broker.start()
+            await broker.stop()
+    assert links[0].calls == ["start", "stop"]
+    await broker.start()
+    assert await broker.reload(settings(upstream=[CLOUD])) == []
+    await broker.stop()
+
+
+async def test_two_reloads_have_their_turns(links: list[Links]) -> None:
+    async with Broker(settings()) as broker:
+        links[0].gate.clear()
+        first = asyncio.create_task(broker.reload(settings(upstream=[CLOUD])))
+        second = asyncio.create_task(broker.reload(settings()))
+        while "apply" not in links[0].calls:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        links[0].gate.set()
+        await asyncio.gather(first, second)
+        assert links[0].calls == ["start", "apply", "applied", "apply", "applied"]
+        assert broker.settings == settings()
+
+
+async def test_a_reload_that_nobody_waits_for_is_not_left_half_done(links: list[Links]) -> None:
+    """The links are stopped when it is through, not in the middle of it."""
+    broker = Broker(settings())
+    await broker.start()
+    links[0].gate.clear()
+    reloading = asyncio.create_task(broker.reload(settings(upstream=[CLOUD])))
+    while "apply" not in links[0].calls:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    reloading.cancel()
+    stopping = asyncio.create_task(broker.stop())
+    while broker.listening:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    links[0].gate.set()
+    await stopping
+    assert links[0].calls == ["start", "apply", "applied", "stop"]
+    assert reloading.cancelled()
+
+
+async def test_what_is_suspicious_is_told_at_the_start_and_when_it_changes(
+    told: list[MutableMapping[str, Any]],
+) -> None:
+    def suspicious() -> list[str]:
+        found = [line["detail"] for line in told if line["event"] == "suspicious setting"]
+        assert all(line["log_level"] == "warning" for line in told if line["event"] == "suspicious setting")
+        told.clear()
+        return found
+
+    everything = Upstream(name="cloud", url="mqtt://127.0.0.1:1", aggregate=["#"])
+    async with Broker(settings(upstream=[everything])) as broker:
+        (line,) = suspicious()
+        assert line.startswith('upstream[0] "cloud": aggregate "#": ')
+        await broker.reload(settings(upstream=[everything], log=Log(level="debug")))
+        assert suspicious() == []
+        await broker.reload(settings(upstream=[CLOUD, everything.model_copy(update={"name": "other"})]))
+        (line,) = suspicious()
+        assert line.startswith('upstream[1] "other": aggregate "#": ')
