@@ -249,7 +249,7 @@ class UpstreamLink(Owner):
         try:
             terms = self._terms()
             context = self._tls()
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             self._failed(str(error))
             return False
         router = self.server.router
@@ -455,7 +455,7 @@ class UpstreamLink(Owner):
         return policy, lane, settings.queue_messages, settings.queue_bytes
 
     def _terms(self) -> Terms:
-        """What is offered to the upstream. Raises OSError when the password cannot be read."""
+        """What is offered to the upstream. Raises ValueError when the password cannot be read."""
         settings = self.settings
         whole = self.server.settings
         terms = Terms()
@@ -463,8 +463,11 @@ class UpstreamLink(Owner):
         terms.user_name = settings.username or None
         password = settings.password
         if settings.password_file:
-            with open(settings.password_file, encoding="utf-8") as file:
-                password = file.readline().rstrip("\r\n")
+            try:
+                with open(settings.password_file, encoding="utf-8") as file:
+                    password = file.readline().rstrip("\r\n")
+            except OSError as error:
+                raise ValueError(f"password_file {settings.password_file}: {error.strerror or error}") from error
         terms.password = password.encode() if password else None
         terms.keep_alive = settings.keep_alive
         terms.session_expiry = settings.session_expiry
@@ -479,7 +482,7 @@ class UpstreamLink(Owner):
         return terms
 
     def _tls(self) -> ssl.SSLContext | None:
-        """How the connection is secured. Raises OSError when a file cannot be used."""
+        """How the connection is secured. Raises ValueError when a file cannot be used."""
         settings = self.settings
         if not parse_upstream(settings.url).tls:
             return None
@@ -487,8 +490,8 @@ class UpstreamLink(Owner):
             context = ssl.create_default_context(cafile=settings.ca_file or None)
             if settings.cert_file:
                 context.load_cert_chain(settings.cert_file, settings.key_file)
-        except ssl.SSLError as error:
-            raise ValueError(f"upstream {self.name}: ca_file, cert_file or key_file cannot be used: {error}") from error
+        except OSError as error:
+            raise ValueError(f"ca_file, cert_file or key_file cannot be used: {error}") from error
         return context
 
     # -- status --------------------------------------------------------------------------------------------------------

@@ -132,9 +132,11 @@ class UplinkSession(Session):
             self.start_stream(subscription, retained.walk(parse_shared(subscription.topic_filter)[1]))
 
     def lower(self) -> None:
-        """Have nothing that waits be above the QoS that the upstream takes [MQTT-3.2.2-11]."""
+        """Have nothing that waits be above the QoS that the upstream takes [MQTT-3.2.2-11], nor be retained if it
+        retains nothing [MQTT-3.2.2-14]."""
         most = self.max_qos
         for delivery in list(self.inflight.values()):
+            delivery.retain = delivery.retain and self.retain_available
             if delivery.qos > most and delivery.state != RELEASED:
                 if most > 0:
                     delivery.qos = most
@@ -144,6 +146,7 @@ class UplinkSession(Session):
                     self._drop(TOO_LARGE)
         if self.pending is not None:
             for delivery in self.pending:
+                delivery.retain = delivery.retain and self.retain_available
                 if delivery.qos > most and delivery.state != DROPPED:
                     delivery.qos = most
                     if most == 0:
