@@ -27,6 +27,7 @@ from broker.core.session import NEVER, Session
 from broker.core.subscription import SharedGroup
 from broker.core.topics import parse_shared
 from broker.core.wire import string
+from broker.upstream.declarer import FIRST_ID
 from broker.upstream.mapping import Mapping
 
 if TYPE_CHECKING:
@@ -86,6 +87,15 @@ class UplinkSession(Session):
         if dressed is None:
             return ACCEPTED
         return super().deliver(dressed, min(qos, self.max_qos), retain and self.retain_available, (), group, lane)
+
+    def _allocate(self) -> int:
+        """A packet identifier that is not in use, and none of those that are the declarer's."""
+        if len(self.inflight) >= FIRST_ID - 1:
+            return 0
+        packet_id = super()._allocate()
+        while packet_id >= FIRST_ID:
+            packet_id = super()._allocate()
+        return packet_id
 
     def dress(self, delivery: Delivery) -> bool:
         """Make a retained message what it is upstream. False: it is not sent."""

@@ -22,6 +22,7 @@ from broker.core.packets import (
 from broker.core.path import visited, with_hop
 from broker.core.properties import RESPONSE_TOPIC, decode_forward, encode_forward
 from broker.core.reasons import NO_MATCHING_SUBSCRIBERS, NOT_AUTHORIZED, UNSUPPORTED_PROTOCOL_VERSION
+from broker.upstream.declarer import FIRST_ID
 from broker.upstream.uplink import CLOSED, CONNECTED
 from tests.core.harness import bag, limits
 from tests.upstream.scripted import OWN, Scene
@@ -151,6 +152,16 @@ class TestUp:
         assert len(sent) == 2
         scene.say(Ack(PUBACK, sent[0].packet_id))
         assert [each.payload for each in scene.took(Publish)] == [b"2"]
+
+    def test_packet_identifiers_are_not_the_declarers(self) -> None:
+        """[MQTT-2.2.1-4]"""
+        scene = Scene()
+        scene.connect()
+        scene.session._next_id = FIRST_ID - 3
+        client = scene.network.client("c")
+        for _ in range(4):
+            client.publish("a", qos=1)
+        assert [each.packet_id for each in scene.took(Publish)] == [FIRST_ID - 2, FIRST_ID - 1, 1, 2]
 
     def test_an_outage(self) -> None:
         """What was not acknowledged comes again, with DUP, and then what came meanwhile, in order [MQTT-4.4.0-1]."""
