@@ -39,6 +39,12 @@ SUBSCRIPTIONS: Final = ("seq", "kind", "ts", "run_id", "client_id", "topic_filte
 PUBLISHES: Final = ("kind", "topic", "size")
 
 
+LONGEST_NAME: Final = 64
+"""Characters of a link's name in the broker's settings."""
+
+SOMEWHERE: Final = "mqtt://upstream.example:1883"
+
+
 class NothingError(PipelineError):
     """Nobody subscribed to anything that could be asked for upstream."""
 
@@ -66,11 +72,13 @@ class Plan:
 
     @property
     def toml(self) -> str:
-        """In the format of the upstream settings."""
+        """A link as the broker's settings take it, but for the address of the upstream."""
         counts = f"{len(self.filters)} filters for {self.subscribed}"
         about = f"# canopy pipeline plan: {counts}, over-forwarding {self.over:.1f} %"
+        name = re.sub("[^A-Za-z0-9_-]", "-", self.broker)[:LONGEST_NAME] or "upstream"
         listed = "".join(f"    {_quoted(each)},\n" for each in self.filters)
-        return f"{about}\n[upstream]\nfilters = [\n{listed}]\n"
+        where = f'name = "{name}"\nurl = "{SOMEWHERE}"  # the upstream broker\'s address'
+        return f"{about}\n[[upstream]]\n{where}\naggregate = [\n{listed}]\n"
 
     def line(self) -> str:
         """For the terminal."""

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from broker.configuration import load_settings
 from pipeline.cli import app
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.plan import job
@@ -51,7 +52,10 @@ def test_two_brokers_and_their_plans(spark: SparkSession, tmp_path: Path) -> Non
     assert "1 topic filters that begin with $ are left out" in said.output
     text = (output / "plan-plant.toml").read_text()
     assert text.startswith("# canopy pipeline plan: 3 filters for 8, over-forwarding ")
-    chosen = tomllib.loads(text)["upstream"]["filters"]
+    chosen = tomllib.loads(text)["upstream"][0]["aggregate"]
+    # A broker takes it as it is.
+    [link] = load_settings(output / "plan-plant.toml", environ={}).upstream
+    assert list(link.aggregate) == chosen
     assert chosen == ['odd/"\\/ü', "plant/+/temperature", "plant/alarms/#"]
     curve = spark.read.parquet(str(output / "curve")).where("broker = 'line'").orderBy("filters").collect()
     assert [row["filters"] for row in curve if row["recommended"]] == [3]
