@@ -1,6 +1,6 @@
 """What folding saves an upstream broker, and what it costs the edge.
 
-Owns: four measurements, each printed as a table that docs/benchmarks-upstream.md shows.
+Owns: five measurements, each printed as a table that docs/benchmarks-upstream.md shows.
 
 - `table`: N branches with K topic filters each, linked to one upstream process, with and without `aggregate`: entries
   in its table (counted by itself, `$SYS/broker/subscriptions/count`) and its resident memory. The branches are whole
@@ -9,7 +9,10 @@ Owns: four measurements, each printed as a table that docs/benchmarks-upstream.m
 - `local`: CPU for each message that stays at the edge, with and without a link.
 - `bridge`: CPU of the edge and of the upstream for each message that goes up, beside mosquitto's bridge.
 
-    python tools/bench_upstream.py [table] [fold] [local] [bridge] [--quick]
+- `outage`: a publisher of QoS 1 at the edge while the upstream is killed, and started again after six minutes: the
+  edge's memory, what was dropped, and whether all the rest arrived.
+
+    python tools/bench_upstream.py [table] [fold] [local] [bridge] [outage] [--quick]
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import argparse
 import asyncio
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -77,7 +81,7 @@ class Client:
             while decoder.next_frame():
                 if decoder.header >> 4 == kind:
                     count -= 1
-                    if kind == 3 and count == 1:
+                    if kind == 3 and count == 0:
                         last = decoder.publish().payload
                     if count == 0:
                         return last
@@ -354,6 +358,61 @@ def bridge(rounds: int, count: int) -> None:
             print(f"| {name}, QoS {qos} | {median(edges):.2f} | {median(ups):.2f} | {median(rates):,.0f} |", flush=True)
 
 
+# -- outage ----------------------------------------------------------------------------------------------------------
+
+
+def outage(seconds: float) -> None:
+    """The upstream is gone for so long; the queue holds 20,000 messages."""
+    room, rate = 20_000, 1_000
+    with ExitStack() as stack:
+        up, port = free_port(), free_port()
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="canopy-upstream-")))
+        command = PEERS["mosquitto"].begin(Order(up, folder))
+        upstream = BrokerProcess(command, up, None)
+        upstream.__enter__()
+        link = f'{{name = "up", url = "mqtt://{HOST}:{up}", publish = ["up/#"], policy = "drop-oldest"'
+        link += f", queue_messages = {room}, retry_max = 2.0}}"
+        flags = ["--set", "log.level=error", "--set", "sys.interval=1", "--set", f"upstream=[{link}]"]
+        serve = [*python_module("broker"), "serve", "--listen", f"mqtt://{HOST}:{port}", *flags]
+        edge = stack.enter_context(BrokerProcess(serve, port, None))
+        edge.settle()
+        sender = Client(port, "sender")
+        before = edge.resident()
+        child = upstream.pid
+        os.kill(child, signal.SIGKILL)
+        upstream.stop()
+        sent = 0
+        began = time.monotonic()
+        worst = before
+        while time.monotonic() < began + seconds:
+            for number in range(sent, sent + rate // 10):
+                packet = Publish(b"up/x", b"%010d" % number + b"x" * 190, 1, packet_id=number % 60_000 + 1)
+                sender.send(publish(packet, V5))
+            sender.wait(rate // 10, 4)
+            sent += rate // 10
+            worst = max(worst, edge.resident())
+            time.sleep(max(0.0, began + sent / rate - time.monotonic()))
+        upstream = stack.enter_context(BrokerProcess(command, up, None))
+        receiver = Client(up, "receiver")
+        receiver.subscribe(["up/#"])
+        expected = min(sent, room)
+        first = -1
+        arrived: set[int] = set()
+        receiver.patience(20.0)
+        while len(arrived) < expected:
+            arrived.add(int(receiver.wait(1, 3)[:10]))
+            first = min(arrived) if first < 0 else first
+        after = edge.resident()
+        whole = arrived == set(range(sent - expected, sent))
+        print("| upstream away | published | queue | arrived after it | edge's memory before, at most, after |")
+        print("|---|---|---|---|---|")
+        print(
+            f"| {seconds:,.0f} s | {sent:,} | {room:,} | {len(arrived):,}{'' if whole else ' (not the newest)'} | "
+            f"{before / 1e6:.1f}, {worst / 1e6:.1f}, {after / 1e6:.1f} MB |",
+            flush=True,
+        )
+
+
 def main() -> int:
     """Print the tables that are asked for; all of them when none is."""
     if sys.argv[1:2] == ["branches"]:
@@ -362,10 +421,10 @@ def main() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard) if soft < hard else (soft, hard))
         asyncio.run(_branches(port, count, each, bool(folded)))
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", nargs="*", choices=["table", "fold", "local", "bridge", []], default=[])
+    parser.add_argument("what", nargs="*", choices=["table", "fold", "local", "bridge", "outage", []], default=[])
     parser.add_argument("--quick", action="store_true", help="small sizes, one round")
     wanted = parser.parse_args()
-    what = wanted.what or ["table", "fold", "local", "bridge"]
+    what = wanted.what or ["table", "fold", "local", "bridge", "outage"]
     if "table" in what:
         table([(20, 50)] if wanted.quick else [(100, 50), (1_000, 100)])
     if "fold" in what:
@@ -374,6 +433,8 @@ def main() -> int:
         local(1 if wanted.quick else 5, 100_000 if wanted.quick else 1_000_000)
     if "bridge" in what:
         bridge(1 if wanted.quick else 3, 20_000 if wanted.quick else 200_000)
+    if "outage" in what:
+        outage(10.0 if wanted.quick else 360.0)
     return 0
 
 

@@ -19,6 +19,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from broker.core import reasons
+from broker.core.causes import CONNECTION_LOST
 from broker.core.decoder import Decoder
 from broker.core.encoder import PINGREQ, ack, encode, publish
 from broker.core.errors import ProtocolError, ProtocolViolation
@@ -68,6 +69,9 @@ CLOSED: Final = 2
 
 TURN: Final = 4_096
 """Packets, and 16 times as many deliveries, that are acted on before others have their turn."""
+
+UPSTREAM: Final = "upstream"
+"""What stands for the address of a link's other end in a record."""
 
 UNANSWERED: Final = -1
 """In place of a reason code: it is not known yet."""
@@ -316,7 +320,9 @@ class Uplink(Peer):
         self._requests.clear()
         if was_connected:
             self.declarer.close()
-            self.router.fanout.post(PeerDisconnected(self.session, self.outbox, "link"))
+            if self.router.tap is not None:
+                self.router.tap.disconnected(self.session.client_id, UPSTREAM, CONNECTION_LOST)
+            self.router.fanout.post(PeerDisconnected(self.session, self.outbox, CONNECTION_LOST))
         else:
             self.outbox.close()
         self.outbox.report_end()
@@ -375,6 +381,9 @@ class Uplink(Peer):
         session.answers = self.v5
         window = min(terms.max_inflight, integers.get(RECEIVE_MAXIMUM, 65_535))  # [MQTT-3.3.4-7]
         session.attach(self.version, window, True)
+        if router.tap is not None:
+            # The session is one that goes on, whether the upstream's does or not.
+            router.tap.connected(session.client_id, UPSTREAM, None, self.version, False, True)
         router.fanout.post(PeerConnected(session, outbox))
         router.fanout.drain(router, now)
         if not packet.session_present:
