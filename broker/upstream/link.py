@@ -57,6 +57,9 @@ WAYS: Final = {
 }
 """Protocol version, and whether with the bridge bit, in the order in which they are tried."""
 
+WORDLESS: Final = frozenset({0, reasons.PROTOCOL_ERROR, reasons.MALFORMED_PACKET})
+"""How a connection ends whose other end does not understand the CONNECT."""
+
 OF_THE_CONNECTION: Final = (
     "url", "username", "password", "password_file", "ca_file", "cert_file", "key_file", "client_id", "version",
     "keep_alive", "session_expiry", "status_topic", "subscribe_qos",
@@ -94,7 +97,8 @@ class UpstreamLink(Owner):
         self.outside = 0
         """Demanded filters of which nothing is asked for: they lie outside the prefix or the roots."""
         self._broker_id = broker_id
-        self._way = 0
+        self._spoken: tuple[int, bool] | None = None
+        """How the upstream was spoken to last."""
         self._known = False
         """Whether the upstream's session is of this link's time."""
         self._task: asyncio.Task[None] | None = None
@@ -134,7 +138,7 @@ class UpstreamLink(Owner):
         if any(getattr(old, name) != getattr(settings, name) for name in OF_THE_CONNECTION):
             elsewhere = (old.url, old.client_id) != (settings.url, settings.client_id)
             anew = elsewhere or old.subscribe_qos != settings.subscribe_qos
-            self._way = 0
+            self._spoken = None
             if anew:
                 self._known = False
             if self.connection is not None:
@@ -225,33 +229,55 @@ class UpstreamLink(Owner):
         """Connect, and again, until stopped."""
         failures = 0
         while True:
-            began = self.loop.time()
-            again = await self._attempt()
-            if again:
-                continue
-            if self.loop.time() - began >= STEADY:
-                failures = 0
-            longest = min(self.settings.retry_max, self.settings.retry_min * 2.0 ** min(failures, 32))
-            failures += 1
-            self.state = "waiting"
             self._hurry.clear()
+            failures = 0 if await self._round() else failures + 1
+            longest = min(self.settings.retry_max, self.settings.retry_min * 2.0 ** min(max(failures - 1, 0), 32))
+            self.state = "waiting"
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(longest * random.uniform(0.5, 1.0)):
                     await self._hurry.wait()
 
-    async def _attempt(self) -> bool:
-        """One connection, from its beginning to its end. True: another is to follow at once."""
+    async def _round(self) -> bool:
+        """Try each version that may be spoken until one is, and stay connected. Whether that lasted."""
+        settings = self.settings
+        for way in WAYS[settings.version]:
+            began = self.loop.time()
+            connection = await self._attempt(way)
+            if connection is not None and connection.was_open and self._is_broom(connection):
+                # The old session has ended with this connection: now for one that stays.
+                connection = await self._attempt(way)
+            if connection is None:
+                return False
+            if connection.was_open:
+                self._spoken = way
+                return self.loop.time() - began >= STEADY
+            code = connection.uplink.close_code
+            # It says that it does not speak this version, or closes without a word, as some do on those who speak it. But
+            # one that has spoken it before has another reason.
+            if code != reasons.UNSUPPORTED_PROTOCOL_VERSION and (code not in WORDLESS or way == self._spoken):
+                return False
+        return False
+
+    def _is_broom(self, connection: UpstreamConnection) -> bool:
+        """Whether a connection was only there to have the upstream forget an earlier session of ours.
+
+        In 3.1.1 a session that begins anew ends with its connection.
+        """
+        lasts = self.settings.session_expiry > 0
+        return connection.uplink.version == V311 and connection.clean_start and lasts
+
+    async def _attempt(self, way: tuple[int, bool]) -> UpstreamConnection | None:
+        """One connection, from its beginning to its end; None when there was no network connection."""
         settings = self.settings
         self.state = "connecting"
-        ways = WAYS[settings.version]
-        version, bridge = ways[self._way % len(ways)]
+        version, bridge = way
         clean = settings.clean_start and not self._known
         try:
             terms = self._terms()
             context = self._tls()
         except ValueError as error:
             self._failed(str(error))
-            return False
+            return None
         router = self.server.router
         outbox = Outbox(router.fanout.touched, router.counters, terms.live_messages, terms.live_bytes)
         uplink = Uplink(router, self.session, self.declarer, self.replays, self.figures, terms, outbox, version, bridge)
@@ -274,29 +300,19 @@ class UpstreamLink(Owner):
         except TimeoutError:
             self._failed(f"no network connection within {PATIENCE:g} s")
             self.connection = None
-            return False
-        except (OSError, ssl.SSLError) as error:
+            return None
+        except OSError as error:
             self._failed(_why(error))
             self.connection = None
-            return False
+            return None
         except asyncio.CancelledError:
             self._unmade(connection)
             raise
         await self._done
         self.connection = None
-        self._failed(uplink.close_text)
-        if uplink.session_present or connection.was_open:
-            if version == V311 and clean and settings.session_expiry > 0 and not self._stopping and not self._known:
-                # In 3.1.1 a session that begins anew ends with its connection: this was to make an end of the old one.
-                self._known = True
-                return True
-            return False
-        unsupported = uplink.close_code == reasons.UNSUPPORTED_PROTOCOL_VERSION
-        if unsupported or uplink.close_code in (0, reasons.PROTOCOL_ERROR, reasons.MALFORMED_PACKET):
-            # It does not speak this version, or closes without a word on those who do.
-            self._way += 1
-            return unsupported and self._way % len(ways) != 0
-        return False
+        if not self._is_broom(connection):
+            self._failed(uplink.close_text)
+        return connection
 
     def _unmade(self, connection: UpstreamConnection) -> None:
         """Stopped while the network connection was being made."""
@@ -321,10 +337,10 @@ class UpstreamLink(Owner):
             session_present=uplink.session_present,
             filters=len(self.declarer.wanted),
         )
-        if uplink.version == V311 and connection.clean_start and self.settings.session_expiry > 0:
+        self._known = True
+        if self._is_broom(connection):
             connection.close("to begin a session that stays", False)
             return
-        self._known = True
         self._tick_soon(LOOK)
 
     def ended(self) -> None:
