@@ -252,8 +252,8 @@ class UpstreamLink(Owner):
                 self._spoken = way
                 return self.loop.time() - began >= STEADY
             code = connection.uplink.close_code
-            # It says that it does not speak this version, or closes without a word, as some do on those who speak it. But
-            # one that has spoken it before has another reason.
+            # It says that it does not speak this version, or closes without a word, as some do on those who speak it.
+            # But one that has spoken it before has another reason.
             if code != reasons.UNSUPPORTED_PROTOCOL_VERSION and (code not in WORDLESS or way == self._spoken):
                 return False
         return False
@@ -326,6 +326,10 @@ class UpstreamLink(Owner):
         connection = self.connection
         assert connection is not None
         uplink = connection.uplink
+        self._known = True
+        if self._is_broom(connection):
+            connection.close("to begin a session that stays", False)
+            return
         self.state = "connected"
         self.trouble = self._told = ""
         self.connects += 1
@@ -337,10 +341,6 @@ class UpstreamLink(Owner):
             session_present=uplink.session_present,
             filters=len(self.declarer.wanted),
         )
-        self._known = True
-        if self._is_broom(connection):
-            connection.close("to begin a session that stays", False)
-            return
         self._tick_soon(LOOK)
 
     def ended(self) -> None:
