@@ -176,6 +176,8 @@ class Upstream(Section):
     """Topic filters that `aggregate = "auto"` may declare."""
     hold: SecondsOrOff = 30.0
     """Seconds for which a fold of `aggregate = "auto"` stays at least."""
+    packet_filters: Annotated[int, Field(ge=1, le=MOST_FILTERS)] = 256
+    """Topic filters in one packet at most. Some clouds take no more than 8."""
     roots: Filters = ()
     """Nothing outside of these topic filters is asked of it. Empty: no restriction. Always a tuple after validation."""
     unfolded: Filters = ("canopy/presence/#",)

@@ -39,7 +39,7 @@ UNACKNOWLEDGED: Final = 4
 """Packets that wait for their acknowledgement at most."""
 
 PACKET_FILTERS: Final = 256
-"""Filters in one packet at most."""
+"""Filters in one packet at most, unless the settings say otherwise."""
 
 PACKET_WILDCARDS: Final = 32
 """Filters with wildcards in one packet at most: each of them is compared with the others."""
@@ -66,10 +66,11 @@ class Request:
 
 
 class Declarer(Face):
-    """The subscriptions of one link. `qos`, and No Local and so on, as they are asked for."""
+    """The subscriptions of one link. `qos`: as they are asked for. `packet_filters`: filters in one packet at most."""
 
-    def __init__(self, qos: int) -> None:
+    def __init__(self, qos: int, packet_filters: int = PACKET_FILTERS) -> None:
         self.qos = qos
+        self.packet_filters = packet_filters
         # What the ledger declares, in its order.
         self.wanted: dict[str, None] = {}
         # What the upstream has, or may have, with its subscription identifier (0: none); and what it has refused.
@@ -206,7 +207,7 @@ class Declarer(Face):
         size: i64 = HEADROOM
         most: i64 = min(PACKET_BYTES, self._largest)
         for topic_filter, way in self._due.items():
-            if way is not subscribes or len(chosen) >= PACKET_FILTERS:
+            if way is not subscribes or len(chosen) >= self.packet_filters:
                 break
             size += len(topic_filter.encode()) + 3
             if chosen and size > most:

@@ -85,7 +85,7 @@ class UpstreamLink(Owner):
             kept.mapping = self.mapping
         else:
             self.session = UplinkSession(settings.name, self.mapping, broker_id, hop_limit, router.counters)
-        self.declarer = Declarer(settings.subscribe_qos)
+        self.declarer = Declarer(settings.subscribe_qos, settings.packet_filters)
         self.replays = Replays(router, self.session)
         self.figures = Figures()
         self.ledger: Ledger = Ledger(self.declarer)
@@ -131,6 +131,7 @@ class UpstreamLink(Owner):
             return False
         self.settings = settings
         self.declarer.qos = settings.subscribe_qos
+        self.declarer.packet_filters = settings.packet_filters
         self._settle_queue()
         self._publish()
         self.survey()

@@ -85,6 +85,15 @@ def test_many_filters_in_few_packets() -> None:
     assert declarer.settled
 
 
+def test_an_upstream_that_takes_few_filters_at_once() -> None:
+    declarer, upstream = Declarer(1, 8), Upstream()
+    for number in range(20):
+        declarer.declare(f"a/{number}")
+    declarer.open(V5, False, True, LARGEST, [])
+    upstream.go_through(declarer)
+    assert (len(upstream.table), upstream.packets) == (20, 3)
+
+
 def test_packets_keep_to_the_upstreams_size() -> None:
     declarer = Declarer(1)
     filters = [f"{n:04d}" + "x" * 500 for n in range(20)]
