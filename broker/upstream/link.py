@@ -350,7 +350,8 @@ class UpstreamLink(Owner):
             self._done.set_result(None)
 
     def moved(self) -> None:
-        """Tell of what the upstream has refused."""
+        """Tell of what the upstream has refused, and see after what it holds no more."""
+        self._look_after_replays()
         connection = self.connection
         if connection is not None and connection.uplink.refused:
             refused = connection.uplink.refused
@@ -417,6 +418,12 @@ class UpstreamLink(Owner):
         due = self.ledger.next_tick()
         if due > 0.0:
             self._tick_soon(max(0.0, due - self.loop.time()))
+        self._look_after_replays()
+
+    def _look_after_replays(self) -> None:
+        """Whatever was asked for or withdrawn has its consequences later."""
+        if self.connected and self.replays.waits:
+            self._tick_soon(TURN if self.replays.busy else LOOK)
 
     def _tick_soon(self, delay: float) -> None:
         when = self.loop.time() + delay
@@ -432,9 +439,8 @@ class UpstreamLink(Owner):
         now = self.loop.time()
         self.ledger.tick(now)
         if self.connected:
-            more = self.replays.turn(self.declarer.table, now)
-            if more:
-                self._tick_soon(TURN if self.replays.busy else LOOK)
+            self.replays.turn(self.declarer.table, now)
+            self._look_after_replays()
         self._flush_soon()
 
     # -- settings ------------------------------------------------------------------------------------------------------

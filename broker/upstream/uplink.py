@@ -410,6 +410,10 @@ class Uplink(Peer):
 
     def _acknowledged(self, kind: int, packet_id: int, reason_code: int, now: float) -> None:
         session = self.session
+        if self.replays.guards and kind in (PUBACK, PUBREC):
+            delivery = session.inflight.get(packet_id)
+            if delivery is not None:
+                self.replays.arrived(delivery.message.topic)
         if kind == PUBACK:
             session.on_puback(packet_id, reason_code, now)
         elif kind == PUBREC:
@@ -493,12 +497,13 @@ class Uplink(Peer):
                 properties = with_hop(properties, self.peer_id)
             if packet.properties and not session.mapping.plain:
                 properties = renamed(properties, session.mapping, False)
-        if packet.retain and self.replays.knows(topic, packet.topic, packet.payload, now):
-            figures.replayed += 1
-            return None
         expires_at = now + packet.message_expiry if packet.message_expiry >= 0 else 0.0
         retain = packet.retain and limits.retain_available
-        return Message(topic, packet.payload, packet.qos, retain, properties, expires_at, session.client_id)
+        message = Message(topic, packet.payload, packet.qos, retain, properties, expires_at, session.client_id)
+        if packet.retain and self.replays.knows(message, packet.topic, now):
+            figures.replayed += 1
+            return None
+        return message
 
     def _acknowledge(self, kind: int, packet_id: int, code: int) -> None:
         if not self._acks and code != UNANSWERED:
