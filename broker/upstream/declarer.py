@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from broker.core.encoder import encode
 from broker.core.packets import Subscribe, SubscriptionRequest, Unsubscribe
 from broker.core.properties import SUBSCRIPTION_IDENTIFIER
-from broker.core.reasons import QUOTA_EXCEEDED
+from broker.core.reasons import PACKET_TOO_LARGE, QUOTA_EXCEEDED
 from broker.core.topics import has_wildcard, overlaps
 from broker.core.trie import create
 from broker.core.trie_base import Trie
@@ -49,6 +49,9 @@ PACKET_BYTES: Final = 32_768
 
 HEADROOM: Final = 32
 """Bytes of a packet beside its filters."""
+
+ALONE: Final = 16
+"""Bytes of a packet beside its filter, if that is the only one, at most."""
 
 REMEMBERED: Final = 8_192
 """Topics of which it is remembered whose copies are accepted."""
@@ -78,6 +81,8 @@ class Declarer(Face):
         self.refused: dict[str, int] = {}
         # What was asked for or taken back without an answer before the connection broke.
         self._unsure: set[str] = set()
+        # What could not even be asked for, and nobody was told of yet.
+        self._unasked: list[tuple[str, int]] = []
         # What the ledger has declared since `gather`.
         self._gathered: dict[str, None] | None = None
         # What is to be sent: True to subscribe.
@@ -91,9 +96,7 @@ class Declarer(Face):
         self._next_identifier = 0
         # `held` as a table, for `accepted`, and what it has found.
         self._table = create("nodes")
-        self._firsts: dict[bytes, int] = {}
-        # How many of the filters held came with each identifier.
-        self._identifiers: dict[int, int] = {}
+        self._came: dict[bytes, list[int]] = {}
 
     # -- what the ledger says ------------------------------------------------------------------------------------------
 
@@ -153,8 +156,7 @@ class Declarer(Face):
             gone = [topic_filter for topic_filter in self.held if topic_filter not in self.wanted]
             self.held.clear()
             self._table = create("nodes")
-            self._firsts.clear()
-            self._identifiers.clear()
+            self._came.clear()
             self._unsure.clear()
             self._due = dict.fromkeys(self.wanted, True)
             return gone
@@ -179,6 +181,15 @@ class Declarer(Face):
         """The connection is gone."""
         self.connected = False
 
+    def move(self) -> None:
+        """The next connection is to another upstream, or to another session there: what was held here says nothing."""
+        self._waiting.clear()
+        self._unsure.clear()
+        self.held.clear()
+        self._table = create("nodes")
+        self._came.clear()
+        self._due = dict.fromkeys(self.wanted, True)
+
     @property
     def settled(self) -> bool:
         """Whether the upstream has acknowledged all that was declared and withdrawn."""
@@ -195,8 +206,29 @@ class Declarer(Face):
             packet_id = FIRST_ID
             while packet_id in self._waiting:
                 packet_id += 1
-            made.append(self._packet(packet_id, asked))
+            if not self._too_long(next(iter(self._due))):
+                made.append(self._packet(packet_id, asked))
         return made
+
+    def _too_long(self, topic_filter: str) -> bool:
+        """Whether no packet that the upstream takes can hold a filter that is due; then it is so no more.
+
+        [MQTT-3.2.2-15]
+        """
+        if len(topic_filter) * 4 + ALONE <= self._largest or len(topic_filter.encode()) + ALONE <= self._largest:
+            return False
+        if self._due.pop(topic_filter):
+            self.refused[topic_filter] = PACKET_TOO_LARGE
+            self._unasked.append((topic_filter, PACKET_TOO_LARGE))
+        else:
+            self._let_go(topic_filter)
+        return True
+
+    def take_unasked(self) -> list[tuple[str, int]]:
+        """The filters, with reason codes, that could not be asked for since this was last called."""
+        unasked = self._unasked
+        self._unasked = []
+        return unasked
 
     def _packet(self, packet_id: int, asked: list[str]) -> bytes:
         """The next packet: as many as belong together of those that come first."""
@@ -210,7 +242,7 @@ class Declarer(Face):
             if way is not subscribes or len(chosen) >= self.packet_filters:
                 break
             size += len(topic_filter.encode()) + 3
-            if chosen and size > most:
+            if chosen and size > most:  # alone it fits: see `_too_long`
                 break
             if apart and not _stands_apart(topic_filter, chosen, wild):
                 break
@@ -252,6 +284,9 @@ class Declarer(Face):
                 if topic_filter not in self.wanted or topic_filter in self._due:
                     self._let_go(topic_filter)
             elif code >= 0x80:
+                if self._asked_again(topic_filter):
+                    # That is answered later.
+                    continue
                 self._let_go(topic_filter)
                 if topic_filter in self.wanted:
                     self.refused[topic_filter] = code
@@ -259,12 +294,16 @@ class Declarer(Face):
                 else:
                     self._due.pop(topic_filter, None)
         if not request.subscribes:
-            # There may be room now for what there was none for.
-            for topic_filter, code in list(self.refused.items()):
-                if code == QUOTA_EXCEEDED:
-                    del self.refused[topic_filter]
-                    self._due[topic_filter] = True
+            # There may be room now for as many of those for which there was none.
+            again = [topic_filter for topic_filter, code in self.refused.items() if code == QUOTA_EXCEEDED]
+            for topic_filter in again[: len(request.topic_filters)]:
+                del self.refused[topic_filter]
+                self._due[topic_filter] = True
         return bad
+
+    def _asked_again(self, topic_filter: str) -> bool:
+        """Whether another SUBSCRIBE for a filter waits for its acknowledgement."""
+        return any(each.subscribes and topic_filter in each.topic_filters for each in self._waiting.values())
 
     def withdrawn(self, packet_id: int) -> list[str]:
         """The filters that an UNSUBACK with this packet identifier is about: before `acknowledged`."""
@@ -277,20 +316,16 @@ class Declarer(Face):
         """Whether a message is taken that came with these subscription identifiers; False: it is another one's copy."""
         if not identifiers or len(self.held) < 2:
             return True
-        first = self._firsts.get(topic)
-        if first is None:
-            first = 0
-            for entry in self._table.match(topic.decode()):
-                identifier = self.held[entry.topic_filter]
-                if first == 0 or identifier < first:
-                    first = identifier
-            if len(self._firsts) >= REMEMBERED:
-                self._firsts.clear()
-            self._firsts[topic] = first
-        if first == 0 or first in identifiers:
+        came = self._came.get(topic)
+        if came is None:
+            came = sorted({self.held[entry.topic_filter] for entry in self._table.match(topic.decode())})
+            if len(self._came) >= REMEMBERED:
+                self._came.clear()
+            self._came[topic] = came
+        if not came or came[0] in identifiers:
             return True
-        # A filter that is not held any more may have been what it came for.
-        return all(identifier not in self._identifiers for identifier in identifiers)
+        # Else it came for another one; or for one that is held no more, or was asked for anew since.
+        return all(identifier not in came for identifier in identifiers)
 
     @property
     def table(self) -> Trie:
@@ -298,21 +333,15 @@ class Declarer(Face):
         return self._table
 
     def _hold(self, topic_filter: str, identifier: int) -> None:
-        self._let_go(topic_filter)
+        if topic_filter not in self.held:
+            self._table.insert(topic_filter)
         self.held[topic_filter] = identifier
-        self._identifiers[identifier] = self._identifiers.get(identifier, 0) + 1
-        self._table.insert(topic_filter)
-        self._firsts.clear()
+        self._came.clear()
 
     def _let_go(self, topic_filter: str) -> None:
-        identifier = self.held.pop(topic_filter, -1)
-        if identifier < 0:
-            return
-        self._identifiers[identifier] -= 1
-        if self._identifiers[identifier] == 0:
-            del self._identifiers[identifier]
-        self._table.remove(topic_filter)
-        self._firsts.clear()
+        if self.held.pop(topic_filter, -1) >= 0:
+            self._table.remove(topic_filter)
+            self._came.clear()
 
 
 def _stands_apart(topic_filter: str, chosen: list[str], wild: list[str]) -> bool:

@@ -57,12 +57,12 @@ class Mapping:
             if level in ("+", "#") and at == 0 and wanted.startswith("$"):
                 return None  # [MQTT-4.7.2-1]
             if level == "#":
-                return self.remote + "#"
+                return _filter(self.remote + "#")
             if level not in ("+", wanted):
                 return None
             at += 1
         rest = levels[at:]
-        return self.remote + "/".join(rest) if rest else None
+        return _filter(self.remote + "/".join(rest)) if rest else None
 
     def asked(self, topic_filter: str) -> list[str]:
         """The upstream filters, each once, for what a local one matches within the roots."""
@@ -88,6 +88,11 @@ def _clip(topic_filter: str, roots: Sequence[str]) -> list[str]:
             parts = [other for other in parts if not covers(part, other)]
             parts.append(part)
     return parts
+
+
+def _filter(topic_filter: str) -> str | None:
+    """A topic filter, or None where the protocol has none so long."""
+    return topic_filter if len(topic_filter) * 4 <= MAX_BYTES or len(topic_filter.encode()) <= MAX_BYTES else None
 
 
 def _named(topic: bytes) -> bytes | None:

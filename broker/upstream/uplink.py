@@ -251,6 +251,7 @@ class Uplink(Peer):
         if self.state == CONNECTED:
             asked: list[str] = []
             made = self.declarer.packets(asked)
+            self.refused += self.declarer.take_unasked()
             # Before the upstream can have answered.
             for topic_filter in asked:
                 self.replays.expect(topic_filter, now)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from broker.core.packets import PUBACK, Ack, Publish
+from broker.core.packets import PUBACK, Ack, Publish, Suback, Subscribe, Unsuback, Unsubscribe
+from broker.core.reasons import PACKET_TOO_LARGE, QUOTA_EXCEEDED
+from broker.upstream.mapping import Mapping
 from tests.upstream.scripted import Scene
 
 
@@ -105,3 +107,91 @@ class TestBounds:
         late = scene.network.client("late")
         late.subscribe("#")
         assert [each.topic for each in late.inbox] == [b"b"]
+
+
+class TestFilters:
+    def test_one_that_no_packet_holds_is_not_sent(self) -> None:
+        """[MQTT-3.2.2-15]"""
+        scene = Scene()
+        scene.connect(x27=200)
+        scene.declarer.declare("a" * 300)
+        scene.declarer.declare("b" * 180)
+        [subscribe] = scene.took(Subscribe)
+        assert [each.topic_filter for each in subscribe.requests] == ["b" * 180]
+        assert scene.link.refused == [("a" * 300, PACKET_TOO_LARGE)]
+        assert list(scene.declarer.refused) == ["a" * 300]
+        scene.say(Suback(subscribe.packet_id, [1]))
+        assert scene.declarer.settled
+        # What was taken by one that takes more.
+        scene.lose()
+        scene.connect(present=True)
+        scene.accept()
+        scene.lose()
+        scene.declarer.withdraw("a" * 300)
+        scene.connect(present=True, x27=200)
+        assert scene.took(Unsubscribe) == []
+        assert scene.declarer.settled
+
+    def test_one_that_has_no_name_there_is_not_asked_for(self) -> None:
+        mapping = Mapping("", "site/7/")
+        assert mapping.asked("a" * 65_529) == []
+        assert mapping.asked("a" * 65_528) == ["site/7/" + "a" * 65_528]
+        assert mapping.asked("\u00e9" * 32_765) == []
+
+    def test_refused_and_asked_for_again_meanwhile(self) -> None:
+        """What the upstream took in the end is known to be there, and can be taken back."""
+        scene = Scene()
+        scene.connect()
+        scene.declarer.declare("a")
+        [first] = scene.took(Subscribe)
+        scene.declarer.withdraw("a")
+        [gone] = scene.took(Unsubscribe)
+        scene.declarer.declare("a")
+        [second] = scene.took(Subscribe)
+        scene.say(Suback(first.packet_id, [0x80]), Unsuback(gone.packet_id, [0x11]))
+        scene.say(Suback(second.packet_id, [1]))
+        scene.declarer.withdraw("a")
+        [last] = scene.took(Unsubscribe)
+        assert last.topic_filters == ["a"]
+
+    def test_where_there_is_no_room_few_are_asked_for_again(self) -> None:
+        scene = Scene()
+        scene.connect()
+        for number in range(10):
+            scene.declarer.declare(f"a/{number}")
+        [subscribe] = scene.took(Subscribe)
+        scene.say(Suback(subscribe.packet_id, [1, 1] + [QUOTA_EXCEEDED] * 8))
+        scene.declarer.withdraw("a/0")
+        [gone] = scene.took(Unsubscribe)
+        scene.say(Unsuback(gone.packet_id, [0]))
+        [again] = scene.took(Subscribe)
+        assert len(again.requests) == 1
+
+    def test_what_came_for_a_filter_before_it_was_asked_for_anew(self) -> None:
+        scene = Scene()
+        scene.connect()
+        client = scene.network.client("c")
+        client.subscribe("#")
+        scene.ask("a")
+        scene.declarer.declare("x")
+        scene.declarer.declare("y")
+        [subscribe] = scene.took(Subscribe)
+        both = subscribe.properties.integers[0x0B]
+        scene.say(Suback(subscribe.packet_id, [1, 1]))
+        scene.declarer.withdraw("x")
+        scene.took(Unsubscribe)
+        scene.declarer.declare("x")
+        assert len(scene.took(Subscribe)) == 1
+        # Sent by the upstream before it saw any of this.
+        scene.send("x", b"1", subscription_ids=(both,))
+        assert [each.payload for each in client.inbox] == [b"1"]
+
+    def test_another_upstream_has_none_of_them(self) -> None:
+        scene = Scene()
+        scene.connect()
+        scene.ask("a", "b")
+        scene.lose()
+        scene.declarer.move()
+        # It happens to have a session of ours.
+        scene.connect(present=True)
+        assert set(scene.accept()) == {"a", "b"}
