@@ -22,7 +22,7 @@ from mypy_extensions import mypyc_attr
 from broker.core import reasons
 from broker.net import sockets
 from broker.net.hub import Hub, Link
-from broker.upstream.uplink import CLOSED, CONNECTED, Uplink
+from broker.upstream.uplink import CLOSED, Uplink
 
 LINGER: Final = 2.0
 """Seconds a closing connection has to get its last packet out."""
@@ -121,7 +121,7 @@ class UpstreamConnection(Link):
 
     def _after_turn(self) -> None:
         uplink = self.uplink
-        if not self.was_open and uplink.state == CONNECTED:
+        if not self.was_open and uplink.accepted:
             self.was_open = True
             self._pinged_at = self.loop.time()
             self._look_at(self._pinged_at)
@@ -130,6 +130,9 @@ class UpstreamConnection(Link):
         if uplink.state == CLOSED:
             self._finish()
             return
+        due = uplink.answer_due
+        if due > 0.0:
+            self.hub.wheel.add(self, due)
         if uplink.unfinished or uplink.outbox.congested:
             if self._reading:
                 self._reading = False
@@ -272,6 +275,9 @@ class UpstreamConnection(Link):
             stall = now + self.hub.stall_timeout / LOOKS
             if due == 0.0 or stall < due:
                 due = stall
+        answer = self.uplink.answer_due
+        if answer > 0.0 and (due == 0.0 or answer < due):
+            due = answer
         return due
 
     def check(self, now: float) -> float:
@@ -289,6 +295,9 @@ class UpstreamConnection(Link):
                 self.abort("the upstream sent no CONNACK in time")
                 return 0.0
             return self._opened_at + self.timeout
+        if 0.0 < uplink.answer_due <= now:
+            uplink.hurry(now)
+            self.hub.after_batch()
         keep_alive = uplink.keep_alive
         if keep_alive > 0:
             if uplink.ping_sent > 0.0 and now >= max(uplink.ping_sent, uplink.last_received) + keep_alive:

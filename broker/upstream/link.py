@@ -287,6 +287,7 @@ class UpstreamLink(Owner):
         if version == V311 and settings.session_expiry == 0:
             clean = True
         connection = UpstreamConnection(self.server.hub, uplink, self, clean, PATIENCE)
+        uplink.broom = self._is_broom(connection)
         remote = parse_upstream(settings.url)
         self._done = self.loop.create_future()
         self.connection = connection
@@ -328,8 +329,7 @@ class UpstreamLink(Owner):
         assert connection is not None
         uplink = connection.uplink
         self._known = True
-        if self._is_broom(connection):
-            connection.close("to begin a session that stays", False)
+        if uplink.broom:
             return
         self.state = "connected"
         self.trouble = self._told = ""
@@ -543,6 +543,7 @@ class UpstreamLink(Owner):
             ("messages/looped", figures.looped),
             ("messages/nameless", figures.nameless),
             ("messages/sent", session.delivered_in_all()),
+            ("messages/rejected", figures.rejected),
             ("messages/kept back", session.kept_back),
             ("messages/queued", session.queued()),
             ("messages/dropped", session.ledger.in_all()),

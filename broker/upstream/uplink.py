@@ -22,7 +22,7 @@ from broker.core import reasons
 from broker.core.causes import CONNECTION_LOST
 from broker.core.decoder import Decoder
 from broker.core.encoder import PINGREQ, ack, encode, publish
-from broker.core.errors import ProtocolError, ProtocolViolation
+from broker.core.errors import ProtocolError, ProtocolViolation, ReceiveMaximumExceeded
 from broker.core.fanout import PeerConnected, PeerDisconnected
 from broker.core.message import Message
 from broker.core.outbox import LARGEST_PACKET, Outbox, Peer
@@ -76,6 +76,13 @@ UPSTREAM: Final = "upstream"
 UNANSWERED: Final = -1
 """In place of a reason code: it is not known yet."""
 
+ANSWER: Final = 5.0
+"""Seconds that a request from upstream waits for what other links say of it, and with it the acknowledgements of all
+that came after it. Then it counts as one that has reached somebody."""
+
+MOST_ACKS: Final = 131_070
+"""Acknowledgements that can wait for others: one PUBREC or PUBACK, and one PUBCOMP, for each packet identifier."""
+
 V3_REASONS: Final = {
     1: reasons.UNSUPPORTED_PROTOCOL_VERSION,
     2: reasons.CLIENT_IDENTIFIER_NOT_VALID,
@@ -104,10 +111,22 @@ class Terms:
         self.live_bytes = 0
 
 
+class Held:
+    """An acknowledgement that waits, for itself or for one before it. `since` in seconds."""
+
+    def __init__(self, kind: int, packet_id: int, code: int, since: float) -> None:
+        self.kind = kind
+        self.packet_id = packet_id
+        self.code = code
+        self.since = since
+
+
 class Figures:
     """What a link has done since it was made."""
 
     def __init__(self) -> None:
+        # Sent up, and refused there.
+        self.rejected = 0
         self.received = 0
         # Of these: asked for by nobody here, another one's copy, retained and known already, gone in a circle.
         self.unmatched = 0
@@ -149,7 +168,11 @@ class Uplink(Peer):
         self.close_code = 0
         self.close_text = ""
         self.farewell = b""
+        # What the CONNECT said; and whether the connection is there only to end an earlier session.
+        self.clean_start = False
+        self.broom = False
         # What the upstream said.
+        self.accepted = False
         self.session_present = False
         self.keep_alive = terms.keep_alive
         self.peer_id = ""
@@ -163,8 +186,8 @@ class Uplink(Peer):
         self.hurried = False
         self.last_received = 0.0
         self.ping_sent = 0.0
-        # Acknowledgements that wait for the first of them: kind, packet identifier, reason code.
-        self._acks: deque[list[int]] = deque()
+        # Acknowledgements that wait for the first of them.
+        self._acks: deque[Held] = deque()
         # Requests from upstream whose answers wait for other links, by packet identifier.
         self._requests: dict[int, Request] = {}
         outbox.peer = self
@@ -175,6 +198,7 @@ class Uplink(Peer):
     def hello(self, clean_start: bool) -> bytes:
         """The CONNECT. A session that is to stay is asked for; in 3.1.1 that is one without Clean Session."""
         terms = self.terms
+        self.clean_start = clean_start
         will: Will | None = None
         if terms.status_topic:
             will = Will(terms.status_topic, b"0", 1, True)
@@ -300,11 +324,26 @@ class Uplink(Peer):
         """Whether a request from upstream was served is known now (`core/requests`)."""
         kind = PUBACK if qos == 1 else PUBREC
         self._requests.pop(packet_id, None)
-        for waiting in self._acks:
-            if waiting[0] == kind and waiting[1] == packet_id and waiting[2] == UNANSWERED:
-                waiting[2] = reasons.SUCCESS if reached else reasons.NO_MATCHING_SUBSCRIBERS
+        for held in self._acks:
+            if held.kind == kind and held.packet_id == packet_id and held.code == UNANSWERED:
+                held.code = reasons.SUCCESS if reached else reasons.NO_MATCHING_SUBSCRIBERS
                 break
         self._send_acks()
+
+    @property
+    def answer_due(self) -> float:
+        """When `hurry` has something to do; 0.0: never, as things stand."""
+        return self._acks[0].since + ANSWER if self._acks else 0.0
+
+    def hurry(self, now: float) -> None:
+        """Wait no longer for what other links say of the requests that have waited for as long as they may."""
+        while self._acks and self._acks[0].since + ANSWER <= now:
+            held = self._acks[0]
+            request = self._requests.pop(held.packet_id, None)
+            if request is not None:
+                request.peer = None
+            held.code = reasons.SUCCESS
+            self._send_acks()
 
     # -- endings -------------------------------------------------------------------------------------------------------
 
@@ -360,6 +399,14 @@ class Uplink(Peer):
             text = packet.properties.strings.get(REASON_STRING, "") or reasons.name(code)
             self._end(code, f"the upstream refused the connection: {text}"[:256])
             return
+        if packet.session_present and self.clean_start:
+            # What it has is not what we know of [MQTT-3.2.2-2] [MQTT-3.2.2-4].
+            raise ProtocolViolation("a session is present after a clean start")
+        self.accepted = True
+        if self.broom:
+            self.farewell = encode(Disconnect(reasons.SUCCESS), self.version)
+            self._end(reasons.SUCCESS, "an earlier session was ended")
+            return
         integers = packet.properties.integers
         terms = self.terms
         session = self.session
@@ -395,9 +442,9 @@ class Uplink(Peer):
         gone = self.declarer.open(self.version, packet.session_present, identifies, outbox.max_packet, self.stale)
         self.replays.withdrawn(gone)
         if terms.status_topic:
-            outbox.control(
-                publish(Publish(terms.status_topic.encode(), b"1", 0, session.retain_available), self.version)
-            )
+            # It is one of the session's messages, as far as the accounts go.
+            session.offered += 1
+            outbox.offer(publish(Publish(terms.status_topic.encode(), b"1", 0, session.retain_available), self.version))
         self.declare(now)
         session.resume(now)
 
@@ -411,6 +458,9 @@ class Uplink(Peer):
 
     def _acknowledged(self, kind: int, packet_id: int, reason_code: int, now: float) -> None:
         session = self.session
+        if reason_code >= 0x80 and kind in (PUBACK, PUBREC):
+            # It is over all the same [MQTT-4.4.0-2].
+            self.figures.rejected += 1
         if self.replays.guards and kind in (PUBACK, PUBREC):
             delivery = session.inflight.get(packet_id)
             if delivery is not None:
@@ -428,7 +478,7 @@ class Uplink(Peer):
                 inbound.discard(packet_id)
             elif self.v5:
                 code = reasons.PACKET_IDENTIFIER_NOT_FOUND
-            self._acknowledge(PUBCOMP, packet_id, code)
+            self._acknowledge(PUBCOMP, packet_id, code, now)
 
     # -- messages from upstream ----------------------------------------------------------------------------------------
 
@@ -448,7 +498,7 @@ class Uplink(Peer):
                 session.inbound = inbound
             elif packet_id in inbound:
                 # Known already: acknowledged again, not published again [MQTT-4.3.3-10].
-                self._acknowledge(PUBREC, packet_id, reasons.SUCCESS)
+                self._acknowledge(PUBREC, packet_id, reasons.SUCCESS, now)
                 return
             inbound.add(packet_id)
         kind = PUBACK if packet.qos == 1 else PUBREC
@@ -462,7 +512,7 @@ class Uplink(Peer):
                 count = router.ask(message, session, request)
                 if request.waits(self, count):
                     self._requests[packet_id] = request
-                    self._acknowledge(kind, packet_id, UNANSWERED)
+                    self._acknowledge(kind, packet_id, UNANSWERED, now)
                     return
             else:
                 count = router.publish(message, session)
@@ -472,7 +522,7 @@ class Uplink(Peer):
         if packet.qos > 0:
             # Only a broker that knows what a link is takes this from a client: the code is a server's.
             code = reasons.SUCCESS if reached or not self.peer_id else reasons.NO_MATCHING_SUBSCRIBERS
-            self._acknowledge(kind, packet_id, code)
+            self._acknowledge(kind, packet_id, code, now)
 
     def _undressed(self, packet: Publish, now: float) -> Message | None:
         """The message as it is here; None, and counted: it is not for us."""
@@ -506,16 +556,18 @@ class Uplink(Peer):
             return None
         return message
 
-    def _acknowledge(self, kind: int, packet_id: int, code: int) -> None:
+    def _acknowledge(self, kind: int, packet_id: int, code: int, now: float) -> None:
         if not self._acks and code != UNANSWERED:
             self.outbox.control(ack(kind, packet_id, code, self.version))
             return
-        self._acks.append([kind, packet_id, code])
+        if len(self._acks) >= MOST_ACKS:
+            raise ReceiveMaximumExceeded("more publishes than there are packet identifiers")
+        self._acks.append(Held(kind, packet_id, code, now))
         self._send_acks()
 
     def _send_acks(self) -> None:
         """Send the acknowledgements up to the first that is not known yet."""
         acks = self._acks
-        while acks and acks[0][2] != UNANSWERED:
-            kind, packet_id, code = acks.popleft()
-            self.outbox.control(ack(kind, packet_id, code, self.version))
+        while acks and acks[0].code != UNANSWERED:
+            held = acks.popleft()
+            self.outbox.control(ack(held.kind, held.packet_id, held.code, self.version))

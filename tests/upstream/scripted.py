@@ -64,7 +64,7 @@ class Scene:
         self, version: int = V5, present: bool = False, canopy: bool = False, bridge: bool = False, **integers: int
     ) -> Connect:
         """Connect; the upstream accepts. What the CONNECT said."""
-        connect = self.dial(version, bridge)
+        connect = self.dial(version, bridge, not present)
         props = bag(("canopy-link", "there")) if canopy else bag()
         props.integers.update({int(name[1:], 16): value for name, value in integers.items()})
         self.say(Connack(present, 0, props))

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
-from broker.core.packets import PUBACK, Ack, Publish, Suback, Subscribe, Unsuback, Unsubscribe
-from broker.core.reasons import PACKET_TOO_LARGE, QUOTA_EXCEEDED
+from broker.core.packets import (
+    PUBACK,
+    PUBREC,
+    V311,
+    Ack,
+    Connack,
+    Disconnect,
+    Publish,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+)
+from broker.core.properties import encode_forward
+from broker.core.reasons import NOT_AUTHORIZED, PACKET_TOO_LARGE, QUOTA_EXCEEDED
 from broker.upstream.mapping import Mapping
+from broker.upstream.uplink import ANSWER, CLOSED
+from tests.core.harness import bag
 from tests.upstream.scripted import Scene
 
 
@@ -195,3 +210,83 @@ class TestFilters:
         # It happens to have a session of ours.
         scene.connect(present=True)
         assert set(scene.accept()) == {"a", "b"}
+
+
+class TestAccounts:
+    def test_the_status_is_a_message(self) -> None:
+        scene = Scene()
+        scene.terms.status_topic = "sites/7/up"
+        client = scene.network.client("c")
+        for number in range(3):
+            client.publish("a", b"%d" % number, qos=1)
+        scene.connect()
+        assert [each.payload for each in scene.took(Publish)] == [b"1", b"0", b"1", b"2"]
+        session = scene.session
+        assert session.outbox is not None
+        assert (session.outbox.messages, session.outbox.bytes, session.outbox.control_bytes) == (0, 0, 0)
+        assert session.offered == session.delivered_in_all() == 4
+        assert session.queued() == session.ledger.in_all() == 0
+
+    def test_what_the_upstream_refuses_is_counted(self) -> None:
+        scene = Scene()
+        scene.connect()
+        client = scene.network.client("c")
+        for qos in (1, 2):
+            client.publish("a", b"1", qos=qos)
+        first, second = scene.took(Publish)
+        scene.say(Ack(PUBACK, first.packet_id, QUOTA_EXCEEDED), Ack(PUBREC, second.packet_id, NOT_AUTHORIZED))
+        assert scene.figures.rejected == 2
+        assert scene.session.inflight == {}
+
+
+class TestSessions:
+    def test_none_can_be_present_after_a_clean_start(self) -> None:
+        """[MQTT-3.2.2-4]"""
+        scene = Scene()
+        scene.dial()
+        scene.say(Connack(True))
+        assert scene.link.state == CLOSED
+        assert "session" in scene.link.close_text
+
+    def test_a_connection_that_only_ends_one_touches_nothing(self) -> None:
+        scene = Scene()
+        scene.session.queue_qos0 = True
+        scene.network.client("c").publish("a", b"waits")
+        scene.declarer.declare("b")
+        scene.dial(V311)
+        scene.link.broom = True
+        scene.say(Connack())
+        assert scene.link.accepted
+        assert scene.link.state == CLOSED
+        assert [type(each) for each in scene.packets] == [Disconnect]
+        scene.connect(V311)
+        assert [each.payload for each in scene.took(Publish)] == [b"waits"]
+        assert set(scene.accept()) == {"b"}
+
+
+def test_no_client_holds_up_what_comes_from_upstream() -> None:
+    """Whoever says that it is a link, and acknowledges nothing, is waited for a little while only."""
+    scene = Scene(publish=())
+    scene.connect(canopy=True)
+    scene.ask("#")
+    silent = scene.network.idle("silent")
+    silent.connect(properties=bag(("canopy-link", "nobody")))
+    silent.answering = False
+    silent.subscribe("#", qos=1)
+    request = encode_forward(response_topic="reply", correlation_data=b"1")
+    scene.send("ask", b"?", qos=1, packet_id=1, properties=request)
+    scene.send("other", b"1", qos=1, packet_id=2)
+    scene.send("ask", b"?", qos=2, packet_id=3, properties=request)
+    assert scene.acknowledgements() == []
+    due = scene.link.answer_due
+    assert due == scene.network.now + ANSWER
+    scene.link.hurry(due - 0.1)
+    assert scene.acknowledgements() == []
+    scene.link.hurry(due)
+    assert scene.acknowledgements() == [(PUBACK, 1, 0), (PUBACK, 2, 0), (PUBREC, 3, 0)]
+    assert scene.link.answer_due == 0.0
+    # What it says later is of no interest.
+    for got in silent.got(Publish):
+        silent.send(Ack(PUBACK if got.qos == 1 else PUBREC, got.packet_id))
+    scene.network.settle()
+    assert scene.acknowledgements() == []
