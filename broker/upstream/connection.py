@@ -85,6 +85,11 @@ class UpstreamConnection(Link):
         self._progress_at = 0.0
         self._closing_at = 0.0
 
+    @property
+    def over(self) -> bool:
+        """Whether the network connection is gone, or will be as soon as it is made."""
+        return self._over
+
     # -- what asyncio calls --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -170,6 +175,9 @@ class UpstreamConnection(Link):
         text = "the connection was lost" if exc is None else f"the connection was lost: {exc}"
         self.uplink.lost(text, self.loop.time())
         self.hub.after_batch()
+        # Nothing is kept of it, and no cycle is left for the collector.
+        self.uplink.outbox.owner = None
+        self.uplink.outbox.peer = None
         self.owner.ended()
 
     def pause_writing(self) -> None:
@@ -196,7 +204,8 @@ class UpstreamConnection(Link):
         """Write what waits, a few batches at most, as long as the transport takes it."""
         uplink = self.uplink
         outbox = uplink.outbox
-        if self._over or not self.made:
+        if self._over or not self.made or self._closing_at > 0.0:
+            # Nothing comes after the last packet [MQTT-3.14.4-1].
             return
         now = self.hub.time()
         left = BATCHES

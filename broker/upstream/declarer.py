@@ -190,6 +190,11 @@ class Declarer(Face):
         self._came.clear()
         self._due = dict.fromkeys(self.wanted, True)
 
+    def renew(self) -> None:
+        """Have everything asked for again: the terms have changed."""
+        for topic_filter in self.wanted:
+            self._due[topic_filter] = True
+
     @property
     def settled(self) -> bool:
         """Whether the upstream has acknowledged all that was declared and withdrawn."""

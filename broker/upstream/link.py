@@ -26,6 +26,7 @@ from broker.core.outbox import LARGEST_PACKET, Outbox
 from broker.core.packets import V5, V311, SubscriptionRequest
 from broker.core.policy import DROP_NEWEST, LATEST, POLICIES
 from broker.core.topics import parse_shared
+from broker.net import sockets
 from broker.settings import Upstream, parse_upstream
 from broker.upstream.connection import Owner, UpstreamConnection
 from broker.upstream.declarer import Declarer
@@ -144,6 +145,12 @@ class UpstreamLink(Owner):
                 self._known = False
             if self.connection is not None:
                 self.connection.close("the settings have changed", anew)
+            if elsewhere:
+                self.declarer.move()
+                # Nor are the packet identifiers of what came from there of any meaning.
+                self.session.inbound = None
+            elif anew:
+                self.declarer.renew()
             self._hurry.set()
         return True
 
@@ -200,7 +207,7 @@ class UpstreamLink(Owner):
             await asyncio.wait([self._task])
             self._task = None
         connection = self.connection
-        if connection is not None:
+        if connection is not None and not connection.over:
             over = self._done = self.loop.create_future()
             connection.close("the link was stopped", forget or self.settings.clean_start)
             await asyncio.wait([over], timeout=PATIENCE)
@@ -208,6 +215,7 @@ class UpstreamLink(Owner):
             if handle is not None:
                 handle.cancel()
         self._changed = self._ticking = None
+        self.connection = None
         self.state = "stopped"
 
     def leave(self) -> None:
@@ -293,17 +301,18 @@ class UpstreamLink(Owner):
         self.connection = connection
         try:
             async with asyncio.timeout(PATIENCE):
-                await self.loop.create_connection(
+                transport, _ = await self.loop.create_connection(
                     lambda: cast(asyncio.Protocol, connection),
                     remote.host,
                     remote.port,
                     ssl=context,
                 )
+            sockets.tune(transport.get_extra_info("socket"), self.server.settings)
         except TimeoutError:
             self._failed(f"no network connection within {PATIENCE:g} s")
             self.connection = None
             return None
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             self._failed(_why(error))
             self.connection = None
             return None
@@ -345,8 +354,9 @@ class UpstreamLink(Owner):
         self._tick_soon(LOOK)
 
     def ended(self) -> None:
-        """The connection is over."""
-        if self._done is not None and not self._done.done():
+        """The connection is over; or an earlier one that was given up before it was made."""
+        connection = self.connection
+        if (connection is None or connection.over) and self._done is not None and not self._done.done():
             self._done.set_result(None)
 
     def moved(self) -> None:
@@ -489,6 +499,8 @@ class UpstreamLink(Owner):
             try:
                 with open(settings.password_file, encoding="utf-8") as file:
                     password = file.readline().rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                raise ValueError(f"password_file {settings.password_file}: it is not UTF-8") from error
             except OSError as error:
                 raise ValueError(f"password_file {settings.password_file}: {error.strerror or error}") from error
         terms.password = password.encode() if password else None
@@ -557,8 +569,10 @@ def _version(uplink: Uplink) -> str:
     return "3.1.1 bridge" if uplink.bridge else "3.1.1"
 
 
-def _why(error: OSError) -> str:
+def _why(error: Exception) -> str:
     """One line about a network connection that could not be made."""
+    if isinstance(error, UnicodeError):
+        return "the host in the url is no name that can be looked up"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate is not trusted: {error.verify_message}"
     return str(error) or type(error).__name__

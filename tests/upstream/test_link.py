@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeVar
+
+import pytest
 
 from broker import Broker, Settings
 from broker.core import encoder
 from broker.core.decoder import Decoder
-from broker.core.packets import V5, Connack, Connect, Packet
+from broker.core.packets import PUBACK, V5, Ack, Connack, Connect, Packet, Publish, Suback, Subscribe
 from broker.settings import Federation, Shutdown, Sys, Upstream
 from broker.upstream.link import UpstreamLink
 from tests.e2e.wire import Peer, connect
@@ -155,3 +158,151 @@ async def test_what_is_withdrawn_late_is_forgotten_too() -> None:
                 link._ticking = None
             await below.unsubscribe("state/#")
             await until(lambda: edge.router.retained.get("state/a") is None)
+
+
+async def test_another_upstream_is_asked_for_everything() -> None:
+    """Also where it has a session of ours from earlier times, of which nothing is known."""
+    async with played() as first, played() as second:
+        given = settings(first.port, clean_start=False, subscribe=["a/#", "b"])
+        async with Broker(given) as edge:
+            call = await first.call()
+            await call.accept(True)
+            asked = await call.get(Subscribe)
+            call.say(Suback(asked.packet_id, [1] * len(asked.requests)))
+            link = link_of(edge)
+            await until(lambda: link.connected and link.declarer.settled)
+            edge_settings = settings(second.port, clean_start=False, subscribe=["a/#", "b"])
+            await edge.reload(edge_settings)
+            call = await second.call()
+            await call.accept(True)
+            found: set[str] = set()
+            while len(found) < 2:
+                found.update(each.topic_filter for each in (await call.get(Subscribe)).requests)
+            assert found == {"a/#", "b"}
+
+
+async def test_another_qos_is_asked_for() -> None:
+    async with played() as upstream:
+        given: dict[str, Any] = {"clean_start": False, "subscribe": ["a"], "version": "3.1.1"}
+        async with Broker(settings(upstream.port, **given)) as edge:
+            call = await upstream.call()
+            await call.accept()
+            asked = await call.get(Subscribe)
+            call.say(Suback(asked.packet_id, [1]))
+            link = link_of(edge)
+            await until(lambda: link.connected and link.declarer.settled)
+            await edge.reload(settings(upstream.port, **given, subscribe_qos=2))
+            call = await upstream.call()
+            await call.accept(True)
+            assert [(each.topic_filter, each.qos) for each in (await call.get(Subscribe)).requests] == [("a", 2)]
+
+
+async def test_a_stop_does_not_wait_for_what_is_over() -> None:
+    async with played() as upstream:
+        edge = Broker(settings(upstream.port))
+        await edge.start()
+        call = await upstream.call()
+        await call.accept()
+        link = link_of(edge)
+        await until(lambda: link.connected)
+        connection = link.connection
+        assert connection is not None
+        assert link._task is not None
+        # It ends, and so does the link, in the same moment.
+        link._task.cancel()
+        await asyncio.wait([link._task])
+        call.close()
+        await until(lambda: connection.over)
+        async with asyncio.timeout(PATIENCE / 2):
+            await edge.stop()
+        assert link.connection is None
+        async with asyncio.timeout(PATIENCE / 2):
+            await link.stop(0.0, False)
+
+
+async def test_a_host_that_is_no_name_is_told() -> None:
+    given = settings(1)
+    given = given.model_copy(
+        update={"upstream": (given.upstream[0].model_copy(update={"url": f"mqtt://{'a' * 70}.example"}),)}
+    )
+    async with Broker(given) as edge:
+        link = link_of(edge)
+        await until(lambda: link.trouble != "")
+        assert "host" in link.trouble
+        assert link._task is not None
+        assert not link._task.done()
+
+
+async def test_the_password_is_not_told(tmp_path: Path) -> None:
+    secret = tmp_path / "password"
+    secret.write_bytes(b"hunter2\xff")
+    async with Broker(settings(1, username="me", password_file=str(secret))) as edge:
+        link = link_of(edge)
+        await until(lambda: link.trouble != "")
+        assert "UTF-8" in link.trouble
+        assert "hunter2" not in str(link.status())
+
+
+async def test_a_connection_that_is_over_leaves_nothing() -> None:
+    async with played() as upstream, Broker(settings(upstream.port)) as edge:
+        call = await upstream.call()
+        await call.accept()
+        link = link_of(edge)
+        await until(lambda: link.connected)
+        connection = link.connection
+        assert connection is not None
+        call.close()
+        await until(lambda: connection.over)
+        assert connection.uplink.outbox.owner is None
+        assert link.session not in edge.router.fanout.peers
+
+
+@pytest.mark.parametrize("stage", ["network", "connack", "waiting", "connected"])
+async def test_it_stops_at_any_stage(stage: str) -> None:
+    async with played() as upstream:
+        edge = Broker(settings(upstream.port, version="5.0", retry_min=50.0, retry_max=50.0))
+        await edge.start()
+        link = link_of(edge)
+        if stage != "network":
+            call = await upstream.call()
+            if stage == "connected":
+                await call.accept()
+                await until(lambda: link.connected)
+            elif stage == "waiting":
+                call.close()
+                await until(lambda: link.state == "waiting")
+        async with asyncio.timeout(PATIENCE / 2):
+            await edge.stop()
+        assert link.state == "stopped"
+        assert link.connection is None
+        mine = [task for task in asyncio.all_tasks() if task.get_name().startswith("upstream")]
+        assert mine == []
+
+
+async def test_it_stops_and_starts_again() -> None:
+    """What waited goes on waiting, and the session is the same one."""
+    async with played() as upstream:
+        edge = Broker(settings(upstream.port, publish=["up/#"], flush=0.0))
+        await edge.start()
+        call = await upstream.call()
+        await call.accept()
+        await until(lambda: link_of(edge).connected)
+        session = link_of(edge).session
+        async with client(edge, "c") as peer:
+            await peer.publish("up/1", b"1", qos=1)
+        assert (await call.get(Publish)).payload == b"1"
+        await edge.stop()
+        assert session.outbox is None
+        await edge.start()
+        try:
+            call = await upstream.call()
+            await call.accept()
+            again = await call.get(Publish)
+            assert again.payload == b"1"
+            call.say(Ack(PUBACK, again.packet_id))
+            assert link_of(edge).session is session
+            await until(lambda: not session.inflight)
+            assert session.offered == session.delivered_in_all() == 1
+            assert edge.router.subscription_count == 1
+        finally:
+            await edge.stop()
