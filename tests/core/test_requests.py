@@ -196,6 +196,18 @@ class TestAtOnce:
         packet = ask(publisher)
         assert told(publisher) == [(packet.packet_id, SUCCESS)]
 
+    def test_a_link_at_qos_0_with_terms(self) -> None:
+        """The same where deliveries of QoS 0 wait as such, and newer ones take their place."""
+        network = Network(limits(queue_policy=LATEST))
+        below, publisher = link(network, qos=0), network.client("p")
+        below.wire.frozen = True
+        packets = [ask(publisher) for _ in range(3)]
+        assert told(publisher) == [(each.packet_id, SUCCESS) for each in packets]
+        assert open_requests(network) == 0
+        below.wire.frozen = False
+        network.settle()
+        assert len(below.take()) == 1
+
     def test_a_client_that_is_no_link(self) -> None:
         """Its PUBACK is its own business."""
         network = Network()
@@ -349,6 +361,20 @@ class TestEnds:
         assert told(publisher) == [(each.packet_id, SUCCESS) for each in packets]
         session.outbox = None
         below.wire.lose(CONNECTION_LOST)
+
+    def test_session_ended_while_connected_and_in_a_group(self) -> None:
+        """The same, and another member gets the request."""
+        network = Network()
+        below, publisher = link(network, topic_filter="$share/g/q/#"), network.client("p")
+        packet = ask(publisher)
+        other = network.client("s")
+        other.subscribe("$share/g/q/#", qos=1)
+        session = below.session
+        network.router.end_session(session, network.now)
+        network.settle()
+        assert told(publisher) == [(packet.packet_id, SUCCESS)]
+        assert other.payloads() == [b"?"]
+        session.outbox = None
 
     @pytest.mark.parametrize("written", [True, False])
     def test_expired(self, written: bool) -> None:
@@ -567,6 +593,22 @@ class TestRequester:
         assert publisher.end == 0x93
         assert len(below.unanswered) == 2
 
+    def test_writer_that_takes_all_in_one_piece(self) -> None:
+        """The way in which a writer takes things makes no difference to what still waits."""
+        network = Network(limits(receive_maximum=2))
+        below, publisher = link(network), network.client("p")
+        outbox = publisher.wire.outbox
+        ask(publisher)
+        publisher.wire.frozen = True
+        publisher.publish("elsewhere", b"", 1)
+        assert (outbox.acks, outbox.held) == (2, 1)
+        assert outbox.take(1 << 20, network.now)
+        assert (outbox.acks, outbox.held) == (1, 1)
+        say(below, 0x10)
+        assert (outbox.acks, outbox.held) == (1, 0)
+        assert outbox.take(1 << 20, network.now)
+        assert (outbox.acks, outbox.held) == (0, 0)
+
     def test_many_turns(self) -> None:
         """The count comes out at nothing, whatever order answers come in and however they are written."""
         network = Network(limits(receive_maximum=8))
@@ -582,6 +624,30 @@ class TestRequester:
         assert outbox.held == outbox.acks == 0
         assert len(told(publisher)) == 48
         assert {code for _, code in told(publisher)} == {0x10}
+
+
+class TestRequest:
+    """A request by itself."""
+
+    def test_known_before_all_queues_have_had_it(self) -> None:
+        """One link's delivery was dropped again in the same fanout, for the sake of another's."""
+        asker = Asker()
+        request = Request(7, 1)
+        request.asked = request.left = 2
+        request.settle(True)
+        assert not request.waits(asker, 2)
+        request.settle(False)
+        assert asker.answers == []
+
+    def test_told_once(self) -> None:
+        """Whatever comes afterwards."""
+        asker = Asker()
+        request = Request(7, 2)
+        request.asked = request.left = 3
+        assert request.waits(asker, 3)
+        for reached in (False, True, True):
+            request.settle(reached)
+        assert asker.answers == [(7, 2, True)]
 
 
 class Asker(Peer):
