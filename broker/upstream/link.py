@@ -28,6 +28,7 @@ from broker.core.policy import DROP_NEWEST, LATEST, POLICIES
 from broker.core.topics import parse_shared
 from broker.net import sockets
 from broker.settings import Upstream, parse_upstream
+from broker.upstream.budget import BudgetLedger
 from broker.upstream.connection import Owner, UpstreamConnection
 from broker.upstream.declarer import Declarer
 from broker.upstream.ledger import Ledger
@@ -89,7 +90,7 @@ class UpstreamLink(Owner):
         self.declarer = Declarer(settings.subscribe_qos, settings.packet_filters)
         self.replays = Replays(router, self.session)
         self.figures = Figures()
-        self.ledger: Ledger = Ledger(self.declarer)
+        self.ledger: Ledger | BudgetLedger = Ledger(self.declarer)
         self.connection: UpstreamConnection | None = None
         self.state = "stopped"
         self.trouble = ""
@@ -455,11 +456,12 @@ class UpstreamLink(Owner):
 
     # -- settings ------------------------------------------------------------------------------------------------------
 
-    def _ledger(self) -> Ledger:
+    def _ledger(self) -> Ledger | BudgetLedger:
         settings = self.settings
         unfolded = self._names(settings.unfolded)
         if settings.aggregate == "auto":
-            return Ledger(self.declarer, (), unfolded)
+            roots = self._names(settings.roots)
+            return BudgetLedger(self.declarer, settings.max_filters, roots, unfolded, settings.hold)
         return Ledger(self.declarer, self._names(settings.aggregate), unfolded)
 
     def _names(self, topic_filters: Any) -> list[str]:
