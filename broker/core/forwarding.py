@@ -21,7 +21,7 @@ from broker.core.fanout import PeerListener
 from broker.core.lanes import Lane
 from broker.core.matchcache import MatchCache, Route
 from broker.core.message import Message
-from broker.core.outbox import ACCEPTED
+from broker.core.outbox import ACCEPTED, KEPT_BACK
 from broker.core.runs import Run
 from broker.core.session import Session
 from broker.core.subscription import FilterEntry, SharedGroup, Subscription, identifiers
@@ -175,6 +175,9 @@ class Forwarder(PeerListener):
                     continue
                 retain = message.retain and subscription.retain_as_published
                 answer = session.deliver(message, qos, retain, identifiers(subscription), None, subscription.lane)
+                if answer == KEPT_BACK:
+                    count -= 1
+                    continue
                 self._answered(answer)
                 if self._telling is not None:
                     self._tell(answer, session, qos, retain, None)
@@ -284,6 +287,9 @@ class Forwarder(PeerListener):
             qos = message.qos if message.qos < target.qos else target.qos
             retain = message.retain and target.retain_as_published
             answer = target.session.deliver(message, qos, retain, target.identifiers, None, target.lane)
+            if answer == KEPT_BACK:
+                count -= 1
+                continue
             self._answered(answer)
             if self._telling is not None:
                 self._tell(answer, target.session, qos, retain, None)

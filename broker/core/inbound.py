@@ -234,11 +234,12 @@ class Inbound(Peer):
             return
         if publish.properties and self._looped(publish.properties):
             router.counters.looped += 1
+            # Nobody here gets it: a request that came round in a circle is served by nobody because of that.
             if qos == 1:
                 self.outbox.acks += 1
-                self.outbox.control(ack(PUBACK, packet_id, reasons.SUCCESS, self.version))
+                self.outbox.control(ack(PUBACK, packet_id, reasons.NO_MATCHING_SUBSCRIBERS, self.version))
             elif qos == 2:
-                self._receive_qos2(session, packet_id, reasons.SUCCESS)
+                self._receive_qos2(session, packet_id, reasons.NO_MATCHING_SUBSCRIBERS)
             return
         expires_at = now + publish.message_expiry if publish.message_expiry >= 0 else 0.0
         message = Message(

@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 ACCEPTED: Final = -1
 """Answer of `offer`; every other answer is a drop cause of `counters`."""
 
+KEPT_BACK: Final = -3
+"""Answer of a session that is a link, for a message that does not go there: it was for somebody else."""
+
 CONTROL_LIMIT: Final = 65_536
 """Bytes of unread acknowledgements at which reading from the peer stops; a peer that floods pings gets no further."""
 

@@ -310,11 +310,11 @@ class UpstreamLink(Owner):
                 )
             sockets.tune(transport.get_extra_info("socket"), self.server.settings)
         except TimeoutError:
-            self._failed(f"no network connection within {PATIENCE:g} s")
+            self._failed(f"no network connection to {remote.host}:{remote.port} within {PATIENCE:g} s")
             self.connection = None
             return None
         except (OSError, UnicodeError) as error:
-            self._failed(_why(error))
+            self._failed(f"no network connection to {remote.host}:{remote.port}: {_why(error)}")
             self.connection = None
             return None
         except asyncio.CancelledError:
@@ -322,7 +322,7 @@ class UpstreamLink(Owner):
             raise
         await self._done
         self.connection = None
-        if not self._is_broom(connection):
+        if not (uplink.broom and connection.was_open):
             self._failed(uplink.close_text)
         return connection
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from broker.core.counters import TOO_LARGE, Counters
 from broker.core.lanes import Lane
 from broker.core.message import DROPPED, RELEASED, Delivery, Message
-from broker.core.outbox import ACCEPTED
+from broker.core.outbox import KEPT_BACK
 from broker.core.path import visited, with_hop
 from broker.core.properties import RESPONSE_TOPIC, properties_of
 from broker.core.retained import RetainedTree
@@ -76,7 +76,7 @@ class UplinkSession(Session):
         group: SharedGroup | None,
         lane: Lane | None = None,
     ) -> int:
-        """Offer a message to the upstream. What is kept back counts as taken: there is nothing to wait for.
+        """Offer a message to the upstream: as `Session.deliver`, or KEPT_BACK.
 
         Without subscription identifiers: what a client publishes has none [MQTT-3.3.4-6].
         """
@@ -85,7 +85,7 @@ class UplinkSession(Session):
             return super().deliver(message, 0, retain, (), group, lane)
         dressed = self.dressed(message)
         if dressed is None:
-            return ACCEPTED
+            return KEPT_BACK
         return super().deliver(dressed, min(qos, self.max_qos), retain and self.retain_available, (), group, lane)
 
     def _allocate(self) -> int:

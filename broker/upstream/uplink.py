@@ -402,6 +402,13 @@ class Uplink(Peer):
         if packet.session_present and self.clean_start:
             # What it has is not what we know of [MQTT-3.2.2-2] [MQTT-3.2.2-4].
             raise ProtocolViolation("a session is present after a clean start")
+        for name, value in packet.properties.user:
+            if name == LINK:
+                self.peer_id = value
+        if self.peer_id == self.session.broker_id:
+            self.farewell = encode(Disconnect(reasons.SUCCESS), self.version)
+            self._end(reasons.IMPLEMENTATION_SPECIFIC_ERROR, "the upstream is this broker itself, or has its broker_id")
+            return
         self.accepted = True
         if self.broom:
             self.farewell = encode(Disconnect(reasons.SUCCESS), self.version)
@@ -415,9 +422,6 @@ class Uplink(Peer):
         self.state = CONNECTED
         self.session_present = packet.session_present
         self.keep_alive = integers.get(SERVER_KEEP_ALIVE, terms.keep_alive)  # [MQTT-3.1.2-21]
-        for name, value in packet.properties.user:
-            if name == LINK:
-                self.peer_id = value
         if not terms.client_id:
             terms.client_id = packet.properties.strings.get(ASSIGNED_CLIENT_IDENTIFIER, "")
         outbox.max_packet = integers.get(MAXIMUM_PACKET_SIZE, LARGEST_PACKET)  # [MQTT-3.2.2-15]
@@ -454,6 +458,8 @@ class Uplink(Peer):
         self.refused += self.declarer.acknowledged(packet.packet_id, packet.reason_codes)
         if gone:
             self.replays.withdrawn(gone)
+            # Before anybody here can subscribe again and be given what is old.
+            self.replays.turn(self.declarer.table, now)
         self.declare(now)
 
     def _acknowledged(self, kind: int, packet_id: int, reason_code: int, now: float) -> None:
