@@ -184,7 +184,6 @@ class BudgetLedger:
             for entry in self._standing.ripe(now):
                 if self._open(entry, now):
                     opened = True
-        self._retry(now)
         self._standing.look_again(now)
 
     def next_tick(self) -> float:

@@ -449,14 +449,23 @@ class TestTime:
         assert face.told() == ["+0/+", "+1/+", "+2/+", "-#"]
         assert [ledger.children(f"{number}/+") for number in range(3)] == [1667, 1667, 1666]
 
-    def test_what_cannot_be_narrower_is_not_tried_for_ever(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        face, ledger = made(8, *(f"a/{number}" for number in range(5 * budget.SORTED_OUT)))
+    def test_what_cannot_be_narrower_is_not_tried_for_ever(self) -> None:
+        """A look at the parts moves them to the end; it is done again when they are twice as many."""
+        face, ledger = made(8, *(f"a/{number}" for number in range(3 * budget.SORTED_OUT)))
+        parts = ledger._entries["a/+"].parts
+        order = list(parts)
         face.told()
         ledger.tick(30.0)
+        assert list(parts) == order[budget.SORTED_OUT :] + order[: budget.SORTED_OUT]
         assert ledger.next_tick() == 60.0
-        with monkeypatch.context() as patch:
-            patch.delattr(folding.Folder, "shrink")
-            ledger.tick(60.0)
+        order = list(parts)
+        ledger.tick(60.0)
+        assert list(parts) == order
+        for number in range(3 * budget.SORTED_OUT + 1):
+            ledger.add(f"a/more{number}", 70.0)
+        order = list(parts)
+        ledger.tick(100.0)
+        assert list(parts) != order
         assert face.told() == []
 
     @pytest.mark.parametrize("hold", [0.0, 0.5, 30.0])
@@ -579,3 +588,32 @@ class TestChange:
         ledger.change(8, ["a/1", "a/2", "b/+"], [], 30.0)
         assert face.told() == ["+a/1", "+a/2", "-c", "-a/+"]
         assert ledger.outside == 4
+
+    def test_folds_are_kept_where_they_are_needed(self) -> None:
+        face, ledger = made(4, "a/1", "a/2", "a/3", "a/4")
+        ledger.remove("a/3")
+        ledger.remove("a/4")
+        face.told()
+        ledger.change(4, [], ["b/#"], 30.0, 10.0)
+        assert face.told() == []
+        ledger.change(4, ["a/+"], [], 30.0, 10.0)
+        assert face.told() == []
+        ledger.change(4, ["a/+"], ["a/#"], 30.0, 10.0)
+        assert face.told() == ["+a/1", "+a/2", "-a/+"]
+
+    def test_what_stays_when_there_is_room_for_little(self) -> None:
+        """A fold serves more than one."""
+        face, ledger = made(5, "p/1", "p/2", "a/1", "a/2", "a/3", unfolded=["p/#"])
+        assert face.held == {"p/1", "p/2", "a/+"}
+        ledger.change(1, [], ["p/#"], 30.0)
+        assert (face.held, ledger.refused) == ({"a/+"}, 2)
+        ledger.change(2, [], ["p/#"], 30.0)
+        assert (face.held, ledger.refused) == ({"a/+", "p/1"}, 1)
+
+    def test_what_rested_on_one_that_is_refused_finds_another(self) -> None:
+        face, ledger = made(4, "b/1", "b/2", "b/3", "c", "a/b", "a/+", unfolded=["a/9"])
+        assert face.held == {"b/+", "c", "a/+"}
+        ledger.change(1, [], ["a/9"], 30.0)
+        assert (face.held, ledger.refused) == ({"#"}, 1)
+        assert ledger.children("#") == 5
+        emptied(face, ledger, "a/+", "b/1", "b/2", "b/3", "c", "a/b")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.core import topics
@@ -40,6 +40,7 @@ def test_corners() -> None:
     assert tree.inside("+/+") == ["/"]
 
 
+@settings(max_examples=60)
 @given(st.lists(naive.topic_filters, max_size=12), st.lists(naive.topic_filters, max_size=6), naive.topic_filters)
 def test_it_says_what_each_filter_says(put: list[str], taken: list[str], asked: str) -> None:
     tree = FilterTree()
@@ -55,6 +56,7 @@ def test_it_says_what_each_filter_says(put: list[str], taken: list[str], asked: 
         assert found in wides if wides else found is None
 
 
+@settings(max_examples=40)
 @given(st.lists(naive.topic_filters, min_size=1, max_size=12, unique=True), st.data())
 def test_nothing_is_left_behind(put: list[str], data: st.DataObject) -> None:
     tree = FilterTree()

@@ -123,4 +123,4 @@ class Branch(RuleBasedStateMachine):
 
 
 TestBranch = Branch.TestCase
-TestBranch.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestBranch.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
