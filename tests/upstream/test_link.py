@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from broker import Broker, Settings
 from broker.core import encoder
 from broker.core.decoder import Decoder
+from broker.core.message import Message
 from broker.core.packets import PUBACK, V5, Ack, Connack, Connect, Packet, Publish, Suback, Subscribe
 from broker.settings import Federation, Shutdown, Sys, Upstream
 from broker.upstream.link import UpstreamLink
@@ -129,9 +131,13 @@ class Played:
 
 
 @asynccontextmanager
-async def played() -> AsyncIterator[Played]:
+async def played(room: int = 0) -> AsyncIterator[Played]:
+    """`room`: bytes that the system takes for it while it does not read; 0: as it likes."""
     made = Played()
-    server = await asyncio.start_server(made.came, "127.0.0.1", 0)
+    listener = socket.create_server(("127.0.0.1", 0))
+    if room > 0:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+    server = await asyncio.start_server(made.came, sock=listener)
     made.port = server.sockets[0].getsockname()[1]
     try:
         yield made
@@ -304,5 +310,54 @@ async def test_it_stops_and_starts_again() -> None:
             await until(lambda: not session.inflight)
             assert session.offered == session.delivered_in_all() == 1
             assert edge.router.subscription_count == 1
+        finally:
+            await edge.stop()
+
+
+async def test_an_upstream_that_sends_and_does_not_read() -> None:
+    """It is not read from either, when many acknowledgements wait; when it reads again, all of them come."""
+    count = 40_000
+    async with played(16_384) as upstream:
+        edge = Broker(settings(upstream.port, subscribe=["#"], publish=["up/#"], keep_alive=0))
+        await edge.start()
+        try:
+            call = await upstream.call()
+            await call.accept()
+            asked = await call.get(Subscribe)
+            call.say(Suback(asked.packet_id, [1]))
+            link = link_of(edge)
+            await until(lambda: link.connected)
+            connection = link.connection
+            assert connection is not None
+            # Little room on the way.
+            ours = connection.transport.get_extra_info("socket")
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
+            reading = call.writer.transport
+            assert isinstance(reading, asyncio.ReadTransport)
+            reading.pause_reading()
+            session = link.session
+            for number in range(10):
+                edge.router.publish(Message(b"up/%d" % number, bytes(20_000), 1, False, b"", 0.0, ""), None)
+            edge.after_batch()
+            sent = b"".join(
+                encoder.encode(Publish(b"a", b"x", 1, packet_id=at % 60_000 + 1), V5) for at in range(count)
+            )
+            call.writer.write(sent)
+            await until(lambda: connection.uplink.outbox.congested)
+            received = link.figures.received
+            assert received < count
+            reading.resume_reading()
+            got = 0
+            ups = 0
+            while got < count or ups < 10:
+                packet = await call.next()
+                if isinstance(packet, Ack):
+                    assert packet.packet_id == got % 60_000 + 1
+                    got += 1
+                elif isinstance(packet, Publish):
+                    ups += 1
+                    call.say(Ack(PUBACK, packet.packet_id))
+            await until(lambda: not session.inflight)
+            assert link.figures.received == count
         finally:
             await edge.stop()
