@@ -234,12 +234,13 @@ class Inbound(Peer):
             return
         if publish.properties and self._looped(publish.properties):
             router.counters.looped += 1
-            # Nobody here gets it: a request that came round in a circle is served by nobody because of that.
+            # A request has reached nobody this way: whoever asked is told by the other ways.
+            reason = reasons.NO_MATCHING_SUBSCRIBERS if publish.request else reasons.SUCCESS
             if qos == 1:
                 self.outbox.acks += 1
-                self.outbox.control(ack(PUBACK, packet_id, reasons.NO_MATCHING_SUBSCRIBERS, self.version))
+                self.outbox.control(ack(PUBACK, packet_id, reason, self.version))
             elif qos == 2:
-                self._receive_qos2(session, packet_id, reasons.NO_MATCHING_SUBSCRIBERS)
+                self._receive_qos2(session, packet_id, reason)
             return
         expires_at = now + publish.message_expiry if publish.message_expiry >= 0 else 0.0
         message = Message(

@@ -85,8 +85,11 @@ class UpstreamLink(Owner):
         if isinstance(kept, UplinkSession) and kept.mapping.alike(self.mapping):
             self.session = kept
             kept.mapping = self.mapping
+            kept.broker_id = broker_id
         else:
-            self.session = UplinkSession(settings.name, self.mapping, broker_id, hop_limit, router.counters)
+            self.session = UplinkSession(
+                settings.name, self.mapping, broker_id, hop_limit, router.counters, router.sessions
+            )
         self.declarer = Declarer(settings.subscribe_qos, settings.packet_filters)
         self.replays = Replays(router, self.session)
         self.figures = Figures()
@@ -548,6 +551,7 @@ class UpstreamLink(Owner):
             ("filters/declared", len(declarer.wanted)),
             ("filters/held", len(declarer.held)),
             ("filters/refused", len(declarer.refused)),
+            ("filters/without room", self.ledger.refused if isinstance(self.ledger, BudgetLedger) else 0),
             ("filters/outside", self.outside),
             ("messages/received", figures.received),
             ("messages/unmatched", figures.unmatched),

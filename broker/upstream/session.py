@@ -38,10 +38,22 @@ PREFIX: Final = "$upstream/"
 
 
 class UplinkSession(Session):
-    """The session of one link. `hop_limit`: brokers that a message may have come through; 0: no limit."""
+    """The session of one link. `hop_limit`: brokers that a message may have come through; 0: no limit.
 
-    def __init__(self, name: str, mapping: Mapping, broker_id: str, hop_limit: int, counters: Counters) -> None:
+    `sessions`: those of the router, by client identifier.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        mapping: Mapping,
+        broker_id: str,
+        hop_limit: int,
+        counters: Counters,
+        sessions: dict[str, Session],
+    ) -> None:
         super().__init__(PREFIX + name, 0, 0, counters)
+        self._sessions = sessions
         self.mapping = mapping
         self.broker_id = broker_id
         self.hop_limit = hop_limit
@@ -114,6 +126,8 @@ class UplinkSession(Session):
             been = visited(properties)
             if been and (self.peer_id in been or self.broker_id in been or 0 < self.hop_limit <= len(been)):
                 topic = None
+        if topic is not None and message.publisher.startswith(PREFIX) and not self._may_pass(message.publisher):
+            topic = None
         if topic is None:
             self.kept_back += 1
             return None
@@ -128,6 +142,14 @@ class UplinkSession(Session):
             message.expires_at,
             message.publisher,
         )
+
+    def _may_pass(self, link: str) -> bool:
+        """Whether what came down another link may go up this one: only if both carry the path of a message.
+
+        Without one nobody could tell that it comes round, should they lead to the same broker.
+        """
+        source = self._sessions.get(link)
+        return not self.plain_text and not (isinstance(source, UplinkSession) and source.plain_text)
 
     def begin_anew(self, retained: RetainedTree) -> None:
         """The upstream has no session of ours: what is in flight goes as if for the first time, and what is retained.

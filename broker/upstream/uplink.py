@@ -442,7 +442,7 @@ class Uplink(Peer):
             session.begin_anew(router.retained)
         session.lower()
         identifies = self.v5 and integers.get(SUBSCRIPTION_IDENTIFIER_AVAILABLE, 1) == 1
-        self.replays.open(packet.session_present, now)
+        self.replays.open(packet.session_present, identifies, now)
         gone = self.declarer.open(self.version, packet.session_present, identifies, outbox.max_packet, self.stale)
         self.replays.withdrawn(gone)
         if terms.status_topic:

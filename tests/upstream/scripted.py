@@ -48,7 +48,8 @@ class Scene:
         self.network = Network(given)
         router = self.network.router
         router.broker_id = OWN
-        self.session = UplinkSession("up", Mapping(local, remote), OWN, router.limits.hop_limit, router.counters)
+        mapping = Mapping(local, remote)
+        self.session = UplinkSession("up", mapping, OWN, router.limits.hop_limit, router.counters, router.sessions)
         router.adopt(self.session)
         for topic_filter in publish:
             router.subscribe(self.session, "", topic_filter, SubscriptionRequest(topic_filter, 2, True, True, 0), 0)

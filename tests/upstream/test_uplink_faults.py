@@ -15,12 +15,13 @@ from broker.core.packets import (
     Unsuback,
     Unsubscribe,
 )
+from broker.core.path import with_hop
 from broker.core.properties import encode_forward
-from broker.core.reasons import NOT_AUTHORIZED, PACKET_TOO_LARGE, QUOTA_EXCEEDED
+from broker.core.reasons import NO_MATCHING_SUBSCRIBERS, NOT_AUTHORIZED, PACKET_TOO_LARGE, QUOTA_EXCEEDED
 from broker.upstream.mapping import Mapping
 from broker.upstream.uplink import ANSWER, CLOSED
 from tests.core.harness import bag
-from tests.upstream.scripted import Scene
+from tests.upstream.scripted import OWN, Scene
 
 
 class TestNews:
@@ -262,6 +263,33 @@ class TestSessions:
         scene.connect(V311)
         assert [each.payload for each in scene.took(Publish)] == [b"waits"]
         assert set(scene.accept()) == {"b"}
+
+
+class TestCircles:
+    REQUEST = encode_forward(response_topic="reply", correlation_data=b"1")
+
+    def test_a_request_that_is_kept_back_has_reached_nobody(self) -> None:
+        scene = Scene()
+        scene.connect(canopy=True)
+        client = scene.network.client("c")
+        client.publish("ask", b"?", qos=1, properties=with_hop(self.REQUEST, "there"))
+        assert scene.session.kept_back == 1
+        [answer] = client.got(Ack)
+        assert answer.reason_code == NO_MATCHING_SUBSCRIBERS
+        # With somebody else who serves it.
+        scene.network.client("server").subscribe("ask", qos=1)
+        client.publish("ask", b"?", qos=1, properties=with_hop(self.REQUEST, "there"))
+        assert client.got(Ack)[-1].reason_code == 0
+
+    def test_a_request_that_comes_round_has_reached_nobody(self) -> None:
+        scene = Scene(publish=())
+        scene.network.client("server").subscribe("#", qos=1)
+        client = scene.network.client("c")
+        for qos in (1, 2):
+            client.publish("ask", b"?", qos=qos, properties=with_hop(self.REQUEST, OWN))
+            client.publish("ask", b"!", qos=qos, properties=with_hop(b"", OWN))
+        codes = [each.reason_code for each in client.got(Ack) if each.kind in (PUBACK, PUBREC)]
+        assert codes == [NO_MATCHING_SUBSCRIBERS, 0, NO_MATCHING_SUBSCRIBERS, 0]
 
 
 def test_no_client_holds_up_what_comes_from_upstream() -> None:

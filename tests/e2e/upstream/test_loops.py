@@ -10,10 +10,11 @@ import pytest
 
 from broker.app import Broker
 from tests.e2e import wire
-from tests.e2e.upstream.net import NOBODY, Net, Place, free_port, link, pairs, still, until
+from tests.e2e.upstream.net import NOBODY, OFTEN, Net, Place, free_port, link, pairs, still, told, until
 from tests.e2e.wire import Peer
 
 TOPIC = "mesh/topic"
+TROUBLE = "$SYS/broker/upstream/up/trouble"
 
 
 async def mesh(net: Net, size: int, *arrows: tuple[int, int], middle: Place | None = None) -> list[Broker]:
@@ -220,11 +221,12 @@ async def test_requests_in_a_circle_are_answered(net: Net, name: str) -> None:
 
 
 async def test_linked_to_itself(net: Net) -> None:
-    """Somebody will do it: the broker starts, serves, and each message is there once."""
+    """Somebody will do it: the broker starts, serves, says what is wrong, and each message is there once."""
     port = free_port()
-    broker = await net.canopy(port, upstream=[link(port, publish=["#"])])
+    broker = await net.canopy(port, upstream=[link(port, publish=["#"])], sys={"interval": OFTEN})
+    operator = await net.join(broker, "operator")
+    assert "this broker itself" in await told(operator, TROUBLE, lambda value: value)
     reader = await net.join(broker, "reader", "mesh/#")
-    await until("linked", lambda: _declared(broker))
     await reader.publish(TOPIC, b"x", qos=1)
     await still(broker)
     assert len(await everything(reader)) == 1
