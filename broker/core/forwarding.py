@@ -139,7 +139,7 @@ class Forwarder(PeerListener):
 
         Except its own publisher, where that said No Local [MQTT-3.8.3-3]. It goes out with the lower of its QoS and the
         granted one [MQTT-3.8.4-8], and with RETAIN only where it came with it and Retain As Published is set
-        [MQTT-3.3.1-12] [MQTT-3.3.1-13], which a 3.1.1 client cannot do [MQTT3-3.3.1-9].
+        [MQTT-3.3.1-12] [MQTT-3.3.1-13], which no 3.1.1 client has [MQTT3-3.3.1-9] but a bridge.
         """
         entries = route.entries
         self.accepted = 0

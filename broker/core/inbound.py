@@ -1,14 +1,16 @@
 """What a connected client publishes, and its acknowledgements: the hot path in.
 
-Owns the topic aliases that the client sets, the decision whether a PUBLISH is routed, and the acknowledgement that
-it gets. The base of `Channel`, which owns everything else about a connection.
+Owns the topic aliases that the client sets, the decision whether a PUBLISH is routed, the acknowledgement that it
+gets, and the requests whose acknowledgements wait for links (`requests`). The base of `Channel`, which owns everything
+else about a connection.
 
 Promises:
 - A QoS 0 PUBLISH of the common form goes on as the bytes that it came in; nothing of it is decoded but its topic's
   place.
 - A QoS 2 PUBLISH is routed once, however often it comes, until its PUBREL [MQTT-4.3.3-10].
 - No more QoS 1 and 2 publishes are unacknowledged than the Receive Maximum that was announced, or the connection
-  ends.
+  ends. Those whose acknowledgement waits are among them.
+- A message that has been here before, or has come over too many links, is acknowledged and goes nowhere (`path`).
 """
 
 from __future__ import annotations

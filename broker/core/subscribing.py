@@ -70,7 +70,7 @@ def subscribe(packet: Subscribe, session: Session, router: Router) -> Suback:
         code = _judge(session, router, request, group, topic_filter)
         if code == 0:
             if session.bridge:
-                # These versions cannot ask for it. In a share group there is no No Local [MQTT-3.8.3-4].
+                # It cannot ask for them in SUBSCRIBE. In a share group there is no No Local [MQTT-3.8.3-4].
                 request.no_local = not group
                 request.retain_as_published = True
             lane: LaneTerms | None = None

@@ -11,7 +11,7 @@ from broker.core import packets as p
 from broker.core.causes import CONNECTION_LOST
 from broker.core.message import Message
 from broker.core.outbox import Peer
-from broker.core.packets import V5, V31, V311, Ack, Publish
+from broker.core.packets import V31, V311, Ack, Publish
 from broker.core.path import LINK
 from broker.core.policy import DROP_OLDEST, LATEST
 from broker.core.properties import encode_forward
@@ -626,77 +626,75 @@ class TestRequester:
         assert {code for _, code in told(publisher)} == {0x10}
 
 
+def somebody() -> Peer:
+    """Whoever is told: a connection that has asked nothing itself, and so says nothing."""
+    return Network().client("somebody").wire.channel
+
+
 class TestRequest:
     """A request by itself."""
 
     def test_known_before_all_queues_have_had_it(self) -> None:
         """One link's delivery was dropped again in the same fanout, for the sake of another's."""
-        asker = Asker()
         request = Request(7, 1)
         request.asked = request.left = 2
         request.settle(True)
-        assert not request.waits(asker, 2)
-        request.settle(False)
-        assert asker.answers == []
+        assert not request.waits(somebody(), 2)
+        assert request.peer is None
 
     def test_told_once(self) -> None:
         """Whatever comes afterwards."""
-        asker = Asker()
-        request = Request(7, 2)
+        request, peer = Request(7, 2), somebody()
         request.asked = request.left = 3
-        assert request.waits(asker, 3)
-        for reached in (False, True, True):
+        assert request.waits(peer, 3)
+        told_after = []
+        for reached in (False, True, False):
             request.settle(reached)
-        assert asker.answers == [(7, 2, True)]
-
-
-class Asker(Peer):
-    """Who asks for another broker: it acknowledges there when it is told."""
-
-    def __init__(self) -> None:
-        self.answers: list[tuple[int, int, bool]] = []
-
-    def answer(self, packet_id: int, qos: int, reached: bool) -> None:
-        """What it is told."""
-        self.answers.append((packet_id, qos, reached))
+            told_after.append(request.peer is None)
+        assert told_after == [False, True, True]
+        assert request.reached
 
 
 class TestAsking:
     """`Router.ask`, for whoever has requests that did not come from a client."""
 
-    def send(self, network: Network, asker: Asker, packet_id: int, topic: bytes = b"q/a") -> tuple[int, bool]:
+    def send(self, network: Network, peer: Peer, topic: bytes = b"q/a") -> tuple[Request, int, bool]:
         """A request: how many it was for, and whether its answer waits."""
-        request = Request(packet_id, 1)
+        request = Request(7, 1)
         message = Message(topic, b"?", 1, False, ASKS, 0.0, "north")
         count = network.router.ask(message, None, request)
-        waits = request.waits(asker, count)
+        waits = request.waits(peer, count)
         network.settle()
-        return count, waits
+        return request, count, waits
 
     def test_answers(self) -> None:
-        """It is told through `Peer.answer`, with what it gave."""
-        network, asker = Network(), Asker()
+        """Its peer is told, and let go."""
+        network, peer = Network(), somebody()
         below = link(network)
-        assert self.send(network, asker, 7) == (1, True)
-        assert self.send(network, asker, 9) == (1, True)
-        say(below, 0x00, 0x10)
-        assert asker.answers == [(7, 1, True), (9, 1, False)]
+        made = [self.send(network, peer), self.send(network, peer)]
+        assert [(count, waits) for _, count, waits in made] == [(1, True)] * 2
+        assert [request.peer is peer for request, _, _ in made] == [True, True]
+        say(below, 0x00)
+        assert [(request.peer is peer, request.reached) for request, _, _ in made] == [(False, True), (True, False)]
+        say(below, 0x10)
+        assert [(request.peer is peer, request.reached) for request, _, _ in made] == [(False, True), (False, False)]
 
     def test_nothing_to_wait_for(self) -> None:
-        """It is told nothing where the count says it all."""
-        network, asker = Network(), Asker()
-        assert self.send(network, asker, 7) == (0, False)
+        """The count says it all."""
+        network, peer = Network(), somebody()
+        assert self.send(network, peer)[1:] == (0, False)
         below = link(network)
         network.client("s").subscribe("q/a")
-        assert self.send(network, asker, 7) == (2, False)
+        request, count, waits = self.send(network, peer)
+        assert (count, waits, request.peer) == (2, False, None)
         say(below, 0x10)
-        assert asker.answers == []
+        assert open_requests(network) == 0
 
     def test_only_what_is_asked(self) -> None:
         """A message that is published afterwards is nobody's request."""
-        network, asker = Network(), Asker()
+        network = Network()
         below = link(network)
-        self.send(network, asker, 7)
+        self.send(network, somebody())
         network.router.publish(Message(b"q/a", b"", 1, False, ASKS, 0.0, ""), None)
         network.settle()
         assert len(below.unanswered) == 2
@@ -709,23 +707,23 @@ class TestAsking:
         bottom = [link(middle, f"b{number}") for number in range(2)]
         for said, answer in (((0x10, 0x10), 0x10), ((0x10, 0x00), 0x00), ((0x00, 0x10), 0x00)):
             packet = ask(client)
-            [message] = up.take()
-            asker = Asker()
-            assert self.send(middle, asker, message.packet_id) == (2, True)
+            request, count, waits = self.send(middle, somebody())
+            assert (count, waits) == (2, True)
             for below, code in zip(bottom, said, strict=True):
                 say(below, code)
-            [(packet_id, _, reached)] = asker.answers
-            assert packet_id == message.packet_id
-            say(up, 0x00 if reached else 0x10)
+            assert request.peer is None
+            say(up, 0x00 if request.reached else 0x10)
             assert told(client)[-1] == (packet.packet_id, answer)
 
 
-def test_links_of_clients_that_are_gone_do_not_count() -> None:
-    """A request while the link's end is known and not applied yet: it counts as reached, and nobody waits."""
+def test_a_link_whose_queue_is_closed() -> None:
+    """A request that comes while the link's end is known and not applied yet waits for that, and no longer."""
     network = Network()
-    below, publisher = link(network), network.client("p", V5)
-    publisher.post("q/a", b"?", 1, properties=ASKS)
-    below.wire.channel.lost(CONNECTION_LOST, network.now)
+    below, publisher = link(network), network.client("p")
+    below.wire.outbox.close()
+    packet = ask(publisher)
+    assert told(publisher) == []
+    below.cut()
     network.settle()
-    assert [code for _, code in told(publisher)] == [SUCCESS]
-    below.wire.lose()
+    assert told(publisher) == [(packet.packet_id, SUCCESS)]
+    assert below.session.pending_messages == 1

@@ -78,6 +78,15 @@ async def test_totals(broker: Broker) -> None:
     assert (told(broker, "messages/queued"), told(broker, "load/lag")) == ("0", "0.000")
 
 
+async def test_what_came_in_circles(broker: Broker) -> None:
+    """A message that has been here before is counted, and the broker has a name for that from its start."""
+    assert broker.router.broker_id
+    assert told(broker, "messages/looped") == "0"
+    broker.router.counters.looped += 3
+    topics(broker).update()
+    assert told(broker, "messages/looped") == "3"
+
+
 async def test_what_a_client_has_lost(broker: Broker) -> None:
     """Its total and the causes there are, as they change; nothing of clients that have lost nothing."""
     peers = [await join(broker, name) for name in ("one", "other")]
