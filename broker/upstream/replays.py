@@ -62,7 +62,9 @@ class Replays:
         # Topics, as they are upstream, of retained messages that wait to go up, and what was asked for since.
         self._ours: set[bytes] = set()
         self._asked = create("nodes")
+        # Whether copies for other filters are told apart before they come here; else, how often each topic has come.
         self._identifies = True
+        self._came: dict[bytes, int] = {}
         # The upstream has lost our session: what it does not send again is gone.
         self._anew = False
         # When the replay counts as over (0.0: it is), and what asking for more cannot put off.
@@ -100,7 +102,7 @@ class Replays:
         if self._over_at == 0.0:
             self._latest = now + LONGEST
         self._over_at = max(self._over_at, min(now + QUIET, self._latest))
-        if self._ours:
+        if self._ours or not self._identifies:
             if len(self._asked) >= MOST:
                 self._ours.clear()
             elif self._asked.find(topic_filter) is None:
@@ -131,8 +133,7 @@ class Replays:
             self._ours.discard(remote)
             return True
         expected = self._expected.pop(message.topic, None)
-        if not self._identifies:
-            # It comes once for each filter that matches.
+        if not self._identifies and self._one_of_several(remote):
             expected = cast("Message | None", self._router.retained.get(message.topic.decode()))
         if expected is None:
             return False
@@ -144,6 +145,14 @@ class Replays:
             name = message.topic.decode()
             if cast("Message | None", self._router.retained.get(name)) is expected:
                 self._router.retain(message)
+        return True
+
+    def _one_of_several(self, remote: bytes) -> bool:
+        """Whether a topic's message may still come for another filter: it comes once for each that was asked for."""
+        came = self._came.get(remote, 0)
+        if came >= len(self._asked.match(remote.decode())) or len(self._came) >= MOST:
+            return False
+        self._came[remote] = came + 1
         return True
 
     @property
@@ -228,6 +237,7 @@ class Replays:
     def _clear(self) -> None:
         self._expected.clear()
         self._ours.clear()
+        self._came.clear()
         self._asked = create("nodes")
         self._anew = False
         self._over_at = 0.0
