@@ -20,8 +20,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mypy_extensions import mypyc_attr
-
 from broker.core.backlog import Backlog
 from broker.core.counters import (
     AGE,
@@ -56,7 +54,6 @@ LARGEST_PACKET: Final = 268_435_460
 """Fixed header and the largest remaining length, section 2.1.4."""
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class Peer:
     """The connection behind an outbox, as far as the core needs to know it."""
 
