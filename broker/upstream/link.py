@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from broker.core import reasons
 from broker.core.lanes import Lane
+from broker.core.message import Message
 from broker.core.outbox import LARGEST_PACKET, Outbox
 from broker.core.packets import V5, V311, SubscriptionRequest
 from broker.core.policy import DROP_NEWEST, LATEST, POLICIES
@@ -51,6 +52,9 @@ TURN: Final = 0.05
 
 LOOK: Final = 1.0
 """Seconds between two looks at what may be over."""
+
+LEAVING: Final = 1_024
+"""Retained messages that are looked at in one turn when a link leaves."""
 
 WAYS: Final = {
     "auto": ((V5, False), (V311, True), (V311, False)),
@@ -222,9 +226,20 @@ class UpstreamLink(Owner):
         self.connection = None
         self.state = "stopped"
 
-    def leave(self) -> None:
-        """Give up its place among the sessions: what waits there is lost, and counted."""
-        self.server.router.end_session(self.session, self.loop.time())
+    async def leave(self) -> None:
+        """Give up its place among the sessions: what waits there is lost, and counted.
+
+        What the upstream had retained is forgotten: nobody will say any more when it has changed.
+        """
+        router = self.server.router
+        router.end_session(self.session, self.loop.time())
+        cursor = router.retained.walk(self.mapping.local + "#")
+        while not cursor.done:
+            for node in cursor.take(LEAVING):
+                message = node.value
+                if isinstance(message, Message) and message.publisher == self.session.client_id:
+                    router.drop_retained(node.topic)
+            await asyncio.sleep(0)
 
     def _idle(self) -> bool:
         session = self.session

@@ -87,7 +87,7 @@ class Links(Demand):
         del self.links[link.name]
         self._find_demanding()
         await link.stop(flush, True)
-        link.leave()
+        await link.leave()
         self._server.log.info("upstream removed", upstream=link.name)
 
     def _find_demanding(self) -> None:

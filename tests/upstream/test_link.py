@@ -361,3 +361,24 @@ async def test_an_upstream_that_sends_and_does_not_read() -> None:
             assert link.figures.received == count
         finally:
             await edge.stop()
+
+
+async def test_a_link_that_is_removed_leaves_nothing() -> None:
+    async with Broker(alone()) as cloud, Broker(settings(cloud.ports[0], publish=["up/#"])) as edge:
+        link = link_of(edge)
+        async with client(cloud, "above") as above, client(edge, "below") as below:
+            await above.publish("state/a", b"1", retain=True)
+            await below.publish("mine", b"1", retain=True)
+            await until(lambda: link.connected)
+            await below.subscribe("state/#")
+            await below.message()
+            assert [each for each in cloud.router.sessions if each.startswith("canopy-")] == ["canopy-here-up"]
+            await edge.reload(edge.settings.model_copy(update={"upstream": ()}))
+            assert edge.router.retained.get("state/a") is None
+            assert edge.router.retained.get("mine") is not None
+            assert edge.router.demand is None
+            assert list(edge.router.sessions) == ["below"]
+            assert edge.router.subscription_count == 1
+            # Nor does anything stay upstream.
+            await until(lambda: list(cloud.router.sessions) == ["above"])
+            assert cloud.router.subscription_count == 0
