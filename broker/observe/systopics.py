@@ -146,8 +146,10 @@ class SysTopics:
         """Topic (below `$SYS/broker/`) and value of everything that is published, but for single clients' losses."""
         router = self._server.router
         counters = router.counters
-        connected = len(router.fanout.peers)
-        sessions = len(router.sessions)
+        # Links are no clients.
+        links = [] if self._links is None else list(self._links.links.values())
+        connected = len(router.fanout.peers) - sum(1 for link in links if link.connected)
+        sessions = len(router.sessions) - len(links)
         yield "version", f"canopy {__version__}"
         yield "uptime", f"{int(now - self._started)} seconds"
         yield "load/lag", f"{self._server.pulse.take_worst(now):.3f}"

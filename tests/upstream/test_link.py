@@ -382,3 +382,13 @@ async def test_a_link_that_is_removed_leaves_nothing() -> None:
             # Nor does anything stay upstream.
             await until(lambda: list(cloud.router.sessions) == ["above"])
             assert cloud.router.subscription_count == 0
+
+
+async def test_links_are_no_clients() -> None:
+    async with played() as upstream, Broker(settings(upstream.port)) as edge:
+        call = await upstream.call()
+        await call.accept()
+        await until(lambda: link_of(edge).connected)
+        async with client(edge, "c"):
+            told = dict(edge._sys.values(edge.loop.time()))
+            assert (told["clients/connected"], told["clients/disconnected"], told["clients/total"]) == (1, 0, 1)
