@@ -389,7 +389,7 @@ class UpstreamLink(Owner):
                 self.log.error(
                     "upstream refused a topic filter",
                     upstream=self.name,
-                    topic_filter=topic_filter,
+                    topic_filter=topic_filter[:256],
                     reason=reasons.name(code),
                 )
             if len(refused) > 10:
@@ -447,7 +447,8 @@ class UpstreamLink(Owner):
         due = self.ledger.next_tick()
         if due > 0.0:
             self._tick_soon(max(0.0, due - self.loop.time()))
-        self._look_after_replays()
+        # Some may have been refused without a word from upstream.
+        self.moved()
 
     def _look_after_replays(self) -> None:
         """Whatever was asked for or withdrawn has its consequences later."""

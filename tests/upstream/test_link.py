@@ -16,6 +16,7 @@ from broker.core import encoder
 from broker.core.decoder import Decoder
 from broker.core.message import Message
 from broker.core.packets import PUBACK, V5, Ack, Connack, Connect, Packet, Publish, Suback, Subscribe
+from broker.core.properties import MAXIMUM_PACKET_SIZE, Properties
 from broker.settings import Federation, Shutdown, Sys, Upstream
 from broker.upstream.link import UpstreamLink
 from tests.e2e.wire import Peer, connect
@@ -392,3 +393,22 @@ async def test_links_are_no_clients() -> None:
         async with client(edge, "c"):
             told = dict(edge._sys.values(edge.loop.time()))
             assert (told["clients/connected"], told["clients/disconnected"], told["clients/total"]) == (1, 0, 1)
+
+
+async def test_what_cannot_be_asked_for_is_told_while_the_upstream_is_silent() -> None:
+    """And is not kept for the log until it says something."""
+    async with played() as upstream, Broker(settings(upstream.port)) as edge:
+        call = await upstream.call()
+        await call.get(Connect)
+        props = Properties()
+        props.integers[MAXIMUM_PACKET_SIZE] = 100
+        call.say(Connack(False, 0, props))
+        link = link_of(edge)
+        await until(lambda: link.connected)
+        connection = link.connection
+        assert connection is not None
+        async with client(edge, "c") as peer:
+            await peer.subscribe("a" * 200)
+            await until(lambda: len(link.declarer.refused) == 1)
+            await until(lambda: not connection.uplink.refused)
+            assert link.connected
