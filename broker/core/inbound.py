@@ -28,7 +28,7 @@ from broker.core.message import Message
 from broker.core.outbox import Outbox, Peer
 from broker.core.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5, Publish
 from broker.core.path import visited
-from broker.core.requests import Request
+from broker.core.requests import PATIENCE, Request
 from broker.core.router import Router
 from broker.core.runs import Run
 from broker.core.session import Session
@@ -252,7 +252,7 @@ class Inbound(Peer):
             request = Request(packet_id, qos)
             count = router.ask(message, session, request)
             if request.waits(self, count):
-                self._await_answer(session, request)
+                self._await_answer(session, request, now)
                 return
         else:
             count = router.publish(message, session)
@@ -271,8 +271,9 @@ class Inbound(Peer):
         else:
             self._receive_qos2(session, packet_id, reason)
 
-    def _await_answer(self, session: Session, request: Request) -> None:
+    def _await_answer(self, session: Session, request: Request, now: float) -> None:
         """The acknowledgement has to wait for what links say. Until then the publish counts as unacknowledged."""
+        self.router.deadlines.set(request, now + PATIENCE)
         requests = self._requests
         if requests is None:
             requests = {}
@@ -287,8 +288,10 @@ class Inbound(Peer):
     def answer(self, packet_id: int, qos: int, reached: bool) -> None:
         """It is known whether its request reached anybody: PUBACK or PUBREC, if the connection still waits for it."""
         requests = self._requests
-        if requests is None or requests.pop(packet_id, None) is None:
+        request = None if requests is None else requests.pop(packet_id, None)
+        if request is None:
             return
+        self.router.deadlines.cancel(request)
         reason = reasons.SUCCESS if reached else reasons.NO_MATCHING_SUBSCRIBERS
         if qos == 1:
             # It counts since it came.
@@ -308,6 +311,7 @@ class Inbound(Peer):
             self._requests = None
             for request in requests.values():
                 request.peer = None
+                self.router.deadlines.cancel(request)
 
     def _receive_qos2(self, session: Session, packet_id: int, reason: int) -> None:
         """Remember the identifier until its PUBREL, and answer PUBREC."""

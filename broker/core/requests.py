@@ -6,8 +6,8 @@ says in its own acknowledgement whether it reached anybody (0x10: it did not), a
 Promises:
 - The publisher is told once: that somebody was reached, as soon as one link says so, or that nobody was, as soon as
   all have said that. Nothing but 0x10 counts as "nobody".
-- Nothing hangs on a link that is gone: whatever else becomes of a delivery (dropped, expired, given to another, its
-  connection ended) counts as reached, since nobody can know.
+- Nothing hangs on a link that says nothing for `PATIENCE` seconds, nor on one that is gone: whatever else becomes of a
+  delivery (dropped, expired, given to another, its connection ended) counts as reached, since nobody can know.
 - Bounded: a request is referred to by its deliveries, which are bounded by their queues, and by the publisher's
   connection, which may have no more of them than its Receive Maximum. It refers to that connection while this lasts,
   and no longer.
@@ -17,10 +17,14 @@ Refuses: to route, and to write acknowledgements. `Router.ask` does the one and 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from broker.core.outbox import Peer
+
+PATIENCE: Final = 5.0
+"""Seconds that an answer waits for links. Whoever says that it is one could else hold up others for as long as it is
+there."""
 
 
 class Request:
@@ -54,7 +58,14 @@ class Request:
             self.reached = True
         elif self.left > 0:
             return
+        self._tell(self.reached)
+
+    def give_up(self) -> None:
+        """Too long has been waited for a link that says nothing: nobody can know."""
+        self._tell(True)
+
+    def _tell(self, reached: bool) -> None:
         peer = self.peer
         if peer is not None:
             self.peer = None
-            peer.answer(self.packet_id, self.qos, self.reached)
+            peer.answer(self.packet_id, self.qos, reached)

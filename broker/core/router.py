@@ -578,7 +578,7 @@ class Router(Forwarder):
             self.deadlines.cancel(session)
 
     def tick(self, now: float) -> None:
-        """Do what has fallen due: delayed wills, session expiry, expiry of retained messages."""
+        """Do what has fallen due: delayed wills, session expiry, expiry of retained messages, answers to requests."""
         self.fanout.drain(self, now)
         while True:
             thing = self.deadlines.pop_due(now)
@@ -588,6 +588,8 @@ class Router(Forwarder):
                 self._session_due(thing, now)
             elif isinstance(thing, str):
                 self._retained_due(thing, now)
+            elif isinstance(thing, Request):
+                thing.give_up()
 
     def _retained_due(self, topic: str, now: float) -> None:
         message = self.retained.get(topic)

@@ -54,7 +54,7 @@ from broker.core.properties import (
     SESSION_EXPIRY_INTERVAL,
     SUBSCRIPTION_IDENTIFIER_AVAILABLE,
 )
-from broker.core.requests import Request
+from broker.core.requests import PATIENCE, Request
 from broker.core.router import Router
 from broker.upstream.declarer import Declarer
 from broker.upstream.replays import Replays
@@ -75,10 +75,6 @@ UPSTREAM: Final = "upstream"
 
 UNANSWERED: Final = -1
 """In place of a reason code: it is not known yet."""
-
-ANSWER: Final = 5.0
-"""Seconds that a request from upstream waits for what other links say of it, and with it the acknowledgements of all
-that came after it. Then it counts as one that has reached somebody."""
 
 MOST_ACKS: Final = 131_070
 """Acknowledgements that can wait for others: one PUBREC or PUBACK, and one PUBCOMP, for each packet identifier."""
@@ -333,11 +329,11 @@ class Uplink(Peer):
     @property
     def answer_due(self) -> float:
         """When `hurry` has something to do; 0.0: never, as things stand."""
-        return self._acks[0].since + ANSWER if self._acks else 0.0
+        return self._acks[0].since + PATIENCE if self._acks else 0.0
 
     def hurry(self, now: float) -> None:
         """Wait no longer for what other links say of the requests that have waited for as long as they may."""
-        while self._acks and self._acks[0].since + ANSWER <= now:
+        while self._acks and self._acks[0].since + PATIENCE <= now:
             held = self._acks[0]
             request = self._requests.pop(held.packet_id, None)
             if request is not None:

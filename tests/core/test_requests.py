@@ -16,7 +16,7 @@ from broker.core.path import LINK
 from broker.core.policy import DROP_OLDEST, LATEST
 from broker.core.properties import encode_forward
 from broker.core.reasons import NO_MATCHING_SUBSCRIBERS, QUOTA_EXCEEDED, SUCCESS
-from broker.core.requests import Request
+from broker.core.requests import PATIENCE, Request
 from tests.core.harness import Client, Network, bag, limits, total_ledger, untouched
 
 ASKS = encode_forward(response_topic="answers/1", correlation_data=b"1")
@@ -332,6 +332,23 @@ class TestEnds:
         assert len(told(publisher)) == 3
         assert total_ledger(network.router.sessions.values()) == []
 
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_a_link_that_says_nothing(self, qos: int) -> None:
+        """It holds nobody up for longer than a while; what it says later is of no interest."""
+        network = Network()
+        below, publisher = link(network), network.client("p")
+        packet = ask(publisher, qos)
+        network.advance(PATIENCE - 1.0)
+        assert told(publisher) == []
+        network.advance(1.0)
+        assert told(publisher) == [(packet.packet_id, SUCCESS)]
+        say(below, 0x10)
+        assert told(publisher) == [(packet.packet_id, SUCCESS)]
+        # What was answered in time does not fall due.
+        ask(publisher, qos)
+        say(below, 0x10)
+        assert len(network.router.deadlines) == 0
+
     def test_disconnect(self) -> None:
         """The link says goodbye, and its session ends with it."""
         network = Network()
@@ -383,14 +400,14 @@ class TestEnds:
         below, publisher = link(network, receive_maximum=1 if written else 5), network.client("p")
         if written:
             first = ask(publisher)
-            second = ask(publisher, expiry=5)
-            network.advance(6)
+            second = ask(publisher, expiry=2)
+            network.advance(3)
             say(below, 0x10)
             assert told(publisher) == [(first.packet_id, 0x10), (second.packet_id, SUCCESS)]
         else:
             below.wire.frozen = True
-            second = ask(publisher, expiry=5)
-            network.advance(6)
+            second = ask(publisher, expiry=2)
+            network.advance(3)
             assert told(publisher) == []
             below.wire.frozen = False
             network.settle()

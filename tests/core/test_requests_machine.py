@@ -17,6 +17,7 @@ from broker.core.packets import Ack
 from broker.core.path import LINK
 from broker.core.policy import DROP_NEWEST, DROP_OLDEST
 from broker.core.properties import encode_forward
+from broker.core.requests import PATIENCE
 from tests.core.harness import Client, Network, bag, limits, total_ledger
 
 TOPICS = ("q/a", "q/b")
@@ -33,7 +34,8 @@ topics = st.sampled_from(TOPICS)
 class Asked:
     """A request that waits, in the model."""
 
-    def __init__(self, requester: str, packet_id: int, qos: int) -> None:
+    def __init__(self, requester: str, packet_id: int, qos: int, since: float) -> None:
+        self.since = since
         self.requester = requester
         self.packet_id = packet_id
         self.qos = qos
@@ -156,7 +158,7 @@ class Requests(RuleBasedStateMachine):
         self, requester: str, packet_id: int, qos: int, topic: str, payload: bytes, expires_at: float, request: bool
     ) -> None:
         """A publish has come that is routed: what its publisher is told, or waits for."""
-        asked = Asked(requester, packet_id, qos)
+        asked = Asked(requester, packet_id, qos, self.network.now)
         others = 1 if topic in self.listening else 0
         count = 0
         for name, queue in self.queues.items():
@@ -181,7 +183,7 @@ class Requests(RuleBasedStateMachine):
         name=requesters,
         topic=topics,
         qos=st.sampled_from((1, 2)),
-        expiry=st.sampled_from((-1, 10)),
+        expiry=st.sampled_from((-1, 3)),
         request=st.sampled_from((True, True, True, False)),
         count=st.integers(1, 3),
     )
@@ -279,6 +281,10 @@ class Requests(RuleBasedStateMachine):
     def wait(self, seconds: int) -> None:
         """Time passes; what expired is found when somebody looks."""
         self.network.advance(seconds)
+        for name in REQUESTERS:
+            for asked in list(self.waiting[name]):
+                if self.network.now >= asked.since + PATIENCE:
+                    self._tell(asked, 0x00)
 
     # -- what must hold --------------------------------------------------------------------------------------------
 

@@ -18,8 +18,9 @@ from broker.core.packets import (
 from broker.core.path import with_hop
 from broker.core.properties import encode_forward
 from broker.core.reasons import NO_MATCHING_SUBSCRIBERS, NOT_AUTHORIZED, PACKET_TOO_LARGE, QUOTA_EXCEEDED
+from broker.core.requests import PATIENCE
 from broker.upstream.mapping import Mapping
-from broker.upstream.uplink import ANSWER, CLOSED
+from broker.upstream.uplink import CLOSED
 from tests.core.harness import bag
 from tests.upstream.scripted import OWN, Scene
 
@@ -307,7 +308,7 @@ def test_no_client_holds_up_what_comes_from_upstream() -> None:
     scene.send("ask", b"?", qos=2, packet_id=3, properties=request)
     assert scene.acknowledgements() == []
     due = scene.link.answer_due
-    assert due == scene.network.now + ANSWER
+    assert due == scene.network.now + PATIENCE
     scene.link.hurry(due - 0.1)
     assert scene.acknowledgements() == []
     scene.link.hurry(due)
