@@ -9,7 +9,8 @@ Promises:
 - What the upstream had retained before it lost our session, and does not send again, is forgotten here too.
 - When a topic filter is withdrawn, what was retained for it alone is forgotten: a later subscription gets the newest
   from the upstream, and nothing stale before it.
-- A retained message of ours that still waits to go up is not undone by what the upstream had before.
+- A retained message of ours that still waits to go up, or goes up since the upstream has lost our session, is not
+  undone by what the upstream had before.
 
 What is expected is bounded (`MOST`, `WORK`); beyond that a message may be told twice. The work of a turn is bounded
 too.
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Final, cast
 from broker.core.message import DROPPED, Message
 from broker.core.retained import RetainedCursor
 from broker.core.router import Router
+from broker.core.topics import matches
 from broker.core.trie import create
 from broker.core.trie_base import Trie
 from broker.upstream.session import UplinkSession
@@ -65,6 +67,8 @@ class Replays:
         # Whether copies for other filters are told apart before they come here; else, how often each topic has come.
         self._identifies = True
         self._came: dict[bytes, int] = {}
+        # Topics of which the upstream's older message was left out, or has been replaced there by ours.
+        self._undone: set[bytes] = set()
         # The upstream has lost our session: what it does not send again is gone.
         self._anew = False
         # When the replay counts as over (0.0: it is), and what asking for more cannot put off.
@@ -132,6 +136,8 @@ class Replays:
             # Ours is newer, and on its way.
             self._ours.discard(remote)
             return True
+        if self._anew and self._goes_up(message.topic, remote):
+            return True
         expected = self._expected.pop(message.topic, None)
         if not self._identifies and self._one_of_several(remote):
             expected = cast("Message | None", self._router.retained.get(message.topic.decode()))
@@ -147,6 +153,18 @@ class Replays:
                 self._router.retain(message)
         return True
 
+    def _goes_up(self, topic: bytes, remote: bytes) -> bool:
+        """Whether what is retained here is ours, and is sent to the session that begins anew: once for each topic."""
+        name = topic.decode()
+        kept = self._router.retained.get(name)
+        if not isinstance(kept, Message) or kept.publisher == self._session.client_id or remote in self._undone:
+            return False
+        for topic_filter in self._session.subscriptions:
+            if matches(topic_filter, name):
+                self._undone.add(remote)
+                return len(self._undone) <= MOST
+        return False
+
     def _one_of_several(self, remote: bytes) -> bool:
         """Whether a topic's message may still come for another filter: it comes once for each that was asked for."""
         came = self._came.get(remote, 0)
@@ -158,11 +176,13 @@ class Replays:
     @property
     def guards(self) -> bool:
         """Whether it matters that a message of ours has arrived."""
-        return bool(self._ours)
+        return bool(self._ours) or self._anew
 
     def arrived(self, remote: bytes) -> None:
         """The upstream has a message of ours (its topic as it is there): what comes for it now is newer."""
         self._ours.discard(remote)
+        if self._anew and len(self._undone) < MOST:
+            self._undone.add(remote)
 
     def withdrawn(self, topic_filters: list[str]) -> None:
         """Filters (upstream's) are not held any more: `turn` forgets what was kept for them alone."""
@@ -238,6 +258,7 @@ class Replays:
         self._expected.clear()
         self._ours.clear()
         self._came.clear()
+        self._undone.clear()
         self._asked = create("nodes")
         self._anew = False
         self._over_at = 0.0

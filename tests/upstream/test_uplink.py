@@ -391,6 +391,25 @@ class TestRetained:
         late.subscribe("#")
         assert [each.payload for each in late.inbox] == [b"new"]
 
+    def test_ours_goes_up_to_a_session_that_begins_anew(self) -> None:
+        """Also where it did not wait, having QoS 0: both sides have the same in the end."""
+        scene = Scene()
+        client = scene.network.client("c")
+        scene.connect()
+        scene.ask("state/#")
+        scene.lose()
+        client.publish("state/a", b"new", retain=True)
+        scene.connect(present=False)
+        scene.accept()
+        self.publish(scene, "state/a", b"old")
+        assert [(each.topic, each.payload) for each in scene.took(Publish)] == [(b"state/a", b"new")]
+        late = scene.network.client("late")
+        late.subscribe("#")
+        assert [each.payload for each in late.inbox] == [b"new"]
+        # What comes after that is news.
+        self.publish(scene, "state/a", b"newer")
+        assert [each.payload for each in late.inbox] == [b"new", b"newer"]
+
 
 class TestRequests:
     REQUEST = encode_forward(response_topic="reply", correlation_data=b"1")
