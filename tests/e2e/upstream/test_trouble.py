@@ -25,13 +25,15 @@ async def chat(one: Peer, other: Peer, count: int = 10) -> None:
 
 
 class Ill(Scripted):
-    """Does something else in the first `times` connections; then it is well."""
+    """Does something else in the first `times` connections, and until `healed`; then it is well."""
+
+    healed = True
 
     times = 3
 
     @property
     def ill(self) -> bool:
-        return len(self.callers) <= self.times
+        return len(self.callers) <= self.times or not self.healed
 
 
 class Refuses(Ill):
@@ -108,7 +110,9 @@ WHAT = {
 
 async def suffer(net: Net, upstream: Scripted, **keys: object) -> None:
     """The edge lives through it, says so, and is linked in the end."""
-    # Nothing here has retries so far apart that the trouble could not be read in between.
+    if isinstance(upstream, Ill):
+        # However long it takes until somebody has read of it.
+        upstream.healed = False
     edge = await net.edge(
         {**link(upstream, publish=["up"]), "retry_min": 0.1, "retry_max": 0.2, **keys}, sys={"interval": 0.02}
     )
@@ -117,6 +121,8 @@ async def suffer(net: Net, upstream: Scripted, **keys: object) -> None:
     operator = await net.join(edge, "operator")
     trouble = await told(operator, TROUBLE, lambda value: value)
     assert trouble.strip()
+    if isinstance(upstream, Ill):
+        upstream.healed = True
     await chat(one, other)
     await upstream.until("it tries again and is let in", lambda: any("down" in it.filters for it in upstream.callers))
     await told(await net.join(edge, "operator-2"), STATE, lambda value: value == "connected")
