@@ -176,6 +176,8 @@ class Caller:
         self.filters: dict[str, int] = {}
         """What it subscribes to at present, with the options of each."""
         self.ended = False
+        self.well = True
+        """Whether it is treated as a broker should."""
         self._packet_id = 0
 
     @property

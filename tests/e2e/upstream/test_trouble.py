@@ -35,6 +35,10 @@ class Ill(Scripted):
     def ill(self) -> bool:
         return len(self.callers) <= self.times or not self.healed
 
+    def connack(self, caller: Caller) -> bytes:
+        caller.well = not self.ill
+        return super().connack(caller)
+
 
 class Refuses(Ill):
     code = 0x86
@@ -124,10 +128,12 @@ async def suffer(net: Net, upstream: Scripted, **keys: object) -> None:
     if isinstance(upstream, Ill):
         upstream.healed = True
     await chat(one, other)
-    await upstream.until("it tries again and is let in", lambda: any("down" in it.filters for it in upstream.callers))
+    await upstream.until(
+        "it tries again and is let in", lambda: any("down" in it.filters and it.well for it in upstream.callers)
+    )
     await told(await net.join(edge, "operator-2"), STATE, lambda value: value == "connected")
     await chat(one, other)
-    caller = upstream.accepted()[-1]
+    caller = next(it for it in upstream.callers if it.well and "down" in it.filters)
     await caller.publish("down", b"fine", qos=1)
     assert (await other.message()).payload == b"fine"
     await one.publish("up", b"fine", qos=1)
