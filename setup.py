@@ -39,6 +39,7 @@ COMPILED = [
     "broker/upstream/budget.py",
     "broker/upstream/connection.py",
     "broker/upstream/declarer.py",
+    "broker/upstream/downlink.py",
     "broker/upstream/filtertree.py",
     "broker/upstream/folding.py",
     "broker/upstream/ledger.py",

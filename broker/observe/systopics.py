@@ -20,6 +20,7 @@ from broker import __version__
 from broker.core.counters import DROP_CAUSES
 from broker.core.ledger import Ledger
 from broker.core.message import Message
+from broker.upstream.status import status
 
 if TYPE_CHECKING:
     from broker.net.monitor import SlowClient
@@ -204,7 +205,7 @@ class SysTopics:
         """What is told of each link to an upstream broker; of one that is gone, nothing any more."""
         now: dict[str, None] = {}
         for name, link in () if self._links is None else self._links.links.items():
-            for topic, value in link.status():
+            for topic, value in status(link):
                 now[f"upstream/{name}/{topic}"] = None
                 yield f"upstream/{name}/{topic}", value
         for topic in self._told_upstream:

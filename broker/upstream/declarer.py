@@ -60,7 +60,7 @@ LAST_IDENTIFIER: Final = 268_435_455
 """The largest subscription identifier (section 3.8.2.1.2)."""
 
 
-class Request:
+class Unanswered:
     """A SUBSCRIBE or UNSUBSCRIBE that waits for its acknowledgement."""
 
     def __init__(self, subscribes: bool, topic_filters: list[str]) -> None:
@@ -87,7 +87,7 @@ class Declarer(Face):
         self._gathered: dict[str, None] | None = None
         # What is to be sent: True to subscribe.
         self._due: dict[str, bool] = {}
-        self._waiting: dict[int, Request] = {}
+        self._waiting: dict[int, Unanswered] = {}
         # What the connection can do.
         self.connected = False
         self._version = 0
@@ -254,7 +254,7 @@ class Declarer(Face):
             chosen.append(topic_filter)
         for topic_filter in chosen:
             del self._due[topic_filter]
-        self._waiting[packet_id] = Request(subscribes, chosen)
+        self._waiting[packet_id] = Unanswered(subscribes, chosen)
         if not subscribes:
             return encode(Unsubscribe(packet_id, chosen), self._version)
         identifier = 0

@@ -21,22 +21,22 @@ import ssl
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from broker.core import reasons
-from broker.core.lanes import Lane
 from broker.core.message import Message
-from broker.core.outbox import LARGEST_PACKET, Outbox
+from broker.core.outbox import Outbox
 from broker.core.packets import V5, V311, SubscriptionRequest
-from broker.core.policy import DROP_NEWEST, LATEST, POLICIES
 from broker.core.topics import parse_shared
 from broker.net import sockets
 from broker.settings import Upstream, parse_upstream
+from broker.upstream import choices
 from broker.upstream.budget import BudgetLedger
 from broker.upstream.connection import Owner, UpstreamConnection
 from broker.upstream.declarer import Declarer
+from broker.upstream.downlink import Figures
 from broker.upstream.ledger import Ledger
 from broker.upstream.mapping import Mapping
 from broker.upstream.replays import Replays
 from broker.upstream.session import PREFIX, UplinkSession
-from broker.upstream.uplink import CONNECTED, Figures, Terms, Uplink
+from broker.upstream.uplink import CONNECTED, Uplink
 
 if TYPE_CHECKING:
     from broker.net.server import Server
@@ -168,25 +168,25 @@ class UpstreamLink(Owner):
         self.mapping.roots = tuple(settings.roots)
         self.outside = 0
         self.declarer.gather()
-        self.ledger = self._ledger()
+        self.ledger = choices.ledger(settings, self.mapping, self.declarer)
         if settings.subscribe == "demand":
             for session in self.server.router.sessions.values():
                 if not session.uplink:
                     for name in session.subscriptions:
                         self.wanted(parse_shared(name)[1])
         else:
-            for name in self._names(settings.subscribe):
+            for name in choices.names(settings.subscribe, self.mapping):
                 self.declarer.declare(name)
         self.declarer.settle()
 
     def _settle_queue(self) -> None:
-        self.session.limit(*self._terms_of_queue())
+        self.session.limit(*choices.queue(self.settings, self.session))
         self.session.queue_qos0 = self.settings.queue_qos0
 
     def _publish(self) -> None:
         """Subscribe here to what goes up, and to nothing else."""
         router = self.server.router
-        wanted = self._published()
+        wanted = choices.published(self.settings, self.mapping)
         for topic_filter in list(self.session.subscriptions):
             if topic_filter not in wanted:
                 router.unsubscribe(self.session, topic_filter)
@@ -301,16 +301,16 @@ class UpstreamLink(Owner):
         version, bridge = way
         clean = settings.clean_start and not self._known
         try:
-            terms = self._terms()
-            context = self._tls()
+            offer = choices.offer(settings, self.server.settings, self.server.router.limits, self._broker_id)
+            context = choices.tls(settings)
         except ValueError as error:
             self._failed(str(error))
             return None
         router = self.server.router
-        outbox = Outbox(router.fanout.touched, router.counters, terms.live_messages, terms.live_bytes)
-        uplink = Uplink(router, self.session, self.declarer, self.replays, self.figures, terms, outbox, version, bridge)
+        outbox = Outbox(router.fanout.touched, router.counters, offer.live_messages, offer.live_bytes)
+        uplink = Uplink(router, self.session, self.declarer, self.replays, self.figures, offer, outbox, version, bridge)
         if not clean and not self._known:
-            uplink.stale = self._may_be_stale()
+            uplink.stale = choices.may_be_stale(settings, self.mapping)
         if version == V311 and settings.session_expiry == 0:
             clean = True
         connection = UpstreamConnection(self.server.hub, uplink, self, clean, PATIENCE)
@@ -366,7 +366,7 @@ class UpstreamLink(Owner):
             "upstream connected",
             upstream=self.name,
             url=self.settings.url,
-            version=_version(uplink),
+            version=uplink.spoken,
             session_present=uplink.session_present,
             filters=len(self.declarer.wanted),
         )
@@ -472,123 +472,6 @@ class UpstreamLink(Owner):
             self.replays.turn(self.declarer.table, now)
             self._look_after_replays()
         self._flush_soon()
-
-    # -- settings ------------------------------------------------------------------------------------------------------
-
-    def _ledger(self) -> Ledger | BudgetLedger:
-        settings = self.settings
-        unfolded = self._names(settings.unfolded)
-        if settings.aggregate == "auto":
-            roots = self._names(settings.roots)
-            return BudgetLedger(self.declarer, settings.max_filters, roots, unfolded, settings.hold)
-        return Ledger(self.declarer, self._names(settings.aggregate), unfolded)
-
-    def _names(self, topic_filters: Any) -> list[str]:
-        """Local filters as they are upstream, without those that have no name there."""
-        names = (self.mapping.remote_filter(each) for each in topic_filters)
-        return [name for name in dict.fromkeys(names) if name is not None]
-
-    def _published(self) -> list[str]:
-        """The local filters of what goes up: under the local prefix, since nothing else has a name there."""
-        local = self.mapping.local
-        remote = len(self.mapping.remote)
-        return [local + name[remote:] for name in self._names(self.settings.publish)]
-
-    def _may_be_stale(self) -> list[str]:
-        """What a link with these settings may have asked for before this program started."""
-        settings = self.settings
-        return self._names(settings.roots if settings.aggregate == "auto" else settings.aggregate)
-
-    def _terms_of_queue(self) -> tuple[int, Lane | None, int, int]:
-        settings = self.settings
-        policy = POLICIES.index(settings.policy)
-        lane = None
-        if policy == LATEST:
-            lane = Lane(self.session, policy, 0.0, 0)
-            policy = DROP_NEWEST
-        return policy, lane, settings.queue_messages, settings.queue_bytes
-
-    def _terms(self) -> Terms:
-        """What is offered to the upstream. Raises ValueError when the password cannot be read."""
-        settings = self.settings
-        whole = self.server.settings
-        terms = Terms()
-        terms.client_id = settings.client_id or f"canopy-{self._broker_id}-{self.name}"
-        terms.user_name = settings.username or None
-        password = settings.password
-        if settings.password_file:
-            try:
-                with open(settings.password_file, encoding="utf-8") as file:
-                    password = file.readline().rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                raise ValueError(f"password_file {settings.password_file}: it is not UTF-8") from error
-            except OSError as error:
-                raise ValueError(f"password_file {settings.password_file}: {error.strerror or error}") from error
-        terms.password = password.encode() if password else None
-        terms.keep_alive = settings.keep_alive
-        terms.session_expiry = settings.session_expiry
-        terms.status_topic = settings.status_topic
-        limits = self.server.router.limits
-        terms.receive_maximum = limits.receive_maximum
-        terms.max_inflight = limits.max_inflight
-        terms.max_packet_size = min(limits.max_packet_size, LARGEST_PACKET)
-        terms.queue_policy = self._terms_of_queue()[0]
-        terms.live_messages = whole.queue.live_messages
-        terms.live_bytes = whole.queue.live_bytes
-        return terms
-
-    def _tls(self) -> ssl.SSLContext | None:
-        """How the connection is secured. Raises ValueError when a file cannot be used."""
-        settings = self.settings
-        if not parse_upstream(settings.url).tls:
-            return None
-        try:
-            context = ssl.create_default_context(cafile=settings.ca_file or None)
-            if settings.cert_file:
-                context.load_cert_chain(settings.cert_file, settings.key_file)
-        except OSError as error:
-            raise ValueError(f"ca_file, cert_file or key_file cannot be used: {error}") from error
-        return context
-
-    # -- status --------------------------------------------------------------------------------------------------------
-
-    def status(self) -> list[tuple[str, object]]:
-        """Topic (below `$SYS/broker/upstream/<name>/`) and value of everything that is told of the link."""
-        figures = self.figures
-        session = self.session
-        declarer = self.declarer
-        connection = self.connection
-        told: list[tuple[str, object]] = [
-            ("state", self.state),
-            ("trouble", self.trouble),
-            ("version", _version(connection.uplink) if connection is not None and self.connected else ""),
-            ("connects", self.connects),
-            ("filters/demanded", self.ledger.demanded),
-            ("filters/declared", len(declarer.wanted)),
-            ("filters/held", len(declarer.held)),
-            ("filters/refused", len(declarer.refused)),
-            ("filters/without room", self.ledger.refused if isinstance(self.ledger, BudgetLedger) else 0),
-            ("filters/outside", self.outside),
-            ("messages/received", figures.received),
-            ("messages/unmatched", figures.unmatched),
-            ("messages/over-forwarding", f"{figures.unmatched / figures.received:.4f}" if figures.received else "0"),
-            ("messages/copies", figures.copies),
-            ("messages/replayed", figures.replayed),
-            ("messages/looped", figures.looped),
-            ("messages/nameless", figures.nameless),
-            ("messages/sent", session.delivered_in_all()),
-            ("messages/rejected", figures.rejected),
-            ("messages/kept back", session.kept_back),
-            ("messages/queued", session.queued()),
-            ("messages/dropped", session.ledger.in_all()),
-        ]
-        return told
-
-
-def _version(uplink: Uplink) -> str:
-    if uplink.version == V5:
-        return "5.0"
-    return "3.1.1 bridge" if uplink.bridge else "3.1.1"
 
 
 def _why(error: Exception) -> str:

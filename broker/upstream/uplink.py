@@ -1,13 +1,9 @@
 """One connection to an upstream broker, without the socket: the client's side of the protocol.
 
-Owns what was negotiated, the acknowledgements that go up, and the way of a message from the upstream to the router.
-What goes up is the link's session's; the subscriptions are the declarer's.
+Owns what was offered and negotiated, and what is sent but for messages. What comes down is its base's, `Downlink`; what
+goes up is the link's session's; the subscriptions are the declarer's.
 
 Promises:
-- A message from upstream is published here before it is acknowledged there; a QoS 2 message once [MQTT-4.3.3-10].
-- Acknowledgements go in the order in which the messages came, also where one of them has to wait until it is known
-  whether a request was served [MQTT-4.6.0-2] [MQTT-4.6.0-3].
-- A message that has been here goes no further; nothing from upstream goes back there.
 - A packet that breaks the protocol ends the connection, and nothing else.
 
 Refuses: sockets, timers, and when to connect (`connection`, `link`).
@@ -15,17 +11,15 @@ Refuses: sockets, timers, and when to connect (`connection`, `link`).
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from broker.core import reasons
 from broker.core.causes import CONNECTION_LOST
 from broker.core.decoder import Decoder
-from broker.core.encoder import PINGREQ, ack, encode, publish
-from broker.core.errors import ProtocolError, ProtocolViolation, ReceiveMaximumExceeded
+from broker.core.encoder import PINGREQ, encode, publish
+from broker.core.errors import ProtocolError, ProtocolViolation
 from broker.core.fanout import PeerConnected, PeerDisconnected
-from broker.core.message import Message
-from broker.core.outbox import LARGEST_PACKET, Outbox, Peer
+from broker.core.outbox import LARGEST_PACKET, Outbox
 from broker.core.packets import (
     PUBACK,
     PUBCOMP,
@@ -42,7 +36,7 @@ from broker.core.packets import (
     Unsuback,
     Will,
 )
-from broker.core.path import LINK, visited, with_hop
+from broker.core.path import LINK
 from broker.core.properties import (
     ASSIGNED_CLIENT_IDENTIFIER,
     MAXIMUM_PACKET_SIZE,
@@ -54,11 +48,11 @@ from broker.core.properties import (
     SESSION_EXPIRY_INTERVAL,
     SUBSCRIPTION_IDENTIFIER_AVAILABLE,
 )
-from broker.core.requests import PATIENCE, Request
 from broker.core.router import Router
 from broker.upstream.declarer import Declarer
+from broker.upstream.downlink import Downlink, Figures
 from broker.upstream.replays import Replays
-from broker.upstream.session import UplinkSession, renamed
+from broker.upstream.session import UplinkSession
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -73,12 +67,6 @@ TURN: Final = 4_096
 UPSTREAM: Final = "upstream"
 """What stands for the address of a link's other end in a record."""
 
-UNANSWERED: Final = -1
-"""In place of a reason code: it is not known yet."""
-
-MOST_ACKS: Final = 131_070
-"""Acknowledgements that can wait for others: one PUBREC or PUBACK, and one PUBCOMP, for each packet identifier."""
-
 V3_REASONS: Final = {
     1: reasons.UNSUPPORTED_PROTOCOL_VERSION,
     2: reasons.CLIENT_IDENTIFIER_NOT_VALID,
@@ -89,7 +77,7 @@ V3_REASONS: Final = {
 """The return codes of a CONNACK of 3.1.1 (section 3.2.2.3) as reason codes."""
 
 
-class Terms:
+class Offer:
     """What a link offers to its upstream. Sizes in bytes, times in seconds; 0 where there is no limit."""
 
     def __init__(self) -> None:
@@ -107,33 +95,7 @@ class Terms:
         self.live_bytes = 0
 
 
-class Held:
-    """An acknowledgement that waits, for itself or for one before it. `since` in seconds."""
-
-    def __init__(self, kind: int, packet_id: int, code: int, since: float) -> None:
-        self.kind = kind
-        self.packet_id = packet_id
-        self.code = code
-        self.since = since
-
-
-class Figures:
-    """What a link has done since it was made."""
-
-    def __init__(self) -> None:
-        # Sent up, and refused there.
-        self.rejected = 0
-        self.received = 0
-        # Of these: asked for by nobody here, another one's copy, retained and known already, gone in a circle.
-        self.unmatched = 0
-        self.copies = 0
-        self.replayed = 0
-        self.looped = 0
-        # Without a name here.
-        self.nameless = 0
-
-
-class Uplink(Peer):
+class Uplink(Downlink):
     """The protocol state of one connection. `version` 4 or 5; `bridge`: with the bridge bit of 3.1.1."""
 
     def __init__(
@@ -143,22 +105,15 @@ class Uplink(Peer):
         declarer: Declarer,
         replays: Replays,
         figures: Figures,
-        terms: Terms,
+        offer: Offer,
         outbox: Outbox,
         version: int,
         bridge: bool,
     ) -> None:
-        self.router = router
-        self.session = session
-        self.declarer = declarer
-        self.replays = replays
-        self.figures = figures
-        self.terms = terms
-        self.outbox = outbox
-        self.version = version
-        self.v5 = version == V5
+        super().__init__(router, session, declarer, replays, figures, outbox, version)
+        self.offer = offer
         self.bridge = bridge
-        self.decoder = Decoder(terms.max_packet_size, False, version)
+        self.decoder = Decoder(offer.max_packet_size, False, version)
         self.state = CONNECTING
         # How it ended: a reason code where there was one, and words.
         self.close_code = 0
@@ -170,8 +125,7 @@ class Uplink(Peer):
         # What the upstream said.
         self.accepted = False
         self.session_present = False
-        self.keep_alive = terms.keep_alive
-        self.peer_id = ""
+        self.keep_alive = offer.keep_alive
         # Filters that a session from before this program's start may hold.
         self.stale: list[str] = []
         # What the upstream refused to be subscribed to: for the log.
@@ -182,33 +136,36 @@ class Uplink(Peer):
         self.hurried = False
         self.last_received = 0.0
         self.ping_sent = 0.0
-        # Acknowledgements that wait for the first of them.
-        self._acks: deque[Held] = deque()
-        # Requests from upstream whose answers wait for other links, by packet identifier.
-        self._requests: dict[int, Request] = {}
         outbox.peer = self
         outbox.v5 = self.v5
+
+    @property
+    def spoken(self) -> str:
+        """The version of MQTT, for people."""
+        if self.v5:
+            return "5.0"
+        return "3.1.1 bridge" if self.bridge else "3.1.1"
 
     # -- what the shell calls ------------------------------------------------------------------------------------------
 
     def hello(self, clean_start: bool) -> bytes:
         """The CONNECT. A session that is to stay is asked for; in 3.1.1 that is one without Clean Session."""
-        terms = self.terms
+        offer = self.offer
         self.clean_start = clean_start
         will: Will | None = None
-        if terms.status_topic:
-            will = Will(terms.status_topic, b"0", 1, True)
+        if offer.status_topic:
+            will = Will(offer.status_topic, b"0", 1, True)
         packet = Connect(
-            terms.client_id, self.version, clean_start, terms.keep_alive, will, terms.user_name, terms.password
+            offer.client_id, self.version, clean_start, offer.keep_alive, will, offer.user_name, offer.password
         )
         packet.bridge = self.bridge
         if self.v5:
             integers = packet.properties.integers
-            integers[SESSION_EXPIRY_INTERVAL] = terms.session_expiry
-            if terms.receive_maximum < 65_535:
-                integers[RECEIVE_MAXIMUM] = terms.receive_maximum
-            if terms.max_packet_size < LARGEST_PACKET:
-                integers[MAXIMUM_PACKET_SIZE] = terms.max_packet_size
+            integers[SESSION_EXPIRY_INTERVAL] = offer.session_expiry
+            if offer.receive_maximum < 65_535:
+                integers[RECEIVE_MAXIMUM] = offer.receive_maximum
+            if offer.max_packet_size < LARGEST_PACKET:
+                integers[MAXIMUM_PACKET_SIZE] = offer.max_packet_size
             packet.properties.user.append((LINK, self.session.broker_id))
         return encode(packet, self.version)
 
@@ -294,9 +251,9 @@ class Uplink(Peer):
         if self.state == CLOSED:
             return
         if self.state == CONNECTED:
-            if reason_code == reasons.SUCCESS and self.terms.status_topic:
+            if reason_code == reasons.SUCCESS and self.offer.status_topic:
                 # A DISCONNECT takes the will away, so its word is said before.
-                self.farewell = publish(Publish(self.terms.status_topic.encode(), b"0", 0, True), self.version)
+                self.farewell = publish(Publish(self.offer.status_topic.encode(), b"0", 0, True), self.version)
             packet = Disconnect(reason_code)
             if forget and self.v5:
                 packet.properties.integers[SESSION_EXPIRY_INTERVAL] = 0
@@ -316,31 +273,6 @@ class Uplink(Peer):
     def overflow(self, now: float) -> None:
         """No policy of a link ends it."""
 
-    def answer(self, packet_id: int, qos: int, reached: bool) -> None:
-        """Whether a request from upstream was served is known now (`core/requests`)."""
-        kind = PUBACK if qos == 1 else PUBREC
-        self._requests.pop(packet_id, None)
-        for held in self._acks:
-            if held.kind == kind and held.packet_id == packet_id and held.code == UNANSWERED:
-                held.code = reasons.SUCCESS if reached else reasons.NO_MATCHING_SUBSCRIBERS
-                break
-        self._send_acks()
-
-    @property
-    def answer_due(self) -> float:
-        """When `hurry` has something to do; 0.0: never, as things stand."""
-        return self._acks[0].since + PATIENCE if self._acks else 0.0
-
-    def hurry(self, now: float) -> None:
-        """Wait no longer for what other links say of the requests that have waited for as long as they may."""
-        while self._acks and self._acks[0].since + PATIENCE <= now:
-            held = self._acks[0]
-            request = self._requests.pop(held.packet_id, None)
-            if request is not None:
-                request.peer = None
-            held.code = reasons.SUCCESS
-            self._send_acks()
-
     # -- endings -------------------------------------------------------------------------------------------------------
 
     def _end(self, code: int, text: str) -> None:
@@ -350,10 +282,7 @@ class Uplink(Peer):
         self.state = CLOSED
         self.close_code = code
         self.close_text = text
-        self._acks.clear()
-        for request in self._requests.values():
-            request.peer = None
-        self._requests.clear()
+        self._forget()
         if was_connected:
             self.declarer.close()
             if self.router.tap is not None:
@@ -411,23 +340,23 @@ class Uplink(Peer):
             self._end(reasons.SUCCESS, "an earlier session was ended")
             return
         integers = packet.properties.integers
-        terms = self.terms
+        offer = self.offer
         session = self.session
         outbox = self.outbox
         router = self.router
         self.state = CONNECTED
         self.session_present = packet.session_present
-        self.keep_alive = integers.get(SERVER_KEEP_ALIVE, terms.keep_alive)  # [MQTT-3.1.2-21]
-        if not terms.client_id:
-            terms.client_id = packet.properties.strings.get(ASSIGNED_CLIENT_IDENTIFIER, "")
+        self.keep_alive = integers.get(SERVER_KEEP_ALIVE, offer.keep_alive)  # [MQTT-3.1.2-21]
+        if not offer.client_id:
+            offer.client_id = packet.properties.strings.get(ASSIGNED_CLIENT_IDENTIFIER, "")
         outbox.max_packet = integers.get(MAXIMUM_PACKET_SIZE, LARGEST_PACKET)  # [MQTT-3.2.2-15]
-        outbox.limit(terms.queue_policy, terms.live_messages, terms.live_bytes)
+        outbox.limit(offer.queue_policy, offer.live_messages, offer.live_bytes)
         session.peer_id = self.peer_id
         session.max_qos = integers.get(MAXIMUM_QOS, 2)
         session.retain_available = integers.get(RETAIN_AVAILABLE, 1) == 1  # [MQTT-3.2.2-14]
         # In 5.0 the upstream tells whether a message reached anybody.
         session.answers = self.v5
-        window = min(terms.max_inflight, integers.get(RECEIVE_MAXIMUM, 65_535))  # [MQTT-3.3.4-7]
+        window = min(offer.max_inflight, integers.get(RECEIVE_MAXIMUM, 65_535))  # [MQTT-3.3.4-7]
         session.attach(self.version, window, True)
         if router.tap is not None:
             # The session is one that goes on, whether the upstream's does or not.
@@ -441,10 +370,10 @@ class Uplink(Peer):
         self.replays.open(packet.session_present, identifies, now)
         gone = self.declarer.open(self.version, packet.session_present, identifies, outbox.max_packet, self.stale)
         self.replays.withdrawn(gone)
-        if terms.status_topic:
+        if offer.status_topic:
             # It is one of the session's messages, as far as the accounts go.
             session.offered += 1
-            outbox.offer(publish(Publish(terms.status_topic.encode(), b"1", 0, session.retain_available), self.version))
+            outbox.offer(publish(Publish(offer.status_topic.encode(), b"1", 0, session.retain_available), self.version))
         self.declare(now)
         session.resume(now)
 
@@ -481,95 +410,3 @@ class Uplink(Peer):
             elif self.v5:
                 code = reasons.PACKET_IDENTIFIER_NOT_FOUND
             self._acknowledge(PUBCOMP, packet_id, code, now)
-
-    # -- messages from upstream ----------------------------------------------------------------------------------------
-
-    def _published(self, packet: Publish, now: float) -> None:
-        """Publish here what the upstream sent, unless it has been here, and acknowledge it."""
-        session = self.session
-        figures = self.figures
-        figures.received += 1
-        packet_id = packet.packet_id
-        if packet_id in self._requests:
-            # It came again before it was acknowledged: the answer that it waits for is for both.
-            return
-        if packet.qos == 2:
-            inbound = session.inbound
-            if inbound is None:
-                inbound = set()
-                session.inbound = inbound
-            elif packet_id in inbound:
-                # Known already: acknowledged again, not published again [MQTT-4.3.3-10].
-                self._acknowledge(PUBREC, packet_id, reasons.SUCCESS, now)
-                return
-            inbound.add(packet_id)
-        kind = PUBACK if packet.qos == 1 else PUBREC
-        looped = figures.looped
-        message = self._undressed(packet, now)
-        reached = figures.looped == looped
-        if message is not None:
-            router = self.router
-            if packet.request and packet.qos > 0 and self.peer_id:
-                request = Request(packet_id, packet.qos)
-                count = router.ask(message, session, request)
-                if request.waits(self, count):
-                    self._requests[packet_id] = request
-                    self._acknowledge(kind, packet_id, UNANSWERED, now)
-                    return
-            else:
-                count = router.publish(message, session)
-            reached = count > 0
-            if not reached:
-                figures.unmatched += 1
-        if packet.qos > 0:
-            # Only a broker that knows what a link is takes this from a client: the code is a server's.
-            code = reasons.SUCCESS if reached or not self.peer_id else reasons.NO_MATCHING_SUBSCRIBERS
-            self._acknowledge(kind, packet_id, code, now)
-
-    def _undressed(self, packet: Publish, now: float) -> Message | None:
-        """The message as it is here; None, and counted: it is not for us."""
-        session = self.session
-        figures = self.figures
-        if packet.topic_alias > 0:
-            raise ProtocolViolation("a topic alias, and none was allowed")  # [MQTT-3.1.2-27]
-        if not self.declarer.accepted(packet.topic, packet.subscription_ids):
-            figures.copies += 1
-            return None
-        topic = session.mapping.local_topic(packet.topic)
-        limits = self.router.limits
-        if topic is None or 0 < limits.max_topic_levels <= topic.count(b"/"):
-            figures.nameless += 1
-            return None
-        properties = packet.properties
-        if self.v5:
-            been = visited(properties) if properties else []
-            if session.broker_id in been or 0 < session.hop_limit <= len(been):
-                figures.looped += 1
-                return None
-            if self.peer_id and (not been or been[-1] != self.peer_id):
-                properties = with_hop(properties, self.peer_id)
-            if packet.properties and not session.mapping.plain:
-                properties = renamed(properties, session.mapping, False)
-        expires_at = now + packet.message_expiry if packet.message_expiry >= 0 else 0.0
-        retain = packet.retain and limits.retain_available
-        message = Message(topic, packet.payload, packet.qos, retain, properties, expires_at, session.client_id)
-        if packet.retain and self.replays.knows(message, packet.topic, now):
-            figures.replayed += 1
-            return None
-        return message
-
-    def _acknowledge(self, kind: int, packet_id: int, code: int, now: float) -> None:
-        if not self._acks and code != UNANSWERED:
-            self.outbox.control(ack(kind, packet_id, code, self.version))
-            return
-        if len(self._acks) >= MOST_ACKS:
-            raise ReceiveMaximumExceeded("more publishes than there are packet identifiers")
-        self._acks.append(Held(kind, packet_id, code, now))
-        self._send_acks()
-
-    def _send_acks(self) -> None:
-        """Send the acknowledgements up to the first that is not known yet."""
-        acks = self._acks
-        while acks and acks[0].code != UNANSWERED:
-            held = acks.popleft()
-            self.outbox.control(ack(held.kind, held.packet_id, held.code, self.version))

@@ -27,10 +27,11 @@ from broker.core.packets import (
 )
 from broker.core.properties import SUBSCRIPTION_IDENTIFIER
 from broker.upstream.declarer import Declarer
+from broker.upstream.downlink import Figures
 from broker.upstream.mapping import Mapping
 from broker.upstream.replays import Replays
 from broker.upstream.session import UplinkSession
-from broker.upstream.uplink import Figures, Terms, Uplink
+from broker.upstream.uplink import Offer, Uplink
 from tests.core.harness import Network, bag
 
 Kind = TypeVar("Kind", bound=Packet)
@@ -56,8 +57,8 @@ class Scene:
         self.declarer = Declarer(2)
         self.replays = Replays(router, self.session)
         self.figures = Figures()
-        self.terms = Terms()
-        self.terms.client_id = "link"
+        self.offer = Offer()
+        self.offer.client_id = "link"
         self.link: Uplink
         self.packets: list[Packet] = []
 
@@ -81,7 +82,7 @@ class Scene:
             self.declarer,
             self.replays,
             self.figures,
-            self.terms,
+            self.offer,
             outbox,
             version,
             bridge,

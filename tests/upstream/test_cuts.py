@@ -27,8 +27,8 @@ class Wire:
         window = chance.choice([1, 2, 5, 1_000])
         given = limits(max_inflight=window, live_messages=chance.choice([2, 10, 1_000]))
         self.scene = Scene(publish=("up/#",), given=given)
-        self.scene.terms.session_expiry = 1_000
-        self.scene.terms.max_inflight = window
+        self.scene.offer.session_expiry = 1_000
+        self.scene.offer.max_inflight = window
         self.scene.declarer.declare("down/#")
         self.channel: Channel | None = None
         self.up = bytearray()
@@ -43,7 +43,7 @@ class Wire:
             scene.declarer,
             scene.replays,
             scene.figures,
-            scene.terms,
+            scene.offer,
             outbox,
             self.version,
             self.version == V311,

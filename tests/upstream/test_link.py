@@ -19,6 +19,7 @@ from broker.core.packets import PUBACK, V5, Ack, Connack, Connect, Packet, Publi
 from broker.core.properties import MAXIMUM_PACKET_SIZE, Properties
 from broker.settings import Federation, Shutdown, Sys, Upstream
 from broker.upstream.link import UpstreamLink
+from broker.upstream.status import status
 from tests.e2e.wire import Peer, connect
 
 Kind = TypeVar("Kind", bound=Packet)
@@ -247,7 +248,7 @@ async def test_the_password_is_not_told(tmp_path: Path) -> None:
         link = link_of(edge)
         await until(lambda: link.trouble != "")
         assert "UTF-8" in link.trouble
-        assert "hunter2" not in str(link.status())
+        assert "hunter2" not in str(status(link))
 
 
 async def test_a_connection_that_is_over_leaves_nothing() -> None:

@@ -31,9 +31,9 @@ from tests.upstream.scripted import OWN, Scene
 class TestConnect:
     def test_what_is_said(self) -> None:
         scene = Scene()
-        scene.terms.status_topic = "sites/7/up"
-        scene.terms.session_expiry = 100
-        scene.terms.user_name, scene.terms.password = "me", b"secret"
+        scene.offer.status_topic = "sites/7/up"
+        scene.offer.session_expiry = 100
+        scene.offer.user_name, scene.offer.password = "me", b"secret"
         connect = scene.dial()
         assert (connect.client_id, connect.user_name, connect.password) == ("link", "me", b"secret")
         assert connect.properties.integers[0x11] == 100
@@ -85,7 +85,7 @@ class TestConnect:
 
     def test_a_packet_beyond_what_was_announced_ends_it(self) -> None:
         scene = Scene(given=limits(max_packet_size=100))
-        scene.terms.max_packet_size = 100
+        scene.offer.max_packet_size = 100
         assert scene.dial().properties.integers[0x27] == 100
         scene.say(Connack())
         scene.send("a", b"x" * 200)

@@ -217,7 +217,7 @@ class TestFilters:
 class TestAccounts:
     def test_the_status_is_a_message(self) -> None:
         scene = Scene()
-        scene.terms.status_topic = "sites/7/up"
+        scene.offer.status_topic = "sites/7/up"
         client = scene.network.client("c")
         for number in range(3):
             client.publish("a", b"%d" % number, qos=1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from broker.app import Broker
+from broker.upstream.status import status
 from tests.e2e import wire
 from tests.e2e.upstream.net import NOBODY, OFTEN, Net, Place, free_port, link, pairs, still, told, until
 from tests.e2e.wire import Peer
@@ -50,7 +51,7 @@ async def readers_of(net: Net, brokers: list[Broker]) -> list[Peer]:
 def _declared(broker: Broker) -> bool:
     """Whether each of its links has upstream what it wants there."""
     for one in broker.links.links.values() if broker.links else ():
-        told = dict(one.status())
+        told = dict(status(one))
         if not int(str(told["filters/declared"])) == int(str(told["filters/held"])) > 0:
             return False
     return True
@@ -200,7 +201,7 @@ async def test_hops_are_limited(net: Net) -> None:
 
 
 def _kept_back(chain: list[Broker]) -> int:
-    told = [dict(one.status()) for broker in chain if broker.links for one in broker.links.links.values()]
+    told = [dict(status(one)) for broker in chain if broker.links for one in broker.links.links.values()]
     return sum(int(str(status["messages/kept back"])) for status in told)
 
 
