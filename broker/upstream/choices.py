@@ -1,6 +1,6 @@
 """What the settings of a link come to: in the upstream's terms, and in those of the core.
 
-Owns the translation, as pure functions but for the two that read files. Promises: filters that have no name upstream are
+Owns the translation, as functions; two of them read files. Promises: filters that have no name upstream are
 left out; what cannot be read is told by a ValueError in one line that names the setting, and never what is in it.
 """
 

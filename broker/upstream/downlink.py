@@ -180,7 +180,7 @@ class Downlink(Peer):
             held = acks.popleft()
             self.outbox.control(ack(held.kind, held.packet_id, held.code, self.version))
 
-    # -- answers to requests ---------------------------------------------------------------------------------------------
+    # -- answers to requests -------------------------------------------------------------------------------------------
 
     def answer(self, packet_id: int, qos: int, reached: bool) -> None:
         """Whether a request from upstream was served is known now (`core/requests`)."""
