@@ -14,7 +14,7 @@ from broker.core.errors import Refused
 from broker.core.limits import Limits
 from broker.core.outbox import LARGEST_PACKET
 from broker.core.packets import V5, V311, Connack, Connect, Packet
-from broker.core.path import LINK
+from broker.core.path import LINK, UPLINKS
 from broker.core.properties import (
     ASSIGNED_CLIENT_IDENTIFIER,
     MAXIMUM_PACKET_SIZE,
@@ -33,9 +33,6 @@ from broker.core.properties import (
 from broker.core.router import Router
 from broker.core.session import NEVER
 from broker.core.topics import is_system, validate_topic
-
-RESERVED: Final = "$upstream/"
-"""How the client identifiers of this broker's own sessions begin, those of its links to others."""
 
 LONGEST_ID: Final = 64
 """Characters of a broker's id in a CONNECT."""
@@ -92,10 +89,8 @@ def check(connect: Connect, router: Router) -> None:
             f"the client identifier is longer than {limits.max_client_id_length} bytes",
             reasons.CLIENT_IDENTIFIER_NOT_VALID,
         )
-    elif client_id.startswith(RESERVED):
-        raise Refused(
-            f"client identifiers that begin with {RESERVED} are reserved", reasons.CLIENT_IDENTIFIER_NOT_VALID
-        )
+    elif client_id.startswith(UPLINKS):
+        raise Refused(f"client identifiers that begin with {UPLINKS} are reserved", reasons.CLIENT_IDENTIFIER_NOT_VALID)
     if connect.user_name is None and not limits.allow_anonymous:
         raise Refused("a user name is needed", reasons.NOT_AUTHORIZED)
     will = connect.will

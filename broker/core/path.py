@@ -1,6 +1,7 @@
 """The way of a message over links between brokers: one user property for each broker that handed it on.
 
-Owns the two names (`LINK` in a CONNECT and its CONNACK, `VIA` in a PUBLISH), and how the path is read and made longer.
+Owns the names (`LINK` in a CONNECT and its CONNACK, `VIA` in a PUBLISH, `UPLINKS` for a broker's own links), and how
+the path is read and made longer.
 
 Promises:
 - Properties without a path cost one search for its name, and nothing is built. Whatever else is in them (other user
@@ -32,6 +33,9 @@ LINK: Final = "canopy-link"
 
 VIA: Final = "canopy-via"
 """The user property of a message that names a broker which handed it on; one for each, in order."""
+
+UPLINKS: Final = "$upstream/"
+"""How the client identifiers of a broker's own links begin. No client may have such a one."""
 
 _NAME: Final = b"\x00\x0acanopy-via"
 """The name as it is encoded, section 1.5.7."""

@@ -154,11 +154,7 @@ class Declarer(Face):
         self.refused.clear()
         if not session_present:
             gone = [topic_filter for topic_filter in self.held if topic_filter not in self.wanted]
-            self.held.clear()
-            self._table = create("nodes")
-            self._came.clear()
-            self._unsure.clear()
-            self._due = dict.fromkeys(self.wanted, True)
+            self.move()
             return gone
         again: dict[str, bool] = {}
         for request in uncertain:
@@ -182,7 +178,7 @@ class Declarer(Face):
         self.connected = False
 
     def move(self) -> None:
-        """The next connection is to another upstream, or to another session there: what was held here says nothing."""
+        """The upstream, or its session, is another one: what was held says nothing, and everything is asked for."""
         self._waiting.clear()
         self._unsure.clear()
         self.held.clear()
@@ -199,10 +195,6 @@ class Declarer(Face):
     def settled(self) -> bool:
         """Whether the upstream has acknowledged all that was declared and withdrawn."""
         return not self._due and not self._waiting
-
-    def waiting_ids(self) -> list[int]:
-        """The packet identifiers of what waits for its acknowledgement."""
-        return list(self._waiting)
 
     def packets(self, asked: list[str]) -> list[bytes]:
         """The packets that are to be sent now; more come when these are acknowledged. `asked` gets the new filters."""

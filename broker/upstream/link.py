@@ -24,6 +24,7 @@ from broker.core import reasons
 from broker.core.message import Message
 from broker.core.outbox import Outbox
 from broker.core.packets import V5, V311, SubscriptionRequest
+from broker.core.path import UPLINKS
 from broker.core.topics import parse_shared
 from broker.net import sockets
 from broker.settings import Upstream, parse_upstream
@@ -35,7 +36,7 @@ from broker.upstream.downlink import Figures
 from broker.upstream.ledger import Ledger
 from broker.upstream.mapping import Mapping
 from broker.upstream.replays import Replays
-from broker.upstream.session import PREFIX, UplinkSession
+from broker.upstream.session import UplinkSession
 from broker.upstream.uplink import CONNECTED, Uplink
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class UpstreamLink(Owner):
         router = server.router
         self.mapping = Mapping(settings.local_prefix, settings.remote_prefix)
         # A broker that was stopped and is started again goes on with what waited.
-        kept = router.sessions.get(PREFIX + settings.name)
+        kept = router.sessions.get(UPLINKS + settings.name)
         if isinstance(kept, UplinkSession) and kept.mapping.alike(self.mapping):
             self.session = kept
             kept.mapping = self.mapping

@@ -66,7 +66,7 @@ class Mapping:
 
     def asked(self, topic_filter: str) -> list[str]:
         """The upstream filters, each once, for what a local one matches within the roots."""
-        if topic_filter == "$SYS" or topic_filter.startswith("$SYS/"):
+        if is_system(topic_filter.encode()):
             return []
         parts = [topic_filter]
         if self.roots:

@@ -14,13 +14,13 @@ Refuses: connections (`uplink`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from broker.core.counters import TOO_LARGE, Counters
 from broker.core.lanes import Lane
 from broker.core.message import DROPPED, RELEASED, Delivery, Message
 from broker.core.outbox import KEPT_BACK
-from broker.core.path import visited, with_hop
+from broker.core.path import UPLINKS, visited, with_hop
 from broker.core.properties import RESPONSE_TOPIC, properties_of
 from broker.core.retained import RetainedTree
 from broker.core.session import NEVER, Session
@@ -32,9 +32,6 @@ from broker.upstream.mapping import Mapping
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
-
-PREFIX: Final = "$upstream/"
-"""How the client identifiers of links begin. No client may have such a one."""
 
 
 class UplinkSession(Session):
@@ -52,7 +49,7 @@ class UplinkSession(Session):
         counters: Counters,
         sessions: dict[str, Session],
     ) -> None:
-        super().__init__(PREFIX + name, 0, 0, counters)
+        super().__init__(UPLINKS + name, 0, 0, counters)
         self._sessions = sessions
         self.mapping = mapping
         self.broker_id = broker_id
@@ -126,7 +123,7 @@ class UplinkSession(Session):
             been = visited(properties)
             if been and (self.peer_id in been or self.broker_id in been or 0 < self.hop_limit <= len(been)):
                 topic = None
-        if topic is not None and message.publisher.startswith(PREFIX) and not self._may_pass(message.publisher):
+        if topic is not None and message.publisher.startswith(UPLINKS) and not self._may_pass(message.publisher):
             topic = None
         if topic is None:
             self.kept_back += 1

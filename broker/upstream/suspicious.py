@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Final
 
-from broker.core.topics import covers, has_wildcard, overlaps
+from broker.core.topics import covers, has_wildcard, is_system, overlaps
 from broker.settings import Settings, Upstream
 
 EVERYTHING: Final = ("#", "+/#")
@@ -59,7 +59,7 @@ def _aggregates(link: Upstream, presence_topic: str) -> Iterator[str]:
             yield (about + f"all that is published {where} comes down as soon as a client here asks for anything")
         if wider is not None:
             yield about + f'lies within aggregate "{wider}", which is declared in its place; this one has no effect'
-        elif _is_system(aggregate):
+        elif is_system(aggregate.encode()):
             yield about + "$SYS is never asked for upstream, it is each broker's own; this has no effect"
         elif aggregate.startswith("$"):
             yield about + "what begins with $ is the upstream broker's own; it may refuse, or have none"
@@ -89,10 +89,10 @@ def _directions(link: Upstream) -> Iterator[str]:
                     yield f'publish "{sent}": overlaps {key} "{each}"; {ECHO}'
                     break
     for each in _listed(link.subscribe):
-        if _is_system(each):
+        if is_system(each.encode()):
             yield f'subscribe "{each}": $SYS is never asked for upstream, it is each broker\'s own; this has no effect'
     for sent in link.publish:
-        if _is_system(sent) and not link.remote_prefix:
+        if is_system(sent.encode()) and not link.remote_prefix:
             yield f'publish "{sent}": no broker takes anything below its own $SYS; remote_prefix gives it other names'
     if not link.subscribe and not link.publish:
         yield "subscribe and publish are empty: nothing comes down and nothing goes up"
@@ -180,7 +180,3 @@ def _includes(wide: str, narrow: str) -> bool:
 
 def _in_one_of(topic_filter: str, roots: Sequence[str]) -> bool:
     return not roots or any(overlaps(topic_filter, root) for root in roots)
-
-
-def _is_system(topic_filter: str) -> bool:
-    return topic_filter == "$SYS" or topic_filter.startswith("$SYS/")

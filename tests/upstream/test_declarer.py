@@ -309,7 +309,7 @@ class DeclarerMachine(RuleBasedStateMachine):
         if self.declarer.connected:
             # Whatever it has, we know of.
             assert set(self.upstream.table) <= set(self.declarer.held)
-        used = [each for each in range(FIRST_ID, 65_536) if each in self.declarer.waiting_ids()]
+        used = [each for each in range(FIRST_ID, 65_536) if each in self.declarer._waiting]
         assert len(used) <= UNACKNOWLEDGED
 
     @invariant()
