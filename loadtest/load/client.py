@@ -304,7 +304,8 @@ class Client:
             )
             sender.pump(clock())
             self.crew.pacer.put(sender)
-        if self.crew.running:
+        # Who comes up in the drain stays: another round of its cycle would end with the run, its will on the way.
+        if self.crew.running and not self.crew.over:
             self.crew.wake()
             self.begin()
 

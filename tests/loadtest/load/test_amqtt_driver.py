@@ -33,10 +33,10 @@ DRIVERS = ("canopy", "amqtt")
 SETTINGS = Settings(listen=("mqtt://127.0.0.1:0",), sys=Sys(interval=0))
 
 
-def scenario(*groups: dict[str, Any], seconds: float = 0.6) -> Scenario:
+def scenario(*groups: dict[str, Any], seconds: float = 0.6, quiet: float = 0.4) -> Scenario:
     named = [{"client_id": f"{each['name']}-%c", "reconnect_delay": 0.05, **each} for each in groups]
     stages = [{"name": "go", "seconds": seconds}]
-    return Scenario.model_validate({"name": "both", "quiet": 0.4, "drain": 8, "stages": stages, "groups": named})
+    return Scenario.model_validate({"name": "both", "quiet": quiet, "drain": 8, "stages": stages, "groups": named})
 
 
 def publisher(name: str, topic: str, clients: int = 1, messages: int = 30, **more: Any) -> dict[str, Any]:
@@ -114,10 +114,13 @@ async def test_both_drivers_report_the_same_faults() -> None:
 
 
 async def test_wills_cuts_and_reconnections() -> None:
-    """The will's payload is binary, which amqtt takes for text."""
+    """The will's payload is binary, which amqtt takes for text.
+
+    The times are those of a machine that may stand still for a second.
+    """
     cycle = {"up": 0.25, "down": 0.1, "goodbye": "cut"}
     mortal = publisher("mortal", "t/%c", 2, 10, will={"topic": "w/%c", "qos": 1}, cycle=cycle)
-    what = scenario(mortal, subscriber("sub", "#", 1, 1), seconds=0.8)
+    what = scenario(mortal, subscriber("sub", "#", 1, 1), seconds=1.6, quiet=1.5)
     async with Broker(SETTINGS) as broker:
         result = await play("amqtt", broker.ports[0], what)
     found = {each.name: each for each in result.groups}

@@ -235,6 +235,20 @@ async def test_what_was_overdue_when_it_left_is_unsent() -> None:
         assert made.crew.unsent == [20]
 
 
+async def test_who_comes_up_after_the_stages_stays() -> None:
+    keys = {**CYCLE, "reading": {"freeze_after": 100}, "churn": {"filter": "c/%n", "rate": 1}}
+    async with hand(reader(keys=keys)) as made:
+        made.hold = asyncio.Event()
+        await made.attempts.get()
+        made.crew.start(clock())
+        made.crew.finish_stages(clock())
+        made.hold.set()
+        link = await made.link()
+        assert acked(link) == ["t/#"]
+        assert made.client.up
+        assert set(made.client._timers) <= {"ping"}
+
+
 async def test_who_is_not_connected_is_looked_at_when_it_is() -> None:
     async with hand(sender(rate=1000, messages=1_000_000, keys={"reconnect_delay": 0.001})) as made:
         woken: list[int] = []
