@@ -66,7 +66,7 @@ def parse(arguments: Sequence[str] | None = None) -> Plan:
     parser.add_argument("--repeats", type=int, default=None, help="runs of each row on each broker (3; quick: 1)")
     parser.add_argument("--seconds", type=float, default=None, help="measured seconds of a run (2; quick: 0.3)")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write every run to this file")
-    parser.add_argument("--quick", action="store_true", help="one short run, counts of 1,000 and more by a tenth")
+    parser.add_argument("--quick", action="store_true", help="one short run, counts of 150 and more by a tenth")
     parser.add_argument("--no-limit", action="store_true", help="do not measure the generator's own limit first")
     flags = parser.parse_args(arguments)
     rows, brokers = names(flags.rows), names(flags.brokers)
@@ -157,7 +157,7 @@ def _run(plan: Plan, cores: Cores, started: float) -> int:
         interrupted = True
     print("\n" + table(results))
     if plan.divide > 1:
-        print(f"Quick run: counts of 1,000 and more are divided by {plan.divide}; not for comparison with full runs.")
+        print(f"Quick run: counts of 150 and more are divided by {plan.divide}; not for comparison with full runs.")
     if interrupted:
         print("Interrupted: the rows above are those that were measured.")
     if plan.json is not None:

@@ -29,6 +29,7 @@ from loadtest.bench.process import HOST, BrokerProcess
 CHURN_RATE: Final = 1000.0  # cycles a second, each one SUBSCRIBE and one UNSUBSCRIBE
 ZEEK_RATE: Final = 20_000.0  # messages a second of all pairs together
 ZEEK_PAIRS: Final = 10
+SCALED: Final = 150  # counts from which on a quick run has fewer
 READERS: Final = 190  # with 10 more who do not read, 5 % of 200; with 190 more, half
 FROZEN_RATE: Final = 100.0  # messages a second to every reader
 WAITING: Final = 1000  # messages that may wait for one client, where some do not read
@@ -44,7 +45,7 @@ _ToReaders: TypeAlias = Callable[[Loop, socket, list[socket]], Paced | FanOut]
 
 @dataclass(frozen=True)
 class Bench:
-    """What a row is run with; counts of a thousand and more are divided by ``divide`` (a quick run's shortcut)."""
+    """What a row is run with; counts of 150 and more are divided by ``divide`` (a quick run's shortcut)."""
 
     meter: Meter
     divide: int = 1
@@ -56,7 +57,7 @@ class Bench:
 
     def scaled(self, count: int) -> int:
         """A count of clients or filters for this run."""
-        return max(2, count // self.divide) if count >= 1000 else count
+        return max(2, count // self.divide) if count >= SCALED else count
 
     @contextmanager
     def clients(self, kind: str, count: int, level: int = frames.MQTT_3_1_1) -> Iterator[list[socket]]:
@@ -213,13 +214,14 @@ def _beside_churn(bench: Bench) -> Sample:
 
 def _frozen(bench: Bench, frozen: int, load: _ToReaders) -> Sample:
     """A load on ``READERS`` clients, alone and then beside ``frozen`` others of the same topic who do not read."""
+    readers = bench.scaled(READERS)
     with Loop() as alone, Loop() as beside:
-        without = _to_readers(bench, alone, READERS, load)
+        without = _to_readers(bench, alone, readers, load)
         if not frozen:
             return without
-        with frozen_clients(bench.port, frozen, EVERY, WAITING + SPARE) as crowd:
+        with frozen_clients(bench.port, bench.scaled(frozen), EVERY, WAITING + SPARE) as crowd:
             bench.meter.process.settle()
-            return replace(_to_readers(bench, beside, READERS, load, crowd), without=without)
+            return replace(_to_readers(bench, beside, readers, load, crowd), without=without)
 
 
 def _dropping(bench: Bench, pebbles: int, topics: int = 1) -> Sample:
@@ -228,12 +230,13 @@ def _dropping(bench: Bench, pebbles: int, topics: int = 1) -> Sample:
     def load(loop: Loop, publisher: socket, subscribers: list[socket]) -> FanOut:
         return FanOut(loop, publisher, subscribers, _BURSTS, topics)
 
+    dropping = bench.scaled(DROPPING)
     with Loop() as alone, Loop() as beside:
-        without = _to_readers(bench, alone, DROPPING, load)
-        with frozen_clients(bench.port, DROPPING, EVERY, pebbles) as crowd:
+        without = _to_readers(bench, alone, dropping, load)
+        with frozen_clients(bench.port, dropping, EVERY, pebbles) as crowd:
             bench.meter.process.settle()
             sample = _to_readers(bench, beside, 1, load, crowd)
-            return replace(sample, units=sample.units * DROPPING, without=without)
+            return replace(sample, units=sample.units * dropping, without=without)
 
 
 def _to_readers(

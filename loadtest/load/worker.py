@@ -103,6 +103,8 @@ class Worker:
         self._looking: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
         self._over = False
+        self._ends_at: float = NEVER
+        """When the stages end, as far as is known."""
         self._hurried = recording is not None and math.isinf(assignment.speed)
         """Whether the conductor wants to hear that everything is sent."""
         self._stranded = 0
@@ -148,7 +150,9 @@ class Worker:
             self._start(message.at)
         elif isinstance(message, Stop):
             # One that hears of it late has told of seconds that are over.
-            self._at(max(message.at, self._begin), self._finish_stages, max(message.at, self._begin))
+            end = max(message.at, self._begin)
+            self._ends_at = min(self._ends_at, end)
+            self._at(end, self._finish_stages, end)
         elif isinstance(message, Finish):
             self._finish()
 
@@ -238,6 +242,7 @@ class Worker:
         for stage in self._plan.scenario.stages:
             self._at(begin, self._stage, stage, begin)
             begin += int(stage.seconds * SECOND)
+        self._ends_at = min(self._ends_at, begin)
         self._at(begin, self._finish_stages, begin)
 
     def _stage(self, stage: Stage, at: int) -> None:
@@ -266,7 +271,10 @@ class Worker:
 
     def _due(self) -> None:
         """Let everybody send whose time has come, and wake up for the next."""
-        after = self._crew.pacer.run(clock())
+        now = clock()
+        if now >= self._ends_at:
+            return  # what is due up to the end goes when the stages are finished, and nothing that is due after it
+        after = self._crew.pacer.run(now)
         self._alarm.set(after if after == NEVER else max(after, clock() + SOONEST))
         if self._hurried and self._crew.exhausted():
             self._exhausted()

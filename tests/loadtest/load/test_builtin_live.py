@@ -118,7 +118,8 @@ def test_a_builtin_scenario_on_a_healthy_broker(name: str, played: Played) -> No
     _nothing_went_wrong(result.deliveries, judged=not SMALL[name].coming_and_going)
     for group in result.groups:
         _nothing_went_wrong(group.deliveries, judged=not SMALL[name].coming_and_going)
-    if any(group.publish for group in scenario.groups):
+    # A closed loop's window may have been full for as short a time as is measured here.
+    if any(group.publish for group in scenario.groups) and not result.closed_loop:
         assert result.sent > 0
         assert result.received > 0
         assert result.latency.count > 0

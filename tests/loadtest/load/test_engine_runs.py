@@ -17,6 +17,7 @@ from loadtest.load.crew import Crew
 from loadtest.load.job import Target
 from loadtest.load.limit import LimitError, OwnLimit
 from loadtest.load.messages import Assignment, Connect, Finish, Interval, Outcome, Start, Stop
+from loadtest.load.schedule import NEVER
 from loadtest.load.wire import clock
 from loadtest.load.worker import Worker
 from tests.loadtest.load.playing import reader, scenario, sender, stage
@@ -48,9 +49,9 @@ async def test_processes_that_are_stopped_have_the_same_seconds(monkeypatch: pyt
     for worker in workers:
         worker.order(Connect(now))
         worker.order(Start(now + 1000))
-    end = now + 20_000
+    end = now + 500_000
     workers[0].order(Stop(end))
-    await asyncio.sleep(0.005)  # the other process hears of it later
+    await asyncio.sleep(0)  # the other process hears of it later
     workers[1].order(Stop(end))
     while not all(worker._over for worker in workers):  # noqa: ASYNC110 - a worker tells nobody but the conductor
         await asyncio.sleep(0.001)
@@ -60,6 +61,34 @@ async def test_processes_that_are_stopped_have_the_same_seconds(monkeypatch: pyt
     first, second = (ear.seconds()[:-1] for ear in ears)
     assert first == second == [("connect", now, now + 1000), ("go", now + 1000, end)]
     assert all(isinstance(ear.said[-1], Outcome) for ear in ears)
+
+
+async def test_nothing_is_sent_that_is_due_after_the_end() -> None:
+    """Where the loop is late for the end, it may look at what is due first."""
+    assigned = Assignment(
+        scenario(sender()), "00000001", [Target("127.0.0.1", 1)], 0, 1, "canopy", 0, None, None, 1.0, ""
+    )
+    one = Worker(Ear(), assigned)  # type: ignore[arg-type]
+    looked: list[float] = []
+
+    class Pacer:
+        def run(self, now: float) -> float:
+            looked.append(now)
+            return NEVER
+
+    one._crew.pacer = Pacer()  # type: ignore[assignment]
+    end = clock() - 1000
+    one.order(Stop(end))
+    one._due()
+    assert looked == []
+    while not one._over:  # noqa: ASYNC110 - a worker tells nobody but the conductor
+        await asyncio.sleep(0.001)
+    assert looked == [end]
+    one.hang_up()
+    await one.run()
+    for timer in [*one._timers, one._looking]:
+        assert timer is not None
+        timer.cancel()
 
 
 async def test_samples_of_a_long_run_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
