@@ -47,6 +47,7 @@ COMPILED = [
     "broker/upstream/replays.py",
     "broker/upstream/session.py",
     "broker/upstream/standing.py",
+    "broker/upstream/trial.py",
     "broker/upstream/uplink.py",
     "loadtest/load/judge.py",
     "loadtest/load/mark.py",

@@ -24,6 +24,7 @@ AGE: Final = 6
 REPLACED: Final = 7
 GLOBAL: Final = 8
 NO_QUOTA: Final = 9
+REFUSED: Final = 10
 DROP_CAUSES: Final[tuple[str, ...]] = (
     "full-messages",
     "full-bytes",
@@ -35,6 +36,7 @@ DROP_CAUSES: Final[tuple[str, ...]] = (
     "replaced-by-latest",
     "global",
     "no-quota",
+    "refused",
 )
 """The names, as logs, `$SYS` and the `canopy-lost` property show them; `docs/overload.md` explains each."""
 

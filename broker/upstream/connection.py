@@ -14,6 +14,7 @@ Refuses: when to connect again (`link`), and the protocol (`uplink`).
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -35,6 +36,9 @@ BATCHES: Final = 8
 
 LOOKS: Final = 4
 """How often within a time limit it is looked at whether that is over."""
+
+LOOK: Final = 5.0
+"""Seconds between two looks at whether a doubtful message is to be tried again."""
 
 STALL: Final = 0.005
 """Seconds that the upstream is held up when a subscriber's session has become half full."""
@@ -173,7 +177,9 @@ class UpstreamConnection(Link):
         self._over = True
         self.hub.wheel.remove(self)
         text = "the connection was lost" if exc is None else f"the connection was lost: {exc}"
-        self.uplink.lost(text, self.loop.time())
+        # A network that is gone is another matter.
+        closed = exc is None or isinstance(exc, (ConnectionError, ssl.SSLError))
+        self.uplink.lost(text, self.loop.time(), closed)
         self.hub.after_batch()
         # Nothing is kept of it, and no cycle is left for the collector.
         self.uplink.outbox.owner = None
@@ -284,6 +290,8 @@ class UpstreamConnection(Link):
             stall = now + self.hub.stall_timeout / LOOKS
             if due == 0.0 or stall < due:
                 due = stall
+        if self.uplink.session.trial.on and (due == 0.0 or now + LOOK < due):
+            due = now + LOOK
         answer = self.uplink.answer_due
         if answer > 0.0 and (due == 0.0 or answer < due):
             due = answer
@@ -306,6 +314,9 @@ class UpstreamConnection(Link):
             return self._opened_at + self.timeout
         if 0.0 < uplink.answer_due <= now:
             uplink.hurry(now)
+            self.hub.after_batch()
+        if uplink.session.trial.on:
+            uplink.look(now)
             self.hub.after_batch()
         keep_alive = uplink.keep_alive
         if keep_alive > 0:

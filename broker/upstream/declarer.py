@@ -196,6 +196,11 @@ class Declarer(Face):
         """Whether the upstream has acknowledged all that was declared and withdrawn."""
         return not self._due and not self._waiting
 
+    @property
+    def quiet(self) -> bool:
+        """Whether no packet waits for its acknowledgement."""
+        return not self._waiting
+
     def packets(self, asked: list[str]) -> list[bytes]:
         """The packets that are to be sent now; more come when these are acknowledged. `asked` gets the new filters."""
         made: list[bytes] = []

@@ -50,8 +50,9 @@ class Figures:
     """What a link has done since it was made."""
 
     def __init__(self) -> None:
-        # Sent up, and refused there.
+        # Sent up, and refused there; or given up, since the upstream ended the connection for it.
         self.rejected = 0
+        self.given_up = 0
         self.received = 0
         # Of these: asked for by nobody here, another one's copy, retained and known already, gone in a circle.
         self.unmatched = 0

@@ -21,7 +21,7 @@ import ssl
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from broker.core import reasons
-from broker.core.message import Message
+from broker.core.message import Delivery, Message
 from broker.core.outbox import Outbox
 from broker.core.packets import V5, V311, SubscriptionRequest
 from broker.core.path import UPLINKS
@@ -156,8 +156,9 @@ class UpstreamLink(Owner):
                 self.connection.close("the settings have changed", anew)
             if elsewhere:
                 self.declarer.move()
-                # Nor are the packet identifiers of what came from there of any meaning.
+                # Nor are the packet identifiers of what came from there of any meaning, nor what it would not take.
                 self.session.inbound = None
+                self.session.forgive()
             elif anew:
                 self.declarer.renew()
             self._hurry.set()
@@ -279,7 +280,8 @@ class UpstreamLink(Owner):
                 return False
             if connection.was_open:
                 self._spoken = way
-                return self.loop.time() - began >= STEADY
+                # Without the message that it ended the connection for, it may last.
+                return connection.uplink.given_up is not None or self.loop.time() - began >= STEADY
             code = connection.uplink.close_code
             # It says that it does not speak this version, or closes without a word, as some do on those who speak it.
             # But one that has spoken it before has another reason.
@@ -376,8 +378,23 @@ class UpstreamLink(Owner):
     def ended(self) -> None:
         """The connection is over; or an earlier one that was given up before it was made."""
         connection = self.connection
+        if connection is not None and connection.uplink.given_up is not None:
+            self._tell_given_up(connection.uplink.given_up, connection.uplink.close_text)
         if (connection is None or connection.over) and self._done is not None and not self._done.done():
             self._done.set_result(None)
+
+    def _tell_given_up(self, delivery: Delivery, why: str) -> None:
+        message = delivery.message
+        self.log.error(
+            "upstream ended connections for a message: it is dropped",
+            upstream=self.name,
+            topic=message.topic.decode()[:256],
+            bytes=len(message.payload()),
+            qos=delivery.qos,
+            publisher=message.publisher[:256],
+            why=why,
+            topic_barred=self.session.trial.bars(message.topic, self.loop.time()),
+        )
 
     def moved(self) -> None:
         """Tell of what the upstream has refused, and see after what it holds no more."""

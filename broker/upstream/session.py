@@ -8,30 +8,38 @@ Promises:
 - A message keeps its properties, and its Response Topic is renamed as its topic is.
 - The session lives as long as its link is in the settings, whatever becomes of its connections: what is in flight or
   waits survives an outage within the bounds.
+- While it is not known which message has the upstream end the connection, they go one by one (`trial`), and QoS 0
+  waits.
 
 Refuses: connections (`uplink`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
-from broker.core.counters import TOO_LARGE, Counters
+from broker.core.counters import EXPIRED, REFUSED, TOO_LARGE, Counters
 from broker.core.lanes import Lane
-from broker.core.message import DROPPED, RELEASED, Delivery, Message
+from broker.core.message import DROPPED, QUEUED, RELEASED, SENT, Delivery, Message
 from broker.core.outbox import KEPT_BACK
 from broker.core.path import UPLINKS, visited, with_hop
 from broker.core.properties import RESPONSE_TOPIC, properties_of
 from broker.core.retained import RetainedTree
-from broker.core.session import NEVER, Session
+from broker.core.session import HEADROOM, NEVER, Session
 from broker.core.subscription import SharedGroup
 from broker.core.topics import parse_shared
 from broker.core.wire import string
 from broker.upstream.declarer import FIRST_ID
 from broker.upstream.mapping import Mapping
+from broker.upstream.trial import Trial
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
+
+LOOKED_AT: Final = 1_000
+"""Messages in the queue among which one is looked for that can go in place of the doubtful ones."""
 
 
 class UplinkSession(Session):
@@ -63,11 +71,23 @@ class UplinkSession(Session):
         self.retain_available = True
         # Messages that were not sent up: they have been there, came too far, or have no name there.
         self.kept_back: i64 = 0
+        self.trial = Trial()
+        # For which the queue of QoS 0 has a place that nothing stands in: so all that comes waits behind it.
+        self._one_by_one = False
+        # How many messages had been offered when none was found that could go in place of the doubtful ones.
+        self._looked_after: i64 = -1
 
     def attach(self, version: int, window: int, plain: bool) -> None:
         """A connection takes this session up. See `Session.attach`."""
         super().attach(version, window, plain)
         self.plain_text = not self.v5
+        self.trial.opened()
+        self._looked_after = -1
+        if self.trial.on:
+            self.quota = 0
+            self.hold_qos0()
+        else:
+            self._release_qos0()
         self.straighten()
 
     def straighten(self) -> None:
@@ -95,7 +115,14 @@ class UplinkSession(Session):
         dressed = self.dressed(message)
         if dressed is None:
             return KEPT_BACK
-        return super().deliver(dressed, min(qos, self.max_qos), retain and self.retain_available, (), group, lane)
+        if self.trial.bars(dressed.topic, self._load.now):
+            self.offered += 1
+            return self._drop(REFUSED)
+        answer = super().deliver(dressed, min(qos, self.max_qos), retain and self.retain_available, (), group, lane)
+        if self.trial.on and self.outbox is not None:
+            # It may be the one that is waited for.
+            self.outbox.nudge()
+        return answer
 
     def _allocate(self) -> int:
         """A packet identifier that is not in use, and none of those that are the declarer's."""
@@ -110,6 +137,10 @@ class UplinkSession(Session):
         """Make a retained message what it is upstream. False: it is not sent."""
         dressed = self.dressed(delivery.message) if self.retain_available else None
         if dressed is None:
+            return False
+        if self.trial.bars(dressed.topic, self._load.now):
+            self.offered += 1
+            self._drop(REFUSED)
             return False
         delivery.message = dressed
         delivery.qos = min(delivery.qos, self.max_qos)
@@ -147,6 +178,183 @@ class UplinkSession(Session):
         """
         source = self._sessions.get(link)
         return not self.plain_text and not (isinstance(source, UplinkSession) and source.plain_text)
+
+    # -- one by one ----------------------------------------------------------------------------------------------------
+
+    def pump(self, now: float) -> bool:
+        """Fill the outbox, as `Session.pump`; on trial `send_alone` does that."""
+        return not self.trial.on and super().pump(now)
+
+    def unacknowledged(self) -> list[Delivery]:
+        """What was written and not acknowledged, oldest first."""
+        return [each for each in self.inflight.values() if each.state == SENT and each.attempts > 0]
+
+    def next_alone(self, now: float) -> Delivery | None:
+        """The message whose turn it is to go alone; None: none has its turn, or the trial is over."""
+        trial = self.trial
+        trial.forget_finished()
+        if not trial.doubtful:
+            return next((each for each in self.inflight.values() if each.state == SENT), None)
+        delivery: Delivery | None = None
+        if trial.wants_another(now) and self._looked_after != self.offered:
+            delivery = self._another(now)
+            if delivery is None:
+                self._looked_after = self.offered
+        return trial.retried(now) if delivery is None else delivery
+
+    def free_expired(self) -> None:
+        """On trial: what expired before it was written is not waited for."""
+        outbox = self.outbox
+        if outbox is not None and outbox.has_expired:
+            self._free_expired(outbox)
+            self.trial.forget_finished()
+
+    def send_alone(self, now: float) -> bool:
+        """On trial, and with nothing on its way: send the message whose turn it is. False: nothing was sent.
+
+        When all that was in flight has been acknowledged, and nothing is doubtful, the trial is over.
+        """
+        outbox = self.outbox
+        if outbox is None or outbox.closed:
+            return False
+        trial = self.trial
+        while True:
+            delivery = self.next_alone(now)
+            if delivery is None:
+                if not trial.doubtful:
+                    self._end_trial(now)
+                return False
+            size = delivery.message.size() + HEADROOM
+            if outbox.too_large(delivery) or size > outbox.max_bytes:
+                if delivery.state == QUEUED:
+                    self.shed_one(delivery, TOO_LARGE)
+                    continue
+                self._finish(delivery)
+                if delivery.attempts == 0:
+                    self._drop(TOO_LARGE)
+                continue
+            if not outbox.has_room(size) or (delivery.state == QUEUED and not self._fly(delivery)):
+                return False
+            trial.sent(delivery, now)
+            outbox.push(delivery)
+            return True
+
+    def _another(self, now: float) -> Delivery | None:
+        """A message to be sent in place of the doubtful ones, in flight or of those that wait."""
+        trial = self.trial
+        for alike in (False, True):
+            for delivery in self.inflight.values():
+                if delivery.state == SENT and trial.passes(delivery, alike):
+                    return delivery
+            pending = self.pending
+            if pending is None:
+                continue
+            for delivery in islice(pending, LOOKED_AT):
+                if self._may_fly(delivery, alike, now):
+                    return delivery
+            if not alike and len(pending) > LOOKED_AT:
+                # It may just have come, behind very many of a topic that is doubtful.
+                for delivery in islice(reversed(pending), LOOKED_AT):
+                    if self._may_fly(delivery, alike, now):
+                        return delivery
+        return None
+
+    def _may_fly(self, delivery: Delivery, alike: bool, now: float) -> bool:
+        return (
+            delivery.state != DROPPED
+            and delivery.qos > 0
+            and not delivery.message.expired(now)
+            and self.trial.passes(delivery, alike)
+        )
+
+    def _fly(self, delivery: Delivery) -> bool:
+        """Take a message out of the queue, wherever it stands, and give it a packet identifier."""
+        packet_id = self._allocate()
+        pending = self.pending
+        if packet_id == 0 or pending is None:
+            return False
+        pending.remove(delivery)
+        self._unqueue(delivery)
+        if delivery.lane is not None:
+            delivery.lane.leave(delivery)
+        delivery.packet_id = packet_id
+        delivery.state = SENT
+        self._in_flight(delivery)
+        return True
+
+    def hold_qos0(self) -> None:
+        """Nothing is to go beside the message that goes alone."""
+        if not self._one_by_one:
+            self._one_by_one = True
+            self._pending_qos0 += 1
+            self.straighten()
+
+    def _release_qos0(self) -> None:
+        if self._one_by_one:
+            self._one_by_one = False
+            self._pending_qos0 -= 1
+            self.straighten()
+
+    def let_qos0_pass(self, now: float) -> None:
+        """No message has its turn: what needs none goes."""
+        self._release_qos0()
+        pending = self.pending
+        outbox = self.outbox
+        if outbox is None or pending is None or self._pending_qos0 == 0:
+            return
+        stays: deque[Delivery] = deque()
+        for delivery in pending:
+            if delivery.state == DROPPED:
+                continue
+            size = delivery.message.size()
+            if delivery.qos > 0 or not outbox.has_room(size + HEADROOM):
+                stays.append(delivery)
+                continue
+            self._unqueue(delivery)
+            if delivery.message.expired(now):
+                self._give_up(delivery, EXPIRED)
+            elif outbox.too_large(delivery):
+                self._give_up(delivery, TOO_LARGE)
+            else:
+                self._let_go(size)
+                outbox.push(delivery)
+        self._gaps = 0
+        self.pending = stays if stays else None
+
+    def _end_trial(self, now: float) -> None:
+        """Everything goes as ever."""
+        self.trial.over()
+        self.quota = self.window
+        self._release_qos0()
+        self._go_on(now)
+
+    def forgive(self) -> None:
+        """The link leads to another upstream from its next connection on."""
+        self.trial.reset()
+        self._release_qos0()
+
+    def give_up(self, delivery: Delivery, now: float) -> None:
+        """The upstream ends the connection for this message: it is lost, and what waits of its topic, if that is
+        barred. For a connection that is over."""
+        self._refuse(delivery)
+        topic = delivery.message.topic
+        if not self.trial.bars(topic, now):
+            return
+        for each in list(self.inflight.values()):
+            if each.state == SENT and each.message.topic == topic:
+                self._refuse(each)
+        if self.pending is not None:
+            for each in list(self.pending):
+                if each.state != DROPPED and each.message.topic == topic:
+                    self.shed_one(each, REFUSED)
+
+    def _refuse(self, delivery: Delivery) -> None:
+        self._finish(delivery)
+        delivery.settle(True)
+        if delivery.attempts > 0:
+            # It counted as delivered when it was written.
+            self.delivered -= 1
+        self._drop(REFUSED)
 
     def begin_anew(self, retained: RetainedTree) -> None:
         """The upstream has no session of ours: what is in flight goes as if for the first time, and what is retained.

@@ -36,6 +36,8 @@ def status(link: UpstreamLink) -> list[tuple[str, object]]:
         ("messages/nameless", figures.nameless),
         ("messages/sent", session.delivered_in_all()),
         ("messages/rejected", figures.rejected),
+        ("messages/given up", figures.given_up),
+        ("messages/doubtful", len(session.trial.doubtful)),
         ("messages/kept back", session.kept_back),
         ("messages/queued", session.queued()),
         ("messages/dropped", session.ledger.in_all()),

@@ -19,6 +19,7 @@ from broker.core.decoder import Decoder
 from broker.core.encoder import PINGREQ, encode, publish
 from broker.core.errors import ProtocolError, ProtocolViolation
 from broker.core.fanout import PeerConnected, PeerDisconnected
+from broker.core.message import DONE, Delivery
 from broker.core.outbox import LARGEST_PACKET, Outbox
 from broker.core.packets import (
     PUBACK,
@@ -130,6 +131,8 @@ class Uplink(Downlink):
         self.stale: list[str] = []
         # What the upstream refused to be subscribed to: for the log.
         self.refused: list[tuple[str, int]] = []
+        # The message that it ended the connection for, if that is sure: for the log.
+        self.given_up: Delivery | None = None
         # A read is not through: the shell calls `go_on`.
         self.unfinished = False
         # That is because somebody here has fallen behind: a little later, then.
@@ -238,8 +241,14 @@ class Uplink(Downlink):
     def refill(self, now: float) -> bool:
         """After the writer took a batch: queue what waited for room. True when it should take another."""
         self.router.counters.load.now = now
+        self.look(now)
         more = self.state == CONNECTED and self.session.backlog and self.session.pump(now)
         return more or not self.outbox.empty
+
+    def look(self, now: float) -> None:
+        """Time has passed: see whether a doubtful message is to be tried again."""
+        if self.session.trial.on:
+            self._try(now)
 
     def ping(self, now: float) -> None:
         """Ask the upstream whether it is there."""
@@ -261,8 +270,10 @@ class Uplink(Downlink):
         self._end(reason_code, text)
         self.router.fanout.drain(self.router, now)
 
-    def lost(self, text: str, now: float) -> None:
-        """The connection is gone, or given up."""
+    def lost(self, text: str, now: float, closed: bool = False) -> None:
+        """The connection is gone, or given up. `closed`: the upstream has closed it, by all that can be seen."""
+        if closed:
+            self._judge(0, now)
         self._end(0, text)
         self.router.fanout.drain(self.router, now)
 
@@ -292,6 +303,36 @@ class Uplink(Downlink):
             self.outbox.close()
         self.outbox.report_end()
 
+    def _judge(self, code: int, now: float) -> None:
+        """The upstream ends the connection: perhaps for a message (`trial`)."""
+        if self.state != CONNECTED:
+            return
+        session = self.session
+        delivery = session.trial.ended(code, self.declarer.quiet, session.unacknowledged(), now)
+        if delivery is not None:
+            self.given_up = delivery
+            self.figures.given_up += 1
+            session.give_up(delivery, now)
+
+    def _try(self, now: float) -> None:
+        """On trial: send the next message, when the upstream has answered everything that was sent before."""
+        session = self.session
+        trial = session.trial
+        session.free_expired()
+        if self.state != CONNECTED or trial.alone is not None or not self.declarer.quiet:
+            return
+        if trial.proved:
+            # Whatever comes after nothing has another answer to go after.
+            trial.proved = session.send_alone(now)
+        if trial.proved or not trial.on:
+            return
+        if not trial.doubtful or trial.asks(now) or session.next_alone(now) is not None:
+            session.hold_qos0()
+            if self.ping_sent == 0.0:
+                self.ping(now)
+        else:
+            session.let_qos0_pass(now)
+
     def _fail(self, error: ProtocolError) -> None:
         if self.state == CONNECTED and self.v5:
             self.farewell = encode(Disconnect(error.reason_code), V5)
@@ -310,8 +351,11 @@ class Uplink(Downlink):
             self._declared(packet, now)
         elif isinstance(packet, Pingresp):
             self.ping_sent = 0.0
+            self.session.trial.answered()
+            self.look(now)
         elif isinstance(packet, Disconnect):
             text = packet.properties.strings.get(REASON_STRING, "") or reasons.name(packet.reason_code)
+            self._judge(packet.reason_code, now)
             self._end(packet.reason_code, f"the upstream ended the connection: {text}"[:256])
         else:
             raise ProtocolViolation("a packet that does not belong here")
@@ -376,6 +420,7 @@ class Uplink(Downlink):
             outbox.offer(publish(Publish(offer.status_topic.encode(), b"1", 0, session.retain_available), self.version))
         self.declare(now)
         session.resume(now)
+        self.look(now)
 
     def _declared(self, packet: Suback | Unsuback, now: float) -> None:
         """A SUBACK or UNSUBACK: go on with what comes next, and forget what was kept for the filters that went."""
@@ -386,6 +431,7 @@ class Uplink(Downlink):
             # Before anybody here can subscribe again and be given what is old.
             self.replays.turn(self.declarer.table, now)
         self.declare(now)
+        self.look(now)
 
     def _acknowledged(self, kind: int, packet_id: int, reason_code: int, now: float) -> None:
         session = self.session
@@ -410,3 +456,10 @@ class Uplink(Downlink):
             elif self.v5:
                 code = reasons.PACKET_IDENTIFIER_NOT_FOUND
             self._acknowledge(PUBCOMP, packet_id, code, now)
+        trial = session.trial
+        if trial.on:
+            trial.answers += 1
+            alone = trial.alone
+            if alone is not None and alone.state == DONE:
+                trial.acknowledged()
+            self._try(now)
