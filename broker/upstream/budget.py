@@ -190,28 +190,6 @@ class BudgetLedger:
         """When `tick` has something to do; 0.0: never. It may find nothing, if what was there has gone meanwhile."""
         return self._standing.due
 
-    def change(
-        self, max_filters: int, roots: Sequence[str], unfolded: Sequence[str], hold: float, now: float = 0.0
-    ) -> None:
-        """Another budget from now on. What stays is not touched.
-
-        Until it returns, at most as many filters are declared as the larger of both budgets allows. When roots or
-        unfolded filters are others, the cover is found anew, but for folds that are still allowed and needed. What is
-        new is declared before what goes, as long as there is room.
-        """
-        limit = max(max_filters, self._max_filters)
-        same = self._roots == list(roots) and self._unfolded == list(unfolded)
-        self._max_filters = max_filters
-        self._standing.hold = hold
-        if not same:
-            self._roots = list(roots)
-            self._unfolded = list(unfolded)
-            self._begin_anew(limit, now)
-        elif len(self._standing.declared) > self._capacity():
-            self._settle([], limit, now)
-        self._retry(now)
-        self._standing.look_again(now)
-
     def _is_inside(self, topic_filter: str) -> bool:
         return not self._roots or covered(topic_filter, self._roots)
 
@@ -236,7 +214,7 @@ class BudgetLedger:
             if entry.alone and count == self._max_filters:
                 self._refuse(entry)  # that all are taken says that nothing can be folded
                 return
-        self._settle([entry], self._max_filters, now)
+        self._settle([entry], now)
         self._retry(now)
 
     def _retry(self, now: float) -> None:
@@ -261,16 +239,16 @@ class BudgetLedger:
             pending.append(entry)
         for entry in pending:
             self._forget_refused(entry)
-        self._settle(pending, self._max_filters, now)
+        self._settle(pending, now)
 
-    def _settle(self, pending: list[Entry], limit: int, now: float) -> None:
+    def _settle(self, pending: list[Entry], now: float) -> None:
         # Fit new entries in with what is declared.
         tops = dict(self._standing.declared)
         for entry in pending:
             tops[entry.topic_filter] = entry
-        self._arrange(tops, limit, now)
+        self._arrange(tops, now)
 
-    def _arrange(self, tops: dict[str, Entry], limit: int, now: float) -> None:
+    def _arrange(self, tops: dict[str, Entry], now: float) -> None:
         # Fold until all of these fit, refuse what cannot, and declare the rest.
         absorb(tops)
         folder = Folder(tops, self._entries, self._roots, "", now)
@@ -287,7 +265,7 @@ class BudgetLedger:
             absorb(tops)
         if self._refused:
             self._serve_refused(tops)
-        self._standing.move(tops, limit, now)
+        self._standing.move(tops, self._max_filters, now)
 
     def _serve_refused(self, tops: dict[str, Entry]) -> None:
         # What was refused is needed for a fold after all, or covered, and then needs no room.
@@ -378,25 +356,3 @@ class BudgetLedger:
                 tops[each] = entry
         self._standing.move(tops, self._max_filters, now)
         return True
-
-    def _begin_anew(self, limit: int, now: float) -> None:
-        # Other rules: as if everybody asked again, of a ledger that nobody hears, and then from what is declared to
-        # what would be there. Folds that the rules allow are put there beforehand, and kept where they are needed.
-        shadow = BudgetLedger(Face(), self._max_filters, self._roots, self._unfolded, self._standing.hold)
-        kept: list[Entry] = []
-        for topic_filter, old in self._standing.declared.items():
-            if not old.demanded and self._is_inside(topic_filter) and len(kept) < self._capacity():
-                fold = Entry(topic_filter, demanded=False, alone=False, used=old.used)
-                shadow._entries[topic_filter] = fold
-                shadow._standing.declare(fold, now)
-                kept.append(fold)
-        for topic_filter in self._counts:
-            shadow.add(topic_filter, now)
-        for fold in kept:
-            if fold.topic_filter in shadow._entries:
-                shadow._drop(fold, now)
-        self._entries = shadow._entries
-        self._refused = shadow._refused
-        self._refused_tree = shadow._refused_tree
-        self.outside = shadow.outside
-        self._standing.move(shadow._standing.declared, limit, now)

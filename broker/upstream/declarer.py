@@ -27,6 +27,7 @@ from broker.core.reasons import PACKET_TOO_LARGE, QUOTA_EXCEEDED
 from broker.core.topics import has_wildcard, overlaps
 from broker.core.trie import create
 from broker.core.trie_base import Trie
+from broker.upstream.filtertree import FilterTree
 from broker.upstream.ledger import Face
 
 if TYPE_CHECKING:
@@ -125,17 +126,29 @@ class Declarer(Face):
         """Another ledger begins: what it declares takes effect with `settle`, as a whole."""
         self._gathered = {}
 
-    def settle(self) -> None:
-        """The ledger has declared everything: have what differs from before declared, and then withdrawn."""
+    def settle(self, most: int = 0) -> None:
+        """The ledger has declared everything: have what differs from before declared, and then withdrawn.
+
+        `most`: filters that may be declared at any moment, at least as many as the ledger has declared; where more
+        were declared before, no more than these. As many are withdrawn first as there is no room for. 0: no limit.
+        """
         gathered = self._gathered
         self._gathered = None
-        if gathered is not None:
-            for topic_filter in gathered:
-                if topic_filter not in self.wanted:
-                    self.declare(topic_filter)
-            for topic_filter in list(self.wanted):
-                if topic_filter not in gathered:
-                    self.withdraw(topic_filter)
+        if gathered is None:
+            return
+        leaving = [topic_filter for topic_filter in self.wanted if topic_filter not in gathered]
+        coming = [topic_filter for topic_filter in gathered if topic_filter not in self.wanted]
+        most = max(most, len(self.wanted)) if most > 0 else len(self.wanted) + len(coming)
+        if len(self.wanted) + len(coming) > most:
+            leaving, coming = _in_turn(leaving, coming)
+        at: i64 = 0
+        for topic_filter in coming:
+            if len(self.wanted) >= most:
+                self.withdraw(leaving[at])
+                at += 1
+            self.declare(topic_filter)
+        for topic_filter in leaving[at:]:
+            self.withdraw(topic_filter)
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
@@ -344,6 +357,31 @@ class Declarer(Face):
         if self.held.pop(topic_filter, -1) >= 0:
             self._table.remove(topic_filter)
             self._came.clear()
+
+
+def _in_turn(leaving: list[str], coming: list[str]) -> tuple[list[str], list[str]]:
+    """What goes and what comes, in the order in which least is without a filter for a moment, where room is scarce.
+
+    First those that come and stand for some that go, which go first then. What stands for some that come goes last.
+    """
+    new = FilterTree()
+    for topic_filter in coming:
+        new.add(topic_filter)
+    covers: dict[str, None] = {}
+    replaced: list[str] = []
+    others: list[str] = []
+    needed: list[str] = []
+    for topic_filter in leaving:
+        cover = new.covering(topic_filter)
+        if cover is not None:
+            covers[cover] = None
+            replaced.append(topic_filter)
+        elif has_wildcard(topic_filter) and new.inside(topic_filter):
+            needed.append(topic_filter)
+        else:
+            others.append(topic_filter)
+    # The first that comes takes the place of one that nothing stands for any more, if there is such a one.
+    return [*others, *replaced, *needed], [*covers, *(each for each in coming if each not in covers)]
 
 
 def _stands_apart(topic_filter: str, chosen: list[str], wild: list[str]) -> bool:

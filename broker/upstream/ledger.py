@@ -129,30 +129,6 @@ class Ledger:
             return self._children[topic_filter]
         return 1 if topic_filter in self._counts and topic_filter not in self._under else 0
 
-    def change(self, aggregates: Sequence[str], unfolded: Sequence[str], now: float = 0.0) -> None:
-        """Other aggregates from now on.
-
-        What is new is declared before what is not needed any more is withdrawn, and what stays is not touched.
-        """
-        del now
-        before = dict.fromkeys(self.declared)
-        self._aggregates = widest(aggregates)
-        self._unfolded = list(unfolded)
-        self._under = {}
-        self._children = {}
-        for topic_filter in self._counts:
-            aggregate = self._aggregate_of(topic_filter)
-            if aggregate is not None:
-                self._under[topic_filter] = aggregate
-                self._children[aggregate] = self._children.get(aggregate, 0) + 1
-        after = dict.fromkeys(self.declared)
-        for topic_filter in after:
-            if topic_filter not in before:
-                self._face.declare(topic_filter)
-        for topic_filter in before:
-            if topic_filter not in after:
-                self._face.withdraw(topic_filter)
-
     def _aggregate_of(self, topic_filter: str) -> str | None:
         for aggregate in self._aggregates:
             if covers(aggregate, topic_filter):

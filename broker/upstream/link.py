@@ -73,6 +73,9 @@ OF_THE_CONNECTION: Final = (
 )  # fmt: skip
 """The settings that need another connection when they change."""
 
+OF_THE_FILTERS: Final = ("subscribe", "aggregate", "max_filters", "hold", "roots", "unfolded")
+"""The settings that say what is asked for upstream."""
+
 
 class UpstreamLink(Owner):
     """One of the broker's links. Made and started on the event loop."""
@@ -144,7 +147,8 @@ class UpstreamLink(Owner):
         self.declarer.packet_filters = settings.packet_filters
         self._settle_queue()
         self._publish()
-        self.survey()
+        if any(getattr(old, name) != getattr(settings, name) for name in OF_THE_FILTERS):
+            self.survey()
         self._flush_soon()
         if any(getattr(old, name) != getattr(settings, name) for name in OF_THE_CONNECTION):
             elsewhere = (old.url, old.client_id) != (settings.url, settings.client_id)
@@ -179,7 +183,7 @@ class UpstreamLink(Owner):
         else:
             for name in choices.names(settings.subscribe, self.mapping):
                 self.declarer.declare(name)
-        self.declarer.settle()
+        self.declarer.settle(settings.max_filters if settings.aggregate == "auto" else 0)
 
     def _settle_queue(self) -> None:
         self.session.limit(*choices.queue(self.settings, self.session))

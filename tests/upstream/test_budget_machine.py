@@ -134,22 +134,6 @@ class Budget(RuleBasedStateMachine):
         if due == 0.0:
             assert self.face.held <= set(self.live)
 
-    @rule(budget=budgets, roots=roots, unfolded=unfolded, hold=holds)
-    def reload(self, budget: int, roots: list[str], unfolded: list[str], hold: float) -> None:
-        """Other settings."""
-        self.face.limit = max(self.budget, budget)
-        self.budget, self.roots, self.unfolded, self.hold = budget, roots, unfolded, hold
-        self.ledger.change(budget, roots, unfolded, hold, self.now)
-        self.face.limit = budget
-        self._look()
-
-    @rule()
-    def reload_the_same(self) -> None:
-        """The same settings are no news."""
-        self._look()
-        self.ledger.change(self.budget, list(self.roots), list(self.unfolded), self.hold, self.now)
-        assert not self.face.calls
-
     @invariant()
     def everything_holds(self) -> None:
         """See the promises of the ledger."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -13,6 +13,8 @@ from broker.core.topics import matches, overlaps
 from broker.upstream.declarer import FIRST_ID, PACKET_FILTERS, UNACKNOWLEDGED, Declarer
 
 LARGEST = 1_000_000
+
+NARROW_AND_WIDE = ["a/1", "a/2", "a/3", "a/+", "b/1", "b/2", "b/#", "c", "#", "+/1", "$x/1", "$x/#"]
 
 
 class Upstream:
@@ -235,6 +237,53 @@ def test_gathering_changes_only_what_differs() -> None:
     upstream.go_through(declarer)
     assert set(upstream.table) == {"b", "c"}
     assert upstream.packets == before + 2
+
+
+@given(
+    before=st.lists(st.sampled_from(NARROW_AND_WIDE), max_size=8, unique=True),
+    after=st.lists(st.sampled_from(NARROW_AND_WIDE), max_size=8, unique=True),
+    spare=st.integers(0, 3),
+)
+def test_gathering_within_a_budget(before: list[str], after: list[str], spare: int) -> None:
+    """Never more than the budget, or than there were before; what stays is not touched, and gaps are only for room."""
+    most = max(1, len(after) + spare)
+    declarer, upstream = opened(before)
+    upstream.go_through(declarer)
+    told: list[str] = []
+
+    declarer.gather()
+    for topic_filter in after:
+        declarer.declare(topic_filter)
+    declarer.settle(most)
+    assert set(declarer.wanted) == set(after)
+    limit = max(most, len(before))
+    table = set(before)
+    for topic_filter, subscribes in declarer._due.items():
+        told.append(topic_filter)
+        if subscribes:
+            table.add(topic_filter)
+        else:
+            table.discard(topic_filter)
+        assert len(table) <= limit
+    assert table == set(after)
+    assert set(told) == set(before) ^ set(after)
+    if len(set(before) | set(after)) <= limit:
+        ways = list(declarer._due.values())
+        assert ways == sorted(ways, reverse=True)
+    upstream.go_through(declarer)
+    assert set(upstream.table) == set(after)
+
+
+def test_what_goes_first_where_room_is_scarce() -> None:
+    """What nothing stands for any more; and last of all what stands for something that has still to come."""
+    declarer, _ = opened(["b/#", "a/1", "a/2", "x"])
+    declarer._due.clear()
+    declarer.held.update(dict.fromkeys(declarer.wanted, 1))
+    declarer.gather()
+    for topic_filter in ("b/1", "a/+", "b/2"):
+        declarer.declare(topic_filter)
+    declarer.settle(3)
+    assert list(declarer._due) == ["x", "a/+", "a/1", "b/1", "a/2", "b/2", "b/#"]
 
 
 def test_without_identifiers() -> None:

@@ -153,27 +153,6 @@ def test_churn_leaves_nothing_behind() -> None:
     assert len(face.calls) == 4_000
 
 
-def test_a_change_declares_before_it_withdraws() -> None:
-    face = Recorder()
-    ledger = Ledger(face, ["a/#"])
-    for topic_filter in ("a/1", "a/2", "b/1", "c"):
-        ledger.add(topic_filter)
-    face.told()
-    ledger.change(["b/#"], [])
-    assert face.told() == ["+a/1", "+a/2", "+b/#", "-b/1", "-a/#"]
-    ledger.change(["b/#"], ["b/1"])
-    assert face.told() == ["+b/1", "-b/#"]
-    ledger.change(["a/#", "b/#"], [])
-    assert face.told() == ["+a/#", "+b/#", "-a/1", "-a/2", "-b/1"]
-    ledger.change(["b/#", "a/#"], ["c/#"])
-    assert face.told() == []
-    assert sorted(ledger.declared) == ["a/#", "b/#", "c"]
-    assert (ledger.demanded, ledger.subscriptions) == (4, 4)
-    for topic_filter in ("a/1", "a/2", "b/1", "c"):
-        ledger.remove(topic_filter)
-    assert face.told() == ["-a/#", "-b/#", "-c"]
-
-
 def test_time_does_nothing() -> None:
     face = Recorder()
     ledger = Ledger(face, ["a/#"])

@@ -87,17 +87,6 @@ class Branch(RuleBasedStateMachine):
         self.end(client)
         self.subscribe(client, wanted)
 
-    @rule(aggregates=aggregates, unfolded=unfolded)
-    def reload(self, aggregates: list[str], unfolded: list[str]) -> None:
-        """Other settings: what stays is not touched, what is new comes before what goes."""
-        before = set(self.face.held)
-        self.face.told()
-        self.aggregates, self.unfolded = aggregates, unfolded
-        self.ledger.change(aggregates, unfolded)
-        calls = self.face.told()
-        assert calls == sorted(calls, key=lambda call: call[0] == "-")
-        assert {call[1:] for call in calls} == before ^ self.face.held
-
     @invariant()
     def upstream_has_what_is_needed(self) -> None:
         """Recounted from the sessions."""

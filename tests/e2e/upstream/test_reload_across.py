@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from broker.settings import Settings
-from tests.e2e.upstream.net import BRIEF, Net, link
-from tests.e2e.upstream.scripted import Scripted
+from tests.e2e.upstream.net import BRIEF, Net, link, until
+from tests.e2e.upstream.scripted import Caller, Heard, Scripted
 
 
 def settings(port: int, *links: dict[str, Any]) -> Settings:
@@ -113,3 +113,48 @@ async def test_the_same_settings_change_nothing(net: Net) -> None:
     await net.join(edge, "fence", "fence")
     await upstream.until("the fence", lambda: "fence" in caller.filters)
     assert (caller.asked(), caller.took_back(), len(upstream.callers)) == (["site/#", "fence"], [], 1)
+
+
+async def test_a_budget_is_kept_at_each_moment(net: Net) -> None:
+    """Other roots, another budget: the upstream never has more than the larger of both allows."""
+
+    class Counts(Scripted):
+        most = 0
+
+        async def answer(self, caller: Caller, heard: Heard) -> None:
+            await super().answer(caller, heard)
+            self.most = max(self.most, len(caller.filters))
+
+    upstream = await net.scripted(Counts())
+    auto: dict[str, Any] = {"aggregate": "auto", "max_filters": 4, "roots": ["a/#", "b/#"]}
+    edge = await net.edge(link(upstream, **auto))
+    await net.join(edge, "client", *(f"{root}/{number}/x" for root in "abcd" for number in range(3)))
+    caller = await upstream.caller()
+    assert edge.links is not None
+    made = edge.links.links["up"]
+    await until("within a and b", lambda: made.declarer.settled and len(caller.filters) > 1)
+    for budget, roots in ((4, "cd"), (4, "bc"), (3, "abd"), (4, "d"), (2, "ab")):
+        upstream.most = 0
+        before = len(caller.filters)
+        auto.update(max_filters=budget, roots=[f"{root}/#" for root in roots])
+        await edge.reload(settings(edge.ports[0], link(upstream, **auto)))
+        await until(f"within {roots}", lambda: made.declarer.settled)
+        assert {each[0] for each in caller.filters} == set(roots)
+        assert set(caller.filters) == set(made.ledger.declared)
+        assert upstream.most <= max(budget, before)
+    assert len(upstream.callers) == 1
+
+
+async def test_what_has_nothing_to_do_with_filters_leaves_them_alone(net: Net) -> None:
+    """A fold that stays for a while is not opened by a reload of something else."""
+    upstream = await net.scripted(Scripted())
+    keys: dict[str, Any] = {"aggregate": "auto", "max_filters": 4, "hold": 3600.0}
+    edge = await net.edge(link(upstream, **keys))
+    one = await net.join(edge, "one", *(f"a/{number}" for number in range(6)))
+    caller = await upstream.caller()
+    await upstream.until("folded", lambda: "a/+" in caller.filters)
+    assert await one.unsubscribe(*(f"a/{number}" for number in range(1, 6)))
+    await edge.reload(settings(edge.ports[0], link(upstream, **keys, queue_messages=50, publish=["up"])))
+    await one.subscribe(("fence", 1))
+    await upstream.until("the fence", lambda: "fence" in caller.filters)
+    assert set(caller.filters) == {"a/+", "fence"}
