@@ -35,9 +35,9 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
-from broker.upstream.filtertree import FilterTree
+from broker.upstream.filtertree import FilterTree, Wides
 from broker.upstream.folding import Entry, Folder, absorb, prune
-from broker.upstream.ledger import Face, covered, is_unfolded
+from broker.upstream.ledger import Face, is_unfolded
 from broker.upstream.standing import Standing
 
 # So many of what is refused are looked at together when there is room again: that bounds what a filter that goes costs.
@@ -64,6 +64,7 @@ class BudgetLedger:
         """Valid topic filters in the upstream's terms; no roots allow everything. `max_filters`: at least 1."""
         self._max_filters = max_filters
         self._roots = list(roots)
+        self._wides = Wides(roots)
         self._unfolded = list(unfolded)
         self.subscriptions = 0
         self.outside = 0
@@ -191,7 +192,7 @@ class BudgetLedger:
         return self._standing.due
 
     def _is_inside(self, topic_filter: str) -> bool:
-        return not self._roots or covered(topic_filter, self._roots)
+        return not self._roots or self._wides.first(topic_filter) is not None
 
     def _capacity(self) -> int:
         # How many are declared at most when none is lent.

@@ -17,8 +17,8 @@ Filters are in the upstream's terms and without `$share/name/`: a share group as
 
 Promises: for each filter, `Face.declare` and `Face.withdraw` alternate, beginning with `declare`. What is declared
 depends on what is asked for now and on nothing that was: coming and going leaves nothing behind. Both cost the same
-however many filters are asked for: a look-up, and for a filter that is new a look at each aggregate. Without aggregates
-a filter costs one entry in one table.
+however many filters are asked for: a look-up, and for a filter that is new a walk along its levels, however many
+aggregates there are, and a look at each of `unfolded`. Without aggregates a filter costs one entry in one table.
 
 Refuses: to limit how many filters are declared. `budget` does that.
 """
@@ -29,7 +29,8 @@ from collections.abc import Sequence
 
 from mypy_extensions import mypyc_attr
 
-from broker.core.topics import covers, overlaps
+from broker.core.topics import overlaps
+from broker.upstream.filtertree import Wides
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -49,7 +50,7 @@ class Ledger:
     def __init__(self, face: Face, aggregates: Sequence[str] = (), unfolded: Sequence[str] = ()) -> None:
         """Valid topic filters, in the upstream's terms. Nothing is declared before somebody asks."""
         self._face = face
-        self._aggregates = widest(aggregates)
+        self._aggregates = Wides(aggregates)
         self._unfolded = list(unfolded)
         self.subscriptions = 0
         # How many subscriptions ask for each filter, folded or not; the aggregate of each folded one; how many distinct
@@ -67,7 +68,7 @@ class Ledger:
         counts[topic_filter] = count + 1
         if count > 0:
             return
-        aggregate = self._aggregate_of(topic_filter) if self._aggregates else None
+        aggregate = self._aggregate_of(topic_filter) if self._aggregates.kept else None
         if aggregate is None:
             self._face.declare(topic_filter)
             return
@@ -130,26 +131,11 @@ class Ledger:
         return 1 if topic_filter in self._counts and topic_filter not in self._under else 0
 
     def _aggregate_of(self, topic_filter: str) -> str | None:
-        for aggregate in self._aggregates:
-            if covers(aggregate, topic_filter):
-                # One that is spelled like its aggregate is declared as what it is, either way.
-                return None if aggregate != topic_filter and is_unfolded(topic_filter, self._unfolded) else aggregate
-        return None
-
-
-def widest(topic_filters: Sequence[str]) -> list[str]:
-    """Those that no other one includes, in their order; of two that include each other, the first."""
-    kept: list[str] = []
-    for each in topic_filters:
-        if not covered(each, kept):
-            kept = [other for other in kept if not covers(each, other)]
-            kept.append(each)
-    return kept
-
-
-def covered(topic_filter: str, wides: Sequence[str]) -> bool:
-    """Whether one of `wides` includes the filter."""
-    return any(covers(wide, topic_filter) for wide in wides)
+        aggregate = self._aggregates.first(topic_filter)
+        # One that is spelled like its aggregate is declared as what it is, either way.
+        if aggregate is None or (aggregate != topic_filter and is_unfolded(topic_filter, self._unfolded)):
+            return None
+        return aggregate
 
 
 def is_unfolded(topic_filter: str, unfolded: Sequence[str]) -> bool:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.core import topics
-from broker.upstream.filtertree import FilterTree
+from broker.upstream.filtertree import FilterTree, Wides
 from tests.core import naive
 
 
@@ -51,6 +51,7 @@ def test_it_says_what_each_filter_says(put: list[str], taken: list[str], asked: 
     there = set(put) - set(taken) - set(put[::3])
     for each in [asked, *put]:
         assert sorted(tree.inside(each)) == sorted(other for other in there if covers(each, other))
+        assert sorted(tree.above(each)) == sorted(other for other in there if covers(other, each))
         wides = {other for other in there if other != each and covers(other, each)}
         found = tree.covering(each)
         assert found in wides if wides else found is None
@@ -65,6 +66,41 @@ def test_nothing_is_left_behind(put: list[str], data: st.DataObject) -> None:
     for each in data.draw(st.permutations(put)):
         tree.discard(each)
     assert not tree._root.below
+
+
+def widest(topic_filters: list[str]) -> list[str]:
+    """The rule, one by one: those that no other includes, in their order; of two that include each other, the first."""
+    kept: list[str] = []
+    for each in topic_filters:
+        if not any(topics.covers(other, each) for other in kept):
+            kept = [other for other in kept if not topics.covers(each, other)]
+            kept.append(each)
+    return kept
+
+
+some = st.one_of(naive.topic_filters, st.sampled_from(["#", "+/#", "+", "$x/#", "$x", "a/#", "a/+", "+/b", "a/b", "/"]))
+
+
+@settings(max_examples=80)
+@given(st.lists(some, max_size=12), st.lists(some, max_size=8))
+def test_the_first_of_many_is_that_of_a_look_at_each(wides: list[str], asked: list[str]) -> None:
+    tree = Wides(wides)
+    assert tree.kept == widest(wides)
+    for each in [*asked, *wides]:
+        expected = next((wide for wide in widest(wides) if topics.covers(wide, each)), None)
+        assert tree.first(each) == expected
+
+
+def test_the_first_of_many_corners() -> None:
+    assert Wides([]).first("a") is None
+    assert Wides(["#", "+/#"]).kept == ["#"]
+    assert Wides(["+/#", "#"]).kept == ["+/#"]
+    for asked in ("#", "+/#", "a", "+/b/#"):
+        assert Wides(["+/#"]).first(asked) == "+/#"
+    assert Wides(["+/#"]).first("$x") is None
+    assert Wides(["a/b/#", "a/#", "a/#"]).kept == ["a/#"]
+    both = ["a/+", "+/b"]
+    assert (Wides(both).first("a/b"), Wides(both[::-1]).first("a/b")) == ("a/+", "+/b")
 
 
 def test_a_very_deep_filter() -> None:
