@@ -41,7 +41,7 @@ run: setup-run
 	@exec $(PY) -m broker serve $(ARGS)
 
 # The interpreted pass over tests/core comes first in time, so that the last line printed is that of the whole suite. Two
-# processes, to which the tests are dealt one by one; each has a Spark of its own. PYTHONSAFEPATH is -P for them too.
+# processes, to which the tests are dealt one by one, those of a Spark all to one. PYTHONSAFEPATH is -P for them too.
 test: lint
 	@$(MAKE) --no-print-directory suite
 
@@ -49,7 +49,7 @@ suite: setup
 	@core=$$($(PY) -m broker.buildinfo) && \
 	if [ "$$core" = compiled ]; then \
 	    echo "canopy: tests/core, interpreted from the source tree" && \
-	    PYTHONPATH=. CANOPY_EXPECT=interpreted $(PY) -m pytest tests/core -q && \
+	    PYTHONPATH=. PYTHONSAFEPATH=1 CANOPY_EXPECT=interpreted $(PY) -m pytest tests/core -q --numprocesses=2 && \
 	    echo "canopy: the whole suite, against the compiled install"; \
 	else \
 	    echo "canopy: the core is not compiled here, so the whole suite runs interpreted"; \
