@@ -226,12 +226,15 @@ class Message(Retainable):
             size += len(part)
         return bytes((header,)) + varint(size) + b"".join(parts)
 
-    def frame_size(self, v5: bool, qos: int, identifiers: tuple[int, ...], expires: bool, alias: bool) -> int:
-        """The exact size in bytes of a PUBLISH of this message; above `LARGEST_PACKET` where the protocol has none."""
+    def frame_size(self, v5: bool, qos: int, identifiers: tuple[int, ...], expires: bool) -> int:
+        """The exact size in bytes of a PUBLISH of this message without a topic alias.
+
+        Above `LARGEST_PACKET` where the protocol has none.
+        """
         # The topic and the payload; the topic's length, and a packet identifier.
         size = self._size - len(self.properties) - OVERHEAD + 2 + (2 if qos > 0 else 0)
         if v5:
-            section = len(self.properties) + (5 if expires else 0) + (3 if alias else 0)
+            section = len(self.properties) + (5 if expires else 0)
             for identifier in identifiers:
                 section += 1 + _varint_size(identifier)
             size += section + _varint_size(section)

@@ -238,7 +238,8 @@ class Outbox(Backlog):
         if self.max_packet >= LARGEST_PACKET and message.size() < NEAR_LONGEST:
             return False
         expires = message.expires_at != 0.0
-        return message.frame_size(self.v5, qos, identifiers, expires, self.max_aliases > 0) > self.max_packet
+        # A topic alias is our own choice: one that would make the frame too large is left out (`_make`).
+        return message.frame_size(self.v5, qos, identifiers, expires) > self.max_packet
 
     def push(self, delivery: Delivery) -> None:
         """Queue a delivery for which `has_room` was true. With QoS 1 and 2 it is in flight in its session."""
@@ -431,21 +432,26 @@ class Outbox(Backlog):
 
     def _make(self, delivery: Delivery, expiry: int, dup: bool) -> bytes:
         message = delivery.message
-        alias = 0
-        with_topic = True
         if self.max_aliases > 0:
             aliases = self._aliases
             if aliases is None:
                 aliases = {}
                 self._aliases = aliases
-            known = aliases.get(message.topic)
-            if known is not None:
-                alias = known
-                with_topic = False
-            elif len(aliases) < self.max_aliases:  # [MQTT-3.3.2-11]
+            known = aliases.get(message.topic, 0)
+            alias = known
+            if alias == 0 and len(aliases) < self.max_aliases:  # [MQTT-3.3.2-11]
                 alias = len(aliases) + 1
-                aliases[message.topic] = alias
-        return message.frame(
+            if alias > 0:
+                frame = self._frame(delivery, expiry, dup, alias, known == 0)
+                # What fits only by its topic alone goes out by its topic alone, and sets nothing [MQTT-3.1.2-25].
+                if len(frame) <= self.max_packet:
+                    if known == 0:
+                        aliases[message.topic] = alias
+                    return frame
+        return self._frame(delivery, expiry, dup, 0, True)
+
+    def _frame(self, delivery: Delivery, expiry: int, dup: bool, alias: int, with_topic: bool) -> bytes:
+        return delivery.message.frame(
             self.v5,
             delivery.qos,
             delivery.retain,

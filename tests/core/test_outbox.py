@@ -110,6 +110,28 @@ class TestBounds:
             box.offer_late(late(0, size, NOW + 50 if expiring else 0.0))
             assert all(len(each) <= 50 for each in box.take_batch(1 << 20, NOW))
 
+    @pytest.mark.parametrize("expiring", [False, True])
+    def test_an_alias_keeps_nothing_back(self, expiring: bool) -> None:
+        """What fits without a topic alias is sent without one: only what cannot fit is discarded [MQTT-3.1.2-25]."""
+        expires_at = NOW + 50 if expiring else 0.0
+        sent: list[list[int]] = []
+        for aliases in (0, 5):
+            box = outbox()
+            box.max_packet = 60
+            box.max_aliases = aliases
+            # From the largest down: one that goes without its alias has not set it.
+            for size in range(80, 10, -1):
+                made = message(0, size, expires_at, topic=b"some/topic")
+                box.offer_late(Delivery(made, 0, False, (), None))
+            frames = box.take_batch(1 << 20, NOW)
+            assert all(len(each) <= 60 for each in frames)
+            packets = decoded(frames)
+            sent.append([len(packet.payload) for packet in packets])
+            if aliases > 0:
+                shape = [(packet.topic, packet.topic_alias) for packet in packets]
+                assert shape == [(b"some/topic", 0)] * 3 + [(b"some/topic", 1)] + [(b"", 1)] * (len(shape) - 4)
+        assert sent[0] == sent[1]
+
     def test_control_is_never_dropped(self) -> None:
         """Acknowledgements pass full queues, keep their place, and are not counted as messages."""
         box = outbox(max_messages=1, max_bytes=100)
