@@ -524,7 +524,9 @@ class Router(Forwarder):
             assert chosen is not None
             session = cast(Session, chosen.session)
             qos = min(delivery.message.qos, chosen.qos)
-            session.deliver(delivery.message, qos, delivery.retain, identifiers(chosen), group, chosen.lane)
+            # As this member's subscription has it, and not as that of the member who left it behind [MQTT-3.3.1-12].
+            retain = delivery.message.retain and chosen.retain_as_published
+            session.deliver(delivery.message, qos, retain, identifiers(chosen), group, chosen.lane)
 
     def end_session(self, session: Session, now: float) -> None:
         """Delete a session and all that belongs to it; its delayed will is published now [MQTT-3.1.3-9].

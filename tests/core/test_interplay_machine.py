@@ -286,15 +286,11 @@ class Interplay(RuleBasedStateMachine):
             # It cannot tell, and so is a member of one group alone.
             topic_filter, keeps_retain, identifier = min(SHARED), False, 0
         options = Options(qos, False, keeps_retain, identifier)
-        identifiers = (identifier,) if identifier else ()
         self.states[name].subscriptions[topic_filter] = options
         # What the group has and nobody took may come to the new member, when another one leaves it behind.
         for each in self.shared:
             if each.group == topic_filter:
-                each.forms.setdefault(name, set()).update(
-                    Copy(each.sent, min(each.sent.qos, qos), retain, identifiers)
-                    for retain in (False, each.sent.retain)
-                )
+                each.forms.setdefault(name, set()).add(self._shared_form(each.sent, options))
         request = Request(topic_filter, qos, False, keeps_retain, 0)
         assert self.clients[name].subscribe(request, identifier=identifier) == [qos]
 

@@ -302,3 +302,17 @@ class TestRules:
 
 def _expiry(seconds: int) -> Properties:
     return bag(i={0x11: seconds})
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_retain_as_published_is_of_the_member_that_gets_it(keeps: bool) -> None:
+    """Also of a message that another member left behind: its own option counts [MQTT-3.3.1-12] [MQTT-3.3.1-13]."""
+    network = Network()
+    leaves, stays, publisher = network.client("leaves"), network.client("stays"), network.client("p")
+    leaves.subscribe(Request("$share/g/t", 1, False, not keeps, 0))
+    leaves.wire.frozen = True
+    publisher.publish("t", b"x", 1, True)
+    stays.subscribe(Request("$share/g/t", 1, False, keeps, 0))
+    leaves.cut()
+    network.settle()
+    assert [(packet.payload, packet.retain) for packet in stays.take()] == [(b"x", keeps)]
