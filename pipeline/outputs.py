@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pipeline.errors import PipelineError
+from pipeline.errors import MisuseError, PipelineError
+from pipeline.segments import record_of
 from pipeline.storage import local_path
 
 if TYPE_CHECKING:
@@ -45,6 +47,32 @@ def folder(spark: SparkSession, path: str) -> Folder:
     """The folder that a path names; without a scheme it is this machine's."""
     local = local_path(path)
     return RemoteFolder(spark, path) if local is None else LocalFolder(local)
+
+
+def check(inputs: Sequence[str], output: str, option: str = "--output") -> None:
+    """Refuse a folder that cannot be written to, or that is part of an input: its tables would be read as events.
+
+    Raises:
+        MisuseError: it is a file, or lies in an input.
+        PipelineError: it cannot be written to.
+    """
+    place = local_path(output)
+    for path in inputs:
+        root = local_path(record_of(path)[0])
+        if place is not None and root is not None:
+            inside = place.resolve().is_relative_to(root.resolve())
+        else:
+            inside = f"{output.rstrip('/')}/".startswith(f"{path.rstrip('/')}/")
+        if inside:
+            raise MisuseError(f"{option} {output}: lies in --input {path} and would be read as events; give another")
+    if place is None:
+        return
+    # The folder itself is made with its first table.
+    there = next(above for above in (place, *place.absolute().parents) if above.exists())
+    if not there.is_dir():
+        raise MisuseError(f"{option} {output}: {there} is a file; give a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise PipelineError(f"{option} {output}: {there} cannot be written to; give another, or its permission")
 
 
 class Results:

@@ -9,11 +9,14 @@ no web page, and says nothing below an error.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.resources import as_file, files
@@ -43,8 +46,10 @@ LOCAL: Final[Mapping[str, str]] = {
 MEANING: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
+    # Spark's own choice (INT96) is nanoseconds without a zone to other readers, who then compare it with the record's.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
-"""What the jobs' results depend on, wherever they run."""
+"""What the jobs' results depend on, wherever they run, and what others read in them."""
 
 
 def java() -> str | None:
@@ -112,6 +117,31 @@ def spark_session(
             lines = str(error).splitlines() or [type(error).__name__]
             raise PipelineError(f"Spark does not start: {lines[0]}") from error
         try:
-            yield session
+            with _interrupts(own):
+                yield session
         finally:
             session.stop()
+
+
+@contextmanager
+def _interrupts(own: bool) -> Iterator[None]:
+    """Ctrl-C as KeyboardInterrupt and nothing else, for the time of a session that is started here.
+
+    Spark's own handler asks the Java machine to cancel all jobs, on the connection whose answer is being waited for:
+    that fails, and what failed is logged with its traceback. So does py4j with the interrupt itself.
+    """
+    if not own or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    root = logging.getLogger()
+    root.addFilter(_worth_saying)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        root.removeFilter(_worth_saying)
+
+
+def _worth_saying(record: logging.LogRecord) -> bool:
+    return record.msg != "KeyboardInterrupt while sending command."

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SCHEME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
+_PATTERN: Final = re.compile(r"[\\{}\[\]*?]")
 MANIFESTS: Final = "_manifests"
 
 
@@ -56,6 +57,11 @@ def local_path(path: str) -> Path | None:
     """The file or folder of this machine that a path names: one without a scheme, or file:. None: it is elsewhere."""
     plain = re.sub(r"^file:(//)?(?=/)", "", path)
     return None if _SCHEME.match(plain) else Path(plain)
+
+
+def literal(path: str) -> str:
+    """A path as Spark's readers take it: they look for a pattern in it. Its writers do not."""
+    return _PATTERN.sub(r"\\\g<0>", path)
 
 
 class Local:

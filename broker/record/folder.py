@@ -26,6 +26,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from broker.record.schema import SCHEMA
 from broker.record.segment import MANIFESTS, UNFINISHED, manifest, manifest_path, write_manifest
 
 STATE: Final = ".recorder"
@@ -223,6 +224,18 @@ def _removed(root: Path) -> list[int]:
     return [int(entry["to_seq"]) for entry in removed(root) if isinstance(entry.get("to_seq"), int)]
 
 
+def check_columns(file: Any) -> None:
+    """Refuse a Parquet file that holds no events: ValueError names the columns."""
+    has = file.schema_arrow
+    # Later formats may bring columns; these are what an event cannot be without, and what a gap says.
+    needed = [
+        SCHEMA.field(name) for name in ("seq", "kind", "ts", "run_id", "topic", "from_seq", "to_seq", "n", "reason")
+    ]
+    wrong = [each.name for each in needed if each.name not in has.names or has.field(each.name).type != each.type]
+    if wrong:
+        raise ValueError(f"no recorded events: it has no column {', '.join(wrong)}, or another type of it")
+
+
 def describe(root: Path, place: str) -> dict[str, Any]:
     """The manifest of a segment, made from what is in it. Raises OSError, ArrowException."""
     path = root / place
@@ -233,6 +246,7 @@ def describe(root: Path, place: str) -> dict[str, Any]:
     times: list[int] = []
     runs: list[str] = []
     with pq.ParquetFile(path) as file:
+        check_columns(file)
         names = ["seq", "kind", "ts", "run_id", "from_seq", "to_seq", "n"]
         for batch in file.iter_batches(65_536, columns=names):
             rows += batch.num_rows

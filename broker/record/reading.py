@@ -20,6 +20,7 @@ from broker.record.folder import (
     ENDED,
     RUNNING,
     RecorderError,
+    check_columns,
     describe,
     manifests,
     noted,
@@ -261,6 +262,7 @@ def events(
     for place in in_force(root):
         try:
             with pq.ParquetFile(root / place) as file:
+                check_columns(file)
                 for batch in file.iter_batches(BATCH // 8):
                     for row in batch.to_pylist():
                         if kinds and row["kind"] not in kinds:
@@ -268,7 +270,7 @@ def events(
                         if topic is not None and (row["topic"] is None or not topic(row["topic"])):
                             continue
                         yield {name: value for name, value in row.items() if value is not None}
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, ValueError, pa.ArrowException) as error:
             raise RecorderError(f"{root / place}: cannot be read ({reason(error)})") from error
 
 

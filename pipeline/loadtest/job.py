@@ -8,18 +8,21 @@ Promises: the driver holds a row for each group and second, and a page of pairs;
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import StorageLevel
 from pyspark.sql import functions as f
 
+from pipeline.errors import MisuseError
 from pipeline.loadtest import agreement, latency, tables, transforms
 from pipeline.loadtest.page import Shown, page
 from pipeline.loadtest.tables import COUNTS
-from pipeline.outputs import Results
+from pipeline.outputs import Results, check
 from pipeline.progress import progress
 from pipeline.segments import Say, reading, unsaid
+from pipeline.storage import literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -117,9 +120,14 @@ def run(spark: SparkSession, source: str, output: str, skip_corrupt: bool = Fals
     """Find the account of a run again; write pairs, latency, seconds, differing, summary.json and index.html.
 
     Raises:
-        MisuseError: there is no such folder.
+        MisuseError: there is no such folder, or `output` is the load tester's own.
         PipelineError: there are no records in it, or they cannot be read.
     """
+    check([], output)
+    if os.path.realpath(output) in (os.path.realpath(source), os.path.realpath(os.path.join(source, tables.RECORDS))):
+        raise MisuseError(
+            f"--output {output}: the load tester's own report lies there; give another, as {output}/account"
+        )
     results = Results(spark, output)
     with progress(spark, "loadtest"), reading():
         found = tables.records(spark, source, skip_corrupt, say)
@@ -216,13 +224,13 @@ def _compare(outcome: Outcome, report: Report, pairs: DataFrame, results: Result
         {"name": each.name, "here": each.here, "there": each.there} for each in figures if not each.agrees
     ]
     results.table(agreement.differing(pairs, report.pairs), "differing")
-    outcome.pairs_differing = spark.read.parquet(results.path("differing")).count()
+    outcome.pairs_differing = spark.read.parquet(literal(results.path("differing"))).count()
 
 
 def _shown(spark: SparkSession, results: Results) -> Shown:
     """What the page shows, read back from the tables."""
-    pairs, seconds = (spark.read.parquet(results.path(name)) for name in ("pairs", "seconds"))
-    counted = spark.read.parquet(results.path("latency")).where("not frozen")
+    pairs, seconds = (spark.read.parquet(literal(results.path(name))) for name in ("pairs", "seconds"))
+    counted = spark.read.parquet(literal(results.path("latency"))).where("not frozen")
     faults = f.col("lost") + f.col("duplicates") + f.col("reordered") + f.col("altered")
     worst = pairs.withColumn("faults", faults).where("faults > 0").orderBy(f.desc("faults"), "publisher", "subscriber")
     histogram = counted.groupBy("us").agg(f.sum("count").alias("count")).orderBy("us").limit(BUCKETS).collect()

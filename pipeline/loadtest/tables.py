@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.segments import Say, broken, reading, unsaid
-from pipeline.storage import File, storage
+from pipeline.storage import File, literal, storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -183,14 +183,14 @@ def _read(spark: SparkSession, paths: Sequence[str], schema: StructType, skip: b
     missing = [name for name in schema.names if name not in has]
     if missing:
         raise PipelineError(f"{paths[0]}: not what `canopy load run --records` writes: no column {', '.join(missing)}")
-    return spark.read.schema(schema).option("ignoreCorruptFiles", str(skip).lower()).parquet(*paths)
+    return spark.read.schema(schema).option("ignoreCorruptFiles", str(skip).lower()).parquet(*map(literal, paths))
 
 
 def _columns(spark: SparkSession, path: str) -> set[str]:
     """The columns of a file; of one on this machine without asking Spark, which makes a job of it."""
     if not path.startswith("file:"):
         with reading():
-            return set(spark.read.parquet(path).columns)
+            return set(spark.read.parquet(literal(path)).columns)
     try:
         return set(parquet.read_schema(path.removeprefix("file:")).names)
     except (ArrowException, OSError) as error:

@@ -17,7 +17,7 @@ from pipeline import schema
 from pipeline.errors import PipelineError
 from pipeline.oracle import differ, expect, judge, spans
 from pipeline.oracle.page import page
-from pipeline.outputs import Results
+from pipeline.outputs import Results, check
 from pipeline.progress import progress
 from pipeline.segments import Choice, Say, events, reading, unsaid
 
@@ -96,6 +96,7 @@ def run(
         MisuseError: there is no such folder or run.
         PipelineError: there is nothing that can be judged, or deliveries were not recorded.
     """
+    check(inputs, output)
     results = Results(spark, output)
     with progress(spark, "oracle"), reading():
         table = events(spark, inputs, Choice(), COLUMNS, skip_corrupt, say)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as f
 
 from pipeline.errors import MisuseError, PipelineError
-from pipeline.outputs import Results
+from pipeline.outputs import Results, check
 from pipeline.plan import transforms
 from pipeline.plan.cover import Folding, Step, Topic, choose, filters_at
 from pipeline.plan.page import page
@@ -133,6 +133,7 @@ def run(
         raise MisuseError(f"--max-filters {max_filters}: at least 1 is wanted")
     if headroom < 0:
         raise MisuseError(f"--headroom {headroom:g}: a percentage of 0 or more is wanted")
+    check([*inputs, *traffic], output)
     results = Results(spark, output)
     plans = []
     with progress(spark, "plan"), reading():

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as f
 
 from pipeline.errors import MisuseError, PipelineError, foreseen, in_a_line
-from pipeline.outputs import Results
+from pipeline.outputs import Results, check
 from pipeline.pages import Page
 from pipeline.schema import DELIVER
 from pipeline.segments import Choice, Say, events, reading, unsaid
+from pipeline.storage import storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,6 +79,9 @@ def run(
         MisuseError: there is no such folder.
         PipelineError: there is nothing to read.
     """
+    check(inputs, output)
+    if load is not None and not storage(spark, load).exists():
+        raise MisuseError(f"--load {load}: no such folder")
     outcome = Outcome()
     expected: tuple[type[Exception], ...] = (PipelineError, *foreseen())
     results = Results(spark, output)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as f
 
 from pipeline.errors import MisuseError, PipelineError
-from pipeline.outputs import Folder, folder
+from pipeline.outputs import Folder, check, folder
 from pipeline.progress import progress
 from pipeline.rollup.latency import AUTO, NONE, columns
 from pipeline.rollup.page import Totals, page
@@ -28,7 +28,7 @@ from pipeline.rollup.tables import HOURS, MINUTES, Tables
 from pipeline.rollup.transforms import PUBLISHES, cells
 from pipeline.schema import EVENTS, PUBLISH
 from pipeline.segments import Choice, Say, events, reading, replaced, unsaid
-from pipeline.storage import Storage, storage
+from pipeline.storage import Storage, literal, storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,6 +79,7 @@ def run(
         PipelineError: there is nothing to read, or it cannot be read.
     """
     wanted = columns(latency)
+    check(inputs, output)
     tables = Tables(spark, output)
     note = tables.note()
     if note is not None and note.get("stream"):
@@ -149,6 +150,8 @@ def stream(
     recorded = storage(spark, source)
     if not recorded.exists():
         raise MisuseError(f"--input {source}: no such folder")
+    check([source], output)
+    check([], checkpoint, "--checkpoint")
     tables = Tables(spark, output)
     identity = _belongs(spark, tables, checkpoint, latency, recorded)
     _unblock(folder(spark, checkpoint))
@@ -162,7 +165,7 @@ def stream(
         # By default a file is forgotten, and one that comes late left out, seven days behind the newest.
         .option("maxFileAge", "3650d")
         .options(ignoreCorruptFiles=str(skip_corrupt).lower(), ignoreMissingFiles=str(skip_corrupt).lower())
-        .parquet(folder(spark, source).path(""))
+        .parquet(literal(folder(spark, source).path("")))
         .where((f.col("kind") == PUBLISH) & ~f.col("_metadata.file_name").isin(identity["replaced"]))
     )
     _begin(tables, source, identity, latency)
@@ -227,7 +230,7 @@ def _begin(tables: Tables, source: str, identity: dict[str, Any], latency: str) 
     if identity["merged"]:
         schema = type(EVENTS)([EVENTS[name] for name in (*PUBLISHES, *columns(latency))])
         root = folder(tables.spark, source)
-        merged = tables.spark.read.schema(schema).parquet(*(root.path(place) for place in identity["merged"]))
+        merged = tables.spark.read.schema(schema).parquet(*(literal(root.path(place)) for place in identity["merged"]))
         with progress(tables.spark, "rollup"), reading():
             tables.fold(cells(merged.where(f.col("kind") == PUBLISH), latency), 1)
     tables.describe({**note, "begun": True})

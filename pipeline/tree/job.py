@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as f
 
 from pipeline.errors import MisuseError
-from pipeline.outputs import folder
+from pipeline.outputs import check, folder
 from pipeline.progress import progress
 from pipeline.schema import PUBLISH
 from pipeline.segments import Choice, Say, events, reading, unsaid
+from pipeline.storage import literal
 from pipeline.tree.page import page
 from pipeline.tree.transforms import PUBLISHES, Thresholds, by_topic, explosions, hot, tree
 
@@ -63,6 +64,7 @@ def run(
     limits = limits or Thresholds()
     if hottest < 1 or limits.children < 1 or limits.growing < 1 or limits.per_child <= 0 or not 0 < limits.steady <= 1:
         raise MisuseError("--hot, --children, --growing and --per-child are above 0, --steady is above 0 and at most 1")
+    check(inputs, output)
     only = replace(choice or Choice(), kinds=(PUBLISH,))
     publishes = events(spark, inputs, only, PUBLISHES, skip_corrupt, say)
     place = folder(spark, output)
@@ -82,7 +84,7 @@ def run(
             # One message has no rate: a second is the least.
             seconds = max((int(span["last"] or 0) - first) / 1e6, 1.0)
             tree(topics, seconds).write.mode("overwrite").option("compression", "zstd").parquet(place.path("tree"))
-            nodes = spark.read.parquet(place.path("tree"))
+            nodes = spark.read.parquet(literal(place.path("tree")))
             loudest = hot(topics, hottest, seconds, messages)
             loudest.coalesce(1).write.mode("overwrite").parquet(place.path("hot"))
             found = explosions(nodes, first, seconds, limits)
@@ -90,7 +92,10 @@ def run(
         finally:
             topics.unpersist()
         drawn, prefixes, exploded = page(
-            nodes, spark.read.parquet(place.path("hot")), spark.read.parquet(place.path("explosions")), seconds
+            nodes,
+            spark.read.parquet(literal(place.path("hot"))),
+            spark.read.parquet(literal(place.path("explosions"))),
+            seconds,
         )
         place.write(PAGE, drawn.html())
     return Outcome(output, messages, int(span["topics"]), prefixes, exploded)

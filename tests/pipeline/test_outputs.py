@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.outputs import Folder, LocalFolder, RemoteFolder, folder
+from pipeline.errors import MisuseError, PipelineError
+from pipeline.outputs import Folder, LocalFolder, RemoteFolder, check, folder
 
 
 @pytest.mark.parametrize("remote", [False, True])
@@ -36,3 +37,31 @@ def test_a_path_without_a_scheme_is_this_machine_s(spark: SparkSession, tmp_path
         place = folder(spark, path)
         assert isinstance(place, LocalFolder)
         assert place.path("x") == f"file:{tmp_path}/x"
+
+
+def test_an_output_in_an_input_is_refused(tmp_path: Path) -> None:
+    """Its tables would be read as events, and no job could read that record any more."""
+    record = tmp_path / "record"
+    record.mkdir()
+    for output in (record, record / "out", record / "date=2026-11-21" / "out", f"file:{record}/out"):
+        with pytest.raises(MisuseError, match="lies in --input"):
+            check([str(tmp_path / "other"), str(record)], str(output))
+    with pytest.raises(MisuseError, match="lies in --input"):
+        check([f"{record}/date=2026-11-21/"], str(record / "out"))
+    with pytest.raises(MisuseError, match="lies in --input"):
+        check(["s3a://plant/record/"], "s3a://plant/record/out")
+    check([str(record), "s3a://plant/record"], str(tmp_path / "record-out"))
+    check([str(record)], "s3a://plant/record")
+    # Beside the record, and above it: nothing that is written there is read.
+    check([str(record)], str(tmp_path))
+
+
+def test_an_output_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    for output in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(MisuseError, match="file is a file; give a folder"):
+            check([], str(output))
+    # Root may write anywhere: the system's answer is made up.
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(PipelineError, match="cannot be written to"):
+        check([], str(tmp_path / "new" / "out"))

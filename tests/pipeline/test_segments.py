@@ -118,3 +118,9 @@ def test_what_was_removed_meanwhile_is_said_to_be(spark: SparkSession, tmp_path:
         table.collect()
     first.write_bytes(b"PAR1" + bytes(40) + b"PAR1")
     assert events(spark, [str(tmp_path)], skip_corrupt=True).count() == 6
+
+
+def test_a_folder_whose_name_looks_like_a_pattern(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "a [1]" / "{b,c}" / "*?" / "\\d"
+    told().write(folder)
+    assert events(spark, [str(folder)]).count() == len(told().events)

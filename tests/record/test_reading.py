@@ -12,11 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
 from broker.cli import app
 from broker.record import folder, reading
+from broker.record.folder import Folder, RecorderError
 from broker.record.reading import verify
 from tests.pipeline.recorded import Story, write_segment
 from tests.record.scenes import STATE, manifest_of
@@ -323,3 +326,17 @@ def test_a_segment_that_cannot_be_read(tmp_path: Path, command: str, story: Stor
     assert result.exit_code == 1
     assert result.stderr.startswith(f"canopy: {paths[1]}: cannot be read (")
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["ls", "cat", "verify"])
+def test_parquet_that_holds_no_events(tmp_path: Path, command: str) -> None:
+    path = tmp_path / "date=2026-11-21" / "hour=16" / "seg-0a1b2c3d-000000000000001.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"seq": ["1"]}), path)
+    result = record(command, tmp_path)
+    assert result.exit_code == 1
+    assert "no recorded events: it has no column seq, kind" in result.stderr
+    assert "Traceback" not in result.stderr
+    # Nor does a recorder take such a folder.
+    with pytest.raises(RecorderError, match="no recorded events"):
+        Folder(tmp_path).open()

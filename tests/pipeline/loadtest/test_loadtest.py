@@ -215,6 +215,12 @@ def test_from_the_command_line_against_canopy(tmp_path: Path, canopy: BrokerProc
     assert again.exit_code == 1
     assert "holds the records of an earlier run" in again.output
 
+    # Its own report would be written over.
+    for place in (out, out / "records"):
+        found = CliRunner().invoke(app, ["loadtest", "--input", str(out), "--output", str(place)])
+        assert found.exit_code == 2, found.output
+        assert "the load tester's own report lies there" in found.output
+
     command = ["loadtest", "--input", str(out), "--output", str(tmp_path / "job")]
     found = CliRunner().invoke(app, command)
     assert found.exit_code == 0, found.output

@@ -112,7 +112,12 @@ def test_killed_and_started_again(mqtt: SparkSession, brokers: Callable[[str], i
         said.open("wb") as stderr,
         subprocess.Popen(
             [sys.executable, "-P", "-m", "tests.pipeline.mqtt.killed", str(tmp_path), *urls],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each)},
+            env=os.environ
+            | {
+                "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
+                # A Java machine that is killed leaves its temporary files behind.
+                "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={tmp_path}",
+            },
             stderr=stderr,
         ) as process,
         ExitStack() as stack,

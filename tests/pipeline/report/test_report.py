@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from pipeline.cli import app
-from pipeline.errors import PipelineError
+from pipeline.errors import MisuseError, PipelineError
 from pipeline.report import job
 from tests.pipeline.recorded import Story
 
@@ -57,6 +57,15 @@ def test_the_verdict_is_that_of_all_jobs(spark: SparkSession, tmp_path: Path, mo
         "plan": None,
     }
     assert CliRunner().invoke(app, ["report", "--input", "x", "--output", str(out)]).exit_code == 1
+
+
+def test_what_is_misuse_is_said_before_any_job(spark: SparkSession, tmp_path: Path) -> None:
+    record = story(tmp_path / "record", False)
+    with pytest.raises(MisuseError, match="--load none: no such folder"):
+        job.run(spark, [record], str(tmp_path / "out"), load="none")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(MisuseError, match="lies in --input"):
+        job.run(spark, [record], f"{record}/out")
 
 
 def test_what_was_not_recorded_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
