@@ -52,6 +52,13 @@ MEANING: Final[Mapping[str, str]] = {
 """What the jobs' results depend on, wherever they run, and what others read in them."""
 
 
+_OF_INTERRUPTS: Final = (
+    "KeyboardInterrupt while sending command.",
+    "Exception occurred while shutting down connection",
+)
+"""What py4j logs, with a traceback, where Ctrl-C came while it waited."""
+
+
 def java() -> str | None:
     """Why there is no usable Java here, in one line; None where there is one."""
     home = os.environ.get("JAVA_HOME", "")
@@ -133,15 +140,18 @@ def _interrupts(own: bool) -> Iterator[None]:
     if not own or threading.current_thread() is not threading.main_thread():
         yield
         return
-    root = logging.getLogger()
-    root.addFilter(_worth_saying)
+    # The second is told where a connection is given up on which a stream's batches are asked for.
+    loggers = [logging.getLogger(), logging.getLogger("py4j.clientserver")]
+    for logger in loggers:
+        logger.addFilter(_worth_saying)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-        root.removeFilter(_worth_saying)
+        for logger in loggers:
+            logger.removeFilter(_worth_saying)
 
 
 def _worth_saying(record: logging.LogRecord) -> bool:
-    return record.msg != "KeyboardInterrupt while sending command."
+    return record.msg not in _OF_INTERRUPTS
