@@ -43,7 +43,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
             .config(
                 "spark.driver.extraJavaOptions",
-                f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={quiet.as_uri()}",
+                # The first compiler alone has 48 MB for its code by itself: some hundred queries fill that.
+                "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC "
+                f"-Dlog4j2.configurationFile={quiet.as_uri()}",
             )
             .getOrCreate()
         )

@@ -38,7 +38,12 @@ def process(log: Path, *arguments: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "broker", "pipeline", "rollup", *arguments],
             stdout=said, stderr=said, start_new_session=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "JAVA_TOOL_OPTIONS": QUICK},
+            env=os.environ | {
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                "JAVA_TOOL_OPTIONS": QUICK,
+                # One that is killed leaves its temporary files.
+                "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={log.parent}",
+            },
         )  # fmt: skip
 
 
