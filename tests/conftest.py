@@ -16,6 +16,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from blockbuster import blockbuster_ctx
 
 from broker.buildinfo import COMPILED, build_info
@@ -41,6 +42,14 @@ def pytest_report_header(config: pytest.Config) -> str:
     del config
     found = build_info()
     return f"under test: {found} from {found.location}"
+
+
+@pytest.fixture(autouse=True)
+def _logs_go_nowhere() -> Iterator[None]:
+    """Whoever captures logs sets up structlog, and a broker speaks where somebody has: not in the next test, too."""
+    yield
+    if structlog.is_configured():
+        structlog.reset_defaults()
 
 
 @pytest.fixture(autouse=True)

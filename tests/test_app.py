@@ -178,3 +178,17 @@ async def test_what_is_suspicious_is_told_at_the_start_and_when_it_changes(
         await broker.reload(settings(upstream=[CLOUD, everything.model_copy(update={"name": "other"})]))
         (line,) = suspicious()
         assert line.startswith('upstream[1] "other": aggregate "#": ')
+
+
+async def test_a_health_check_that_only_connects_is_no_warning(told: list[MutableMapping[str, Any]]) -> None:
+    async with Broker(settings()) as broker:
+        for data in (b"", b"\x10"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports[0])
+            writer.write(data)
+            writer.write_eof()
+            assert await reader.read() == b""
+            writer.close()
+            await writer.wait_closed()
+    ended = [line for line in told if line["event"] == "connection ended before CONNECT was accepted"]
+    assert [line["cause"] for line in ended] == ["connection-lost"] * 2
+    assert {line["log_level"] for line in told} <= {"debug", "info"}

@@ -21,7 +21,14 @@ from typing import Any, Final, cast
 import structlog
 
 from broker.core import reasons
-from broker.core.causes import CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, PROTOCOL_ERROR, REFUSED, SHUTDOWN
+from broker.core.causes import (
+    CLIENT_DISCONNECT,
+    CLIENT_DISCONNECT_WITH_WILL,
+    CONNECTION_LOST,
+    PROTOCOL_ERROR,
+    REFUSED,
+    SHUTDOWN,
+)
 from broker.core.hooks import AuthMethod, Gate, Watcher
 from broker.core.limits import Limits
 from broker.core.policy import POLICIES, UNSET
@@ -362,7 +369,10 @@ class Server:
         known = {"client_id": channel.client_id, "address": connection.address, "cause": cause}
         if channel.close_text:
             known["detail"] = channel.close_text
-        if cause in (CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, SHUTDOWN):
+        if cause == CONNECTION_LOST and not channel.accepted:
+            # Port scanners and the health checks of load balancers come and go like this, every few seconds.
+            self.log.debug("connection ended before CONNECT was accepted", **known)
+        elif cause in (CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, SHUTDOWN):
             self.log.info("client disconnected", **known)
         elif cause == REFUSED:
             self.log.warning("client refused", **known)
