@@ -41,7 +41,7 @@ run: setup-run
 	@exec $(PY) -m broker serve $(ARGS)
 
 # The interpreted pass over tests/core comes first in time, so that the last line printed is that of the whole suite. Two
-# processes, to which the tests are dealt one by one, those of a Spark all to one. PYTHONSAFEPATH is -P for them too.
+# processes (how tests are dealt to them: tests/conftest.py). PYTHONSAFEPATH is -P for them too.
 test: lint
 	@$(MAKE) --no-print-directory suite
 
@@ -54,7 +54,7 @@ suite: setup
 	else \
 	    echo "canopy: the core is not compiled here, so the whole suite runs interpreted"; \
 	fi && \
-	PYTHONSAFEPATH=1 CANOPY_EXPECT="$$core" $(TESTS) $(PY) -m pytest --numprocesses=2 --dist=loadgroup $(ARGS)
+	PYTHONSAFEPATH=1 CANOPY_EXPECT="$$core" $(TESTS) $(PY) -m pytest --numprocesses=2 $(ARGS)
 
 lint: setup
 	@$(VENV)/bin/ruff check .

@@ -14,10 +14,12 @@ import inspect
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
 from blockbuster import blockbuster_ctx
+from xdist.scheduler import LoadScopeScheduling
 
 from broker.buildinfo import COMPILED, build_info
 
@@ -60,6 +62,22 @@ def _no_blocking_calls(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     with blockbuster_ctx("broker"):
         yield
+
+
+def _together(nodeid: str) -> str:
+    """What is dealt to one process as a whole: what shares something dear, and otherwise each test."""
+    if nodeid.startswith("tests/pipeline/"):
+        return "tests/pipeline"  # one Spark
+    if nodeid.startswith("tests/loadtest/"):
+        return nodeid.split("::", 1)[0]  # runs of the load generator that a module's tests look at
+    return nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """How tests are dealt to processes, where there are several: what is most at once comes first."""
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = _together
+    return scheduler
 
 
 def no_skips() -> bool:

@@ -48,6 +48,8 @@ class Step:
 
 def covers(wide: str, narrow: str) -> bool:
     """Whether one filter matches every topic that the other one matches."""
+    if wide == "+/#":
+        return True  # every topic has a first level
     mine, theirs = wide.split("/"), narrow.split("/")
     for at, level in enumerate(mine):
         if level == "#":

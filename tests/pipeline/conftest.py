@@ -13,14 +13,6 @@ from pyspark.sql import SparkSession
 from pipeline.session import LOCAL, MEANING, java
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One process has all tests with a Spark: a second one would cost as much as ten of them, and has others to do."""
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-
-
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of the tests. Its settings are those of a job that is started here."""

@@ -17,9 +17,6 @@ from loadtest.load.library import builtin, load
 from loadtest.load.result import Deliveries, GroupResult, Result
 from loadtest.load.scenario import Scenario
 
-pytestmark = pytest.mark.xdist_group("builtin")
-"""What they share is set up once: one process has them all."""
-
 SETTINGS = {"canopy": ["sys.interval=0.1"]}
 """Canopy publishes its ledger, so that it is held against what was seen."""
 

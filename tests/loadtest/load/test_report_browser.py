@@ -10,9 +10,6 @@ from loadtest.load.report import write
 from tests.loadtest.load.browser import Opened, opened
 from tests.loadtest.load.results import ATTACK, empty_result, full_result
 
-pytestmark = pytest.mark.xdist_group("report-browser")
-"""What they share is set up once: one process has them all."""
-
 LINES = {"rates": 3, "percentiles": 5, "spectrum": 2, "cpu": 3, "memory": 1, "clients": 3}
 """Plots of lines, and how many each has in the full result."""
 

@@ -12,9 +12,6 @@ from tests.loadtest.load.playing import Cases, agrees, named, play, reader, send
 from tests.loadtest.load.script import DELIVER, DROP, Delivery, Fate, Script
 from tests.loadtest.load.scripted import ScriptedServer
 
-pytestmark = pytest.mark.xdist_group("scripted-faults")
-"""What they share is set up once: one process has them all."""
-
 Played = tuple[ScriptedServer, Result]
 
 

@@ -18,9 +18,6 @@ from tests.loadtest.load.playing import Cases, agrees, balanced, named, play, re
 from tests.loadtest.load.script import DROP, Fate, Script
 from tests.loadtest.load.scripted import ScriptedServer
 
-pytestmark = pytest.mark.xdist_group("scripted-latency")
-"""What they share is set up once: one process has them all."""
-
 Played = tuple[ScriptedServer, Result]
 
 ROUNDED = 0.998

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.plan.cover import Folding, Step, Topic, choose, covers, filters_at, generalisations
@@ -39,6 +39,7 @@ def over(chosen: list[str], topics: list[Topic]) -> int:
 
 @settings(max_examples=150, deadline=None)
 @given(filters, filters)
+@example("+/#", "#")
 def test_one_filter_covers_another_if_it_matches_all_that_the_other_does(wide: str, narrow: str) -> None:
     subset = all(matches(wide, topic) for topic in EVERY if matches(narrow, topic))
     assert covers(wide, narrow) == subset
