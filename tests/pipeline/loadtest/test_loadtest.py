@@ -143,8 +143,9 @@ def test_a_misbehaving_server(played: tuple[ScriptedServer, Result, Path], spark
     assert "report says the same" in page
     assert "Worst pairs" in page
     # Another reader of the same rows: no window, no bucket.
-    [counted] = duckdb.execute(
-        f"""
+    with duckdb.connect() as session:
+        [counted] = session.execute(
+            f"""
         WITH received AS (SELECT * FROM '{out}/records/received-*.parquet' WHERE NOT retain),
              due AS (SELECT e.stream, e.subscriber, s.sequence FROM '{out}/records/expected.parquet' e
                      JOIN '{out}/records/sent-*.parquet' s USING (stream)),
@@ -154,13 +155,13 @@ def test_a_misbehaving_server(played: tuple[ScriptedServer, Result, Path], spark
                (SELECT count(*) FROM due ANTI JOIN came USING (stream, subscriber, sequence)),
                (SELECT count(*) FROM received) - (SELECT count(*) FROM came)
         """
-    ).fetchall()
+        ).fetchall()
+        [(sent, came)] = session.execute(
+            f"SELECT sum(sent), sum(received) FROM '{tmp_path}/job/seconds/*.parquet'"
+        ).fetchall()
     total = outcome.deliveries
     copies = total["duplicates"] + total["redelivered"] + total["overlapping"]
     assert counted == (total["expected"], total["received"], total["lost"], copies)
-    [(sent, came)] = duckdb.execute(
-        f"SELECT sum(sent), sum(received) FROM '{tmp_path}/job/seconds/*.parquet'"
-    ).fetchall()
     assert (sent, came) == (outcome.rows_sent, total["received"])
 
 

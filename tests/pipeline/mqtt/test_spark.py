@@ -115,8 +115,8 @@ def test_killed_and_started_again(mqtt: SparkSession, brokers: Callable[[str], i
             env=os.environ
             | {
                 "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
-                # A Java machine that is killed leaves its temporary files behind.
-                "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={tmp_path}",
+                # A JVM that starts often and does little; one that is killed leaves its temporary files behind.
+                "SPARK_SUBMIT_OPTS": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={tmp_path}",
             },
             stderr=stderr,
         ) as process,
