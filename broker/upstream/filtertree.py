@@ -60,30 +60,9 @@ class FilterTree:
 
     def covering(self, topic_filter: str) -> str | None:
         """One of the others that matches every topic which the filter matches; None where there is none."""
-        names = topic_filter.split("/")
-        branches = [(self._root, 0)]
-        while branches:
-            level, at = branches.pop()
-            # [MQTT-4.7.2-1]: a leading wildcard sees no topic that begins with $.
-            sees = at > 0 or not topic_filter.startswith("$")
-            if sees:
-                rest = level.below.get("#")
-                if rest is not None and rest.topic_filter != topic_filter:
-                    return rest.topic_filter
-            if at == len(names):
-                if level.topic_filter is not None and level.topic_filter != topic_filter:
-                    return level.topic_filter
-                continue
-            name = names[at]
-            if name == "#":
-                continue
-            if sees and name != "+":
-                below = level.below.get("+")
-                if below is not None:
-                    branches.append((below, at + 1))
-            below = level.below.get(name)
-            if below is not None:
-                branches.append((below, at + 1))
+        for wide in self.above(topic_filter):
+            if wide != topic_filter:
+                return wide
         return None
 
     def above(self, topic_filter: str) -> list[str]:
@@ -93,7 +72,7 @@ class FilterTree:
         branches = [(self._root, 0)]
         while branches:
             level, at = branches.pop()
-            # [MQTT-4.7.2-1]
+            # [MQTT-4.7.2-1]: a leading wildcard sees no topic that begins with $.
             sees = at > 0 or not topic_filter.startswith("$")
             if sees:
                 rest = level.below.get("#")
