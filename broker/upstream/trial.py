@@ -9,7 +9,8 @@ connection ended with each of them, and the topics of those that were given up. 
   after the answer to a PINGREQ, or to the one before it.
 - A message that was alone on its way when the upstream ended the connection, within `SOON` seconds, becomes doubtful.
   A network that cannot be reached, an end of ours, and a DISCONNECT that gives another reason say nothing.
-- While there is a doubtful one, the next message, of another topic if there is one, goes in its place. If it is
+- While there is a doubtful one, the next message of another topic goes in its place; one of the same topic only after
+  `ENDINGS` connections ended with each doubtful one alone, so that a network that flaps mixes up no topic. If it is
   acknowledged, the upstream takes messages, and the doubtful ones are tried after it, on the same connection.
 - A doubtful one is tried again only after more answers than the last time. A connection that ends after some time, or
   some packets, whatever they are, then ends with something else.
@@ -245,7 +246,10 @@ class Trial:
         for suspect in self.doubtful:
             if suspect.delivery is delivery or (not alike and suspect.delivery.message.topic == delivery.message.topic):
                 return False
-        return not alike or len(self.doubtful) < ALIKE
+        # Of one topic they stay in order [MQTT-4.6.0-1], until it is all but sure that the doubtful one never goes.
+        return not alike or (
+            len(self.doubtful) < ALIKE and all(suspect.endings >= ENDINGS for suspect in self.doubtful)
+        )
 
     def _due(self, now: float) -> Suspect | None:
         for suspect in self.doubtful:

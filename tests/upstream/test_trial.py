@@ -519,3 +519,18 @@ def test_an_upstream_that_takes_nothing_costs_bounded_memory() -> None:
     assert len(upstream.scene.session.trial.doubtful) <= MOST
     assert upstream.lost == {}
     assert upstream.scene.session.offered == 200
+
+
+@pytest.mark.parametrize("alone", [1, 2])
+def test_one_topic_stays_in_order_while_connections_break(alone: int) -> None:
+    """[MQTT-4.6.0-1]: a link that breaks now and then overtakes nothing, though a message was alone each time."""
+    upstream = Fussy()
+    upstream.publish(*(b"%d" % number for number in range(20)))
+    # Twice at the oldest; then after a PINGREQ, at the one that goes alone.
+    for packets in (1, 1, *[2] * alone):
+        upstream.flaps, upstream.packets = upstream.connections + 1, packets
+        upstream.connect()
+        assert not upstream.turn()
+    upstream.run()
+    assert upstream.came == [b"%d" % number for number in range(20)]
+    assert upstream.given_up == []
