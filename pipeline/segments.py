@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.errors import MisuseError, PipelineError
-from pipeline.storage import MANIFESTS, File, Storage, literal, storage
+from pipeline.storage import MANIFESTS, File, Storage, parquet, storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -170,7 +170,7 @@ def events(
     for name in reversed(names):
         try:
             with reading():
-                has = set(spark.read.parquet(literal(name)).columns)
+                has = set(parquet(spark.read, name).columns)
         except PipelineError:
             if not skip_corrupt:
                 raise
@@ -183,7 +183,7 @@ def events(
         else type(EVENTS)([EVENTS[name] for name in dict.fromkeys((*columns, *_chosen_by(choice)))])
     )
     reader = spark.read.schema(wanted).options(ignoreCorruptFiles=leave_out, ignoreMissingFiles=leave_out)
-    return narrowed(reader.parquet(*map(literal, names)), choice)
+    return narrowed(parquet(reader, *names), choice)
 
 
 def check_columns(path: str, has: set[str], columns: Sequence[str] = ()) -> None:

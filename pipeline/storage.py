@@ -1,6 +1,7 @@
 """Where segments lie: a folder of this machine, or whatever storage Spark's Hadoop clients reach (s3a://, hdfs:// …).
 
-Owns: listing, and reading of small files and file ends, on the driver. The rows are Spark's to read.
+Owns: listing, and reading of small files and file ends, on the driver. The rows are Spark's to read; `parquet` tells it
+from where.
 
 Promises: hidden files (`.…`) and folders of metadata (`_…`) are not listed, as Spark itself does not.
 """
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
 
 _SCHEME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
 _PATTERN: Final = re.compile(r"[\\{}\[\]*?]")
@@ -59,9 +61,10 @@ def local_path(path: str) -> Path | None:
     return None if _SCHEME.match(plain) else Path(plain)
 
 
-def literal(path: str) -> str:
-    """A path as Spark's readers take it: they look for a pattern in it. Its writers do not."""
-    return _PATTERN.sub(r"\\\g<0>", path)
+def parquet(reader: DataFrameReader | DataStreamReader, *paths: str) -> DataFrame:
+    """The rows of files or folders of Parquet, by their names: Spark's readers look for patterns in them, its writers
+    do not."""
+    return reader.parquet(*(_PATTERN.sub(r"\\\g<0>", path) for path in paths))
 
 
 class Local:

@@ -147,10 +147,10 @@ class UpstreamLink(Owner):
         self.declarer.packet_filters = settings.packet_filters
         self._settle_queue()
         self._publish()
-        if any(getattr(old, name) != getattr(settings, name) for name in OF_THE_FILTERS):
+        if _differ(old, settings, OF_THE_FILTERS):
             self.survey()
         self._flush_soon()
-        if any(getattr(old, name) != getattr(settings, name) for name in OF_THE_CONNECTION):
+        if _differ(old, settings, OF_THE_CONNECTION):
             elsewhere = (old.url, old.client_id) != (settings.url, settings.client_id)
             anew = elsewhere or old.subscribe_qos != settings.subscribe_qos
             self._spoken = None
@@ -503,3 +503,8 @@ def _why(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate is not trusted: {error.verify_message}"
     return str(error) or type(error).__name__
+
+
+def _differ(old: Upstream, new: Upstream, names: tuple[str, ...]) -> bool:
+    """Whether one of these settings is another one."""
+    return any(getattr(old, name) != getattr(new, name) for name in names)

@@ -304,8 +304,7 @@ class Client:
             )
             sender.pump(clock())
             self.crew.pacer.put(sender)
-        # Who comes up in the drain stays: another round of its cycle would end with the run, its will on the way.
-        if self.crew.running and not self.crew.over:
+        if self.crew.running:
             self.crew.wake()
             self.begin()
 

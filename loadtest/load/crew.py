@@ -78,6 +78,8 @@ class Crew:
         self.gate = asyncio.Semaphore(ATTEMPTS)
         self.churns = [Pattern(group.churn.filter if group.churn else "") for group in plan.groups]
         self.running = False
+        """Whether the stages run. Who comes up before or after them stays, and publishes nothing: another round of its
+        cycle would end with the run, its will on the way."""
         self.over = False
         self.started_at = 0
         self.up = 0
@@ -352,6 +354,7 @@ class Crew:
 
     def finish_stages(self, now: int) -> list[int]:
         """Publish no more; by group, how many messages stay unsent that were due by `now`."""
+        self.running = False
         self.over = True
         for sender, _, group, _ in self.senders:
             if sender.active and not sender.away:

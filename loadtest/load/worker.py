@@ -150,9 +150,7 @@ class Worker:
             self._start(message.at)
         elif isinstance(message, Stop):
             # One that hears of it late has told of seconds that are over.
-            end = max(message.at, self._begin)
-            self._ends_at = min(self._ends_at, end)
-            self._at(end, self._finish_stages, end)
+            self._end_at(max(message.at, self._begin))
         elif isinstance(message, Finish):
             self._finish()
 
@@ -242,8 +240,12 @@ class Worker:
         for stage in self._plan.scenario.stages:
             self._at(begin, self._stage, stage, begin)
             begin += int(stage.seconds * SECOND)
-        self._ends_at = min(self._ends_at, begin)
-        self._at(begin, self._finish_stages, begin)
+        self._end_at(begin)
+
+    def _end_at(self, time: int) -> None:
+        """The stages end then, if they have not ended before."""
+        self._ends_at = min(self._ends_at, time)
+        self._at(time, self._finish_stages, time)
 
     def _stage(self, stage: Stage, at: int) -> None:
         if self._over:

@@ -22,7 +22,7 @@ from pipeline.loadtest.tables import COUNTS
 from pipeline.outputs import Results, check
 from pipeline.progress import progress
 from pipeline.segments import Say, reading, unsaid
-from pipeline.storage import literal
+from pipeline.storage import parquet
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -224,13 +224,13 @@ def _compare(outcome: Outcome, report: Report, pairs: DataFrame, results: Result
         {"name": each.name, "here": each.here, "there": each.there} for each in figures if not each.agrees
     ]
     results.table(agreement.differing(pairs, report.pairs), "differing")
-    outcome.pairs_differing = spark.read.parquet(literal(results.path("differing"))).count()
+    outcome.pairs_differing = parquet(spark.read, results.path("differing")).count()
 
 
 def _shown(spark: SparkSession, results: Results) -> Shown:
     """What the page shows, read back from the tables."""
-    pairs, seconds = (spark.read.parquet(literal(results.path(name))) for name in ("pairs", "seconds"))
-    counted = spark.read.parquet(literal(results.path("latency"))).where("not frozen")
+    pairs, seconds = (parquet(spark.read, results.path(name)) for name in ("pairs", "seconds"))
+    counted = parquet(spark.read, results.path("latency")).where("not frozen")
     faults = f.col("lost") + f.col("duplicates") + f.col("reordered") + f.col("altered")
     worst = pairs.withColumn("faults", faults).where("faults > 0").orderBy(f.desc("faults"), "publisher", "subscriber")
     histogram = counted.groupBy("us").agg(f.sum("count").alias("count")).orderBy("us").limit(BUCKETS).collect()

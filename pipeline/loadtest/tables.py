@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyarrow import ArrowException, parquet
+from pyarrow import ArrowException
+from pyarrow.parquet import read_schema
 from pyspark.sql import functions as f
 from pyspark.sql.types import (
     BooleanType,
@@ -27,7 +28,7 @@ from pyspark.sql.types import (
 
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.segments import Say, broken, reading, unsaid
-from pipeline.storage import File, literal, storage
+from pipeline.storage import File, parquet, storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -183,15 +184,15 @@ def _read(spark: SparkSession, paths: Sequence[str], schema: StructType, skip: b
     missing = [name for name in schema.names if name not in has]
     if missing:
         raise PipelineError(f"{paths[0]}: not what `canopy load run --records` writes: no column {', '.join(missing)}")
-    return spark.read.schema(schema).option("ignoreCorruptFiles", str(skip).lower()).parquet(*map(literal, paths))
+    return parquet(spark.read.schema(schema).option("ignoreCorruptFiles", str(skip).lower()), *paths)
 
 
 def _columns(spark: SparkSession, path: str) -> set[str]:
     """The columns of a file; of one on this machine without asking Spark, which makes a job of it."""
     if not path.startswith("file:"):
         with reading():
-            return set(spark.read.parquet(literal(path)).columns)
+            return set(parquet(spark.read, path).columns)
     try:
-        return set(parquet.read_schema(path.removeprefix("file:")).names)
+        return set(read_schema(path.removeprefix("file:")).names)
     except (ArrowException, OSError) as error:
         raise PipelineError(f"{path}: cannot be read; play the scenario again") from error

@@ -28,7 +28,7 @@ from pipeline.rollup.tables import HOURS, MINUTES, Tables
 from pipeline.rollup.transforms import PUBLISHES, cells
 from pipeline.schema import EVENTS, PUBLISH
 from pipeline.segments import Choice, Say, events, reading, replaced, unsaid
-from pipeline.storage import Storage, literal, storage
+from pipeline.storage import Storage, parquet, storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -157,7 +157,7 @@ def stream(
     _unblock(folder(spark, checkpoint))
     tables.tidy()
     schema = type(EVENTS)([EVENTS[name] for name in (*PUBLISHES, *wanted)])
-    segments = (
+    growing = (
         spark.readStream.schema(schema)
         .option("recursiveFileLookup", "true")
         # Merged segments hold what was read already.
@@ -165,8 +165,9 @@ def stream(
         # By default a file is forgotten, and one that comes late left out, seven days behind the newest.
         .option("maxFileAge", "3650d")
         .options(ignoreCorruptFiles=str(skip_corrupt).lower(), ignoreMissingFiles=str(skip_corrupt).lower())
-        .parquet(literal(folder(spark, source).path("")))
-        .where((f.col("kind") == PUBLISH) & ~f.col("_metadata.file_name").isin(identity["replaced"]))
+    )
+    segments = parquet(growing, folder(spark, source).path("")).where(
+        (f.col("kind") == PUBLISH) & ~f.col("_metadata.file_name").isin(identity["replaced"])
     )
     _begin(tables, source, identity, latency)
     failed: list[PipelineError] = []
@@ -230,7 +231,7 @@ def _begin(tables: Tables, source: str, identity: dict[str, Any], latency: str) 
     if identity["merged"]:
         schema = type(EVENTS)([EVENTS[name] for name in (*PUBLISHES, *columns(latency))])
         root = folder(tables.spark, source)
-        merged = tables.spark.read.schema(schema).parquet(*(literal(root.path(place)) for place in identity["merged"]))
+        merged = parquet(tables.spark.read.schema(schema), *map(root.path, identity["merged"]))
         with progress(tables.spark, "rollup"), reading():
             tables.fold(cells(merged.where(f.col("kind") == PUBLISH), latency), 1)
     tables.describe({**note, "begun": True})

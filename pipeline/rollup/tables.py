@@ -26,7 +26,7 @@ from pyspark.sql import functions as f
 from pipeline.errors import PipelineError
 from pipeline.outputs import Folder, folder
 from pipeline.rollup.transforms import CELLS, SUMMARY, added, publishers, summary
-from pipeline.storage import literal
+from pipeline.storage import parquet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,12 +77,12 @@ class Tables:
 
     def rows(self, table: str) -> DataFrame:
         """A table, as it was published."""
-        return self.spark.read.schema(SUMMARY).parquet(literal(self.folder.path(table)))
+        return parquet(self.spark.read.schema(SUMMARY), self.folder.path(table))
 
     def replace(self, cells: DataFrame) -> None:
         """Publish the tables of these cells, and nothing else: what was there before goes."""
         self._write(cells, "cells", by_hour=False)
-        whole = self.spark.read.schema(CELLS).parquet(literal(self.folder.path(f"{self._staging}/cells")))
+        whole = parquet(self.spark.read.schema(CELLS), self.folder.path(f"{self._staging}/cells"))
         for table, places in self._publish(whole).items():
             for place in self._hours(table):
                 if place not in places:
@@ -108,12 +108,12 @@ class Tables:
             bases = [self.folder.path(f"{STATE}/{place}/{name}") for place, name in before.items() if name]
             whole = found
             if bases:
-                whole = added(found.unionByName(spark.read.schema(CELLS).parquet(*map(literal, bases))))
+                whole = added(found.unionByName(parquet(spark.read.schema(CELLS), *bases)))
             places = self._move(self._write(whole, "cells"), STATE, _name(version))
         finally:
             found.unpersist()
         now = [self.folder.path(f"{STATE}/{place}/{_name(version)}") for place in places]
-        self._publish(spark.read.schema(CELLS).parquet(*map(literal, now)))
+        self._publish(parquet(spark.read.schema(CELLS), *now))
         for place, base in before.items():
             # The base itself stays: this batch may have to be done again.
             for name in self.folder.names(f"{STATE}/{place}"):

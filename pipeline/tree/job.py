@@ -16,7 +16,7 @@ from pipeline.outputs import check, folder
 from pipeline.progress import progress
 from pipeline.schema import PUBLISH
 from pipeline.segments import Choice, Say, events, reading, unsaid
-from pipeline.storage import literal
+from pipeline.storage import parquet
 from pipeline.tree.page import page
 from pipeline.tree.transforms import PUBLISHES, Thresholds, by_topic, explosions, hot, tree
 
@@ -84,7 +84,7 @@ def run(
             # One message has no rate: a second is the least.
             seconds = max((int(span["last"] or 0) - first) / 1e6, 1.0)
             tree(topics, seconds).write.mode("overwrite").option("compression", "zstd").parquet(place.path("tree"))
-            nodes = spark.read.parquet(literal(place.path("tree")))
+            nodes = parquet(spark.read, place.path("tree"))
             loudest = hot(topics, hottest, seconds, messages)
             loudest.coalesce(1).write.mode("overwrite").parquet(place.path("hot"))
             found = explosions(nodes, first, seconds, limits)
@@ -92,10 +92,7 @@ def run(
         finally:
             topics.unpersist()
         drawn, prefixes, exploded = page(
-            nodes,
-            spark.read.parquet(literal(place.path("hot"))),
-            spark.read.parquet(literal(place.path("explosions"))),
-            seconds,
+            nodes, parquet(spark.read, place.path("hot")), parquet(spark.read, place.path("explosions")), seconds
         )
         place.write(PAGE, drawn.html())
     return Outcome(output, messages, int(span["topics"]), prefixes, exploded)

@@ -18,6 +18,7 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.pipeline.mortal import environment
 from tests.pipeline.mqtt.conftest import MOSQUITTO, PATIENCE, client, publish, until
 from tests.pipeline.mqtt.killed import MAX_ROWS, query
 
@@ -112,12 +113,7 @@ def test_killed_and_started_again(mqtt: SparkSession, brokers: Callable[[str], i
         said.open("wb") as stderr,
         subprocess.Popen(
             [sys.executable, "-P", "-m", "tests.pipeline.mqtt.killed", str(tmp_path), *urls],
-            env=os.environ
-            | {
-                "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
-                # A JVM that starts often and does little; one that is killed leaves its temporary files behind.
-                "SPARK_SUBMIT_OPTS": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={tmp_path}",
-            },
+            env=environment(tmp_path),
             stderr=stderr,
         ) as process,
         ExitStack() as stack,

@@ -22,12 +22,11 @@ from pipeline.compact import job as compact
 from pipeline.errors import MisuseError
 from pipeline.rollup import job
 from tests.pipeline.folder import NOW
+from tests.pipeline.mortal import environment
 from tests.pipeline.recorded import write_segment
 from tests.pipeline.rollup.stories import traffic
 
 NONE = timedelta(0)
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A JVM that does little and starts often."""
 PATIENCE = 300.0
 """Seconds for what takes three on an idle machine."""
 
@@ -37,13 +36,7 @@ def process(log: Path, *arguments: str) -> subprocess.Popen[bytes]:
     with open(log, "ab") as said:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "broker", "pipeline", "rollup", *arguments],
-            stdout=said, stderr=said, start_new_session=True,
-            env=os.environ | {
-                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-                "JAVA_TOOL_OPTIONS": QUICK,
-                # One that is killed leaves its temporary files.
-                "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={log.parent}",
-            },
+            stdout=said, stderr=said, start_new_session=True, env=environment(log.parent),
         )  # fmt: skip
 
 
