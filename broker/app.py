@@ -19,8 +19,8 @@ from broker.net.server import Server, StartupError
 from broker.observe.presence import Presence
 from broker.observe.systopics import SysTopics
 from broker.settings import Settings, flatten
-from broker.upstream.links import Links
-from broker.upstream.suspicious import warnings
+from broker.upstream.filters.suspicious import warnings
+from broker.upstream.links.links import Links
 
 if TYPE_CHECKING:
     from broker.net.connection import Connection
@@ -142,13 +142,13 @@ class Broker(Server):
         """A client was accepted."""
         super().report_open(connection)
         if self.presence is not None:
-            self.presence.came(connection.channel.client_id)
+            self.presence.came(connection.protocol.client_id)
 
     def report_end(self, connection: Connection) -> None:
         """A connection's protocol is over, for the cause that its channel names."""
         super().report_end(connection)
-        if self.presence is not None and connection.channel.accepted:
-            self.presence.gone(connection.channel.client_id)
+        if self.presence is not None and connection.protocol.accepted:
+            self.presence.gone(connection.protocol.client_id)
 
     def _recorder(self, settings: Settings) -> Recorder | None:
         """The recorder of the settings, if they ask for one. Raises StartupError without pyarrow."""

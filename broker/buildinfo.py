@@ -3,7 +3,7 @@
 Owns: the answer to "is the core compiled?", read from the files that are really installed, never from a note made at
 build time. `python -m broker.buildinfo` prints that one word for the make targets and scripts.
 
-Promises: looking imports nothing of `broker.core` beyond the empty package.
+Promises: looking imports nothing of `broker.core` but its empty packages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib import metadata
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
 from pathlib import Path
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 
 import broker
 
@@ -57,8 +57,8 @@ def core_state() -> str:
     package = find_spec("broker.core")
     if package is None or package.submodule_search_locations is None:
         return INTERPRETED
-    names = [module.name for module in iter_modules(package.submodule_search_locations)]
-    specs = [find_spec(f"broker.core.{name}") for name in names]
+    modules = walk_packages(package.submodule_search_locations, "broker.core.")
+    specs = [find_spec(module.name) for module in modules if not module.ispkg]
     compiled = [bool(spec and spec.origin and spec.origin.endswith(tuple(EXTENSION_SUFFIXES))) for spec in specs]
     if not any(compiled):
         return INTERPRETED

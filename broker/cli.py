@@ -25,7 +25,7 @@ from broker.health import UnhealthyError, check
 from broker.logwriter import BackgroundWriter
 from broker.record.cli import app as record
 from broker.settings import Settings, parse_listen
-from broker.upstream.suspicious import warnings
+from broker.upstream.filters.suspicious import warnings
 from loadtest.load.cli import app as load
 from pipeline.cli import app as pipeline
 

@@ -23,8 +23,8 @@ class Links:
         self.calls: list[str] = []
         self.settings: list[Settings] = []
         self.links: dict[str, Any] = {}
-        self.gate = asyncio.Event()
-        self.gate.set()
+        self.access_control = asyncio.Event()
+        self.access_control.set()
         self.failure: Exception | None = None
 
     def start(self) -> None:
@@ -35,7 +35,7 @@ class Links:
 
     async def apply(self, settings: Settings) -> None:
         self.calls.append("apply")
-        await self.gate.wait()
+        await self.access_control.wait()
         if self.failure is not None:
             raise self.failure
         self.settings.append(settings)
@@ -131,12 +131,12 @@ async def test_a_broker_that_does_not_run_reloads_nothing(links: list[Links]) ->
 
 async def test_two_reloads_have_their_turns(links: list[Links]) -> None:
     async with Broker(settings()) as broker:
-        links[0].gate.clear()
+        links[0].access_control.clear()
         first = asyncio.create_task(broker.reload(settings(upstream=[CLOUD])))
         second = asyncio.create_task(broker.reload(settings()))
         while "apply" not in links[0].calls:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        links[0].gate.set()
+        links[0].access_control.set()
         await asyncio.gather(first, second)
         assert links[0].calls == ["start", "apply", "applied", "apply", "applied"]
         assert broker.settings == settings()
@@ -146,7 +146,7 @@ async def test_a_reload_that_nobody_waits_for_is_not_left_half_done(links: list[
     """The links are stopped when it is through, not in the middle of it."""
     broker = Broker(settings())
     await broker.start()
-    links[0].gate.clear()
+    links[0].access_control.clear()
     reloading = asyncio.create_task(broker.reload(settings(upstream=[CLOUD])))
     while "apply" not in links[0].calls:  # noqa: ASYNC110
         await asyncio.sleep(0)
@@ -154,7 +154,7 @@ async def test_a_reload_that_nobody_waits_for_is_not_left_half_done(links: list[
     stopping = asyncio.create_task(broker.stop())
     while broker.listening:  # noqa: ASYNC110
         await asyncio.sleep(0)
-    links[0].gate.set()
+    links[0].access_control.set()
     await stopping
     assert links[0].calls == ["start", "apply", "applied", "stop"]
     assert reloading.cancelled()

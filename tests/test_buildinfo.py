@@ -31,7 +31,11 @@ def test_the_state_is_that_of_all_modules(suffixes: list[str], state: str, monke
         return ModuleSpec(name, None, origin=modules[name.rpartition(".")[2]])
 
     monkeypatch.setattr(buildinfo, "find_spec", find_spec)
-    monkeypatch.setattr(buildinfo, "iter_modules", lambda _: [SimpleNamespace(name=name) for name in modules])
+    monkeypatch.setattr(
+        buildinfo,
+        "walk_packages",
+        lambda *_: [SimpleNamespace(name=f"broker.core.{name}", ispkg=False) for name in modules],
+    )
     assert buildinfo.core_state() == state
 
 
@@ -40,7 +44,7 @@ def test_it_tells_what_is_imported() -> None:
     assert found.version == broker.__version__
     assert found.location == Path(broker.__file__).parent
     assert found.core in (buildinfo.COMPILED, buildinfo.INTERPRETED)
-    from broker.core import errors
+    from broker.core.codec import errors
 
     assert (found.core == buildinfo.COMPILED) == (not str(errors.__file__).endswith(".py"))
     assert found.python.endswith(".".join(map(str, sys.version_info[:3])))

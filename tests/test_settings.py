@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from broker.configuration import NOT_SETTINGS, SettingsError, allowed, changed, load_settings, of_tables, show
-from broker.core.errors import Refused
-from broker.core.load import UNLIMITED
-from broker.core.policy import POLICIES, UNSET
-from broker.core.rules import lane_terms, queue_terms, subscription_rules
-from broker.core.session import NEVER
-from broker.core.topics import validate_filter
+from broker.core.codec.errors import Refused
+from broker.core.codec.packets import NEVER
+from broker.core.codec.topic_names import validate_filter
+from broker.core.queues.queue_policy import POLICIES, UNSET
+from broker.core.queues.queue_rules import queue_terms, sub_queue_terms, subscription_rules
+from broker.core.queues.queue_totals import UNLIMITED
 from broker.net.server import Server, limits
 from broker.settings import (
     EFFECTS,
@@ -705,9 +705,9 @@ class TestWhatTheCoreGets:
             terms = queue_terms(made, client_id, None)
             assert (terms.policy, terms.max_age, terms.live_messages) == (POLICIES.index("drop-oldest"), 9.0, 10_000)
         rules = subscription_rules(made, "c", None)
-        lane = lane_terms(rules, "sensors/+/temperature", terms)
+        lane = sub_queue_terms(rules, "sensors/+/temperature", terms)
         assert (lane.policy, lane.max_age, lane.depth) == (POLICIES.index("drop-oldest"), 9.0, 3)
-        assert lane_terms(rules, "#", terms).depth == 0
+        assert sub_queue_terms(rules, "#", terms).depth == 0
 
 
 class TestFiles:

@@ -34,11 +34,11 @@ from statistics import median
 from typing import Final
 
 from broker.app import Broker
-from broker.core.decoder import Decoder
-from broker.core.encoder import encode, publish
-from broker.core.packets import V5, Connect, Publish, Subscribe, SubscriptionRequest
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.encoder import encode, publish
+from broker.core.codec.packets import V5, Connect, Publish, Subscribe, SubscriptionRequest
 from broker.settings import Settings, Shutdown, Sys, Upstream
-from broker.upstream.ledger import Face, Ledger
+from broker.upstream.filters.ledger import Ledger, UpstreamSubscriptions
 from loadtest.bench.peers import PEERS, Order, python_module
 from loadtest.bench.process import BrokerProcess, Cores, free_port, raise_file_limit
 
@@ -229,7 +229,7 @@ def fold() -> None:
         print(f"| {title} | {best / count * 1e6:.2f} | {calls.count // 5:,} |", flush=True)
 
 
-class Calls(Face):
+class Calls(UpstreamSubscriptions):
     """Counts."""
 
     count = 0

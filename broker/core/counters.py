@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.core.load import Load
+from broker.core.queues.queue_totals import QueueTotals
 
 if TYPE_CHECKING:
     # Compiled, these are machine words; interpreted, ordinary ints.
@@ -69,7 +69,7 @@ class Counters:
         self.backed_up: i64 = 0
         self.protocol_errors: i64 = 0
         # What waits in all queues together, and what the time is: not a total, but what everybody who counts needs too.
-        self.load: Final = Load()
+        self.load: Final = QueueTotals()
 
     def dropped_in_all(self) -> int:
         """Messages dropped, over all causes."""

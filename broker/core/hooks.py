@@ -10,14 +10,14 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from broker.core.packets import Connect
+from broker.core.codec.packets import Connect
 
 LATER: Final = -1
-"""Answer of `Gate.admit`: the decision comes later, through `Channel.admitted`."""
+"""Answer of `AccessControl.admit`: the decision comes later, through `ServerProtocol.admitted`."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Gate:
+class AccessControl:
     """Who may connect, publish and subscribe. The default lets everybody do everything."""
 
     def admit(self, connect: Connect, address: str, ticket: object) -> int:
@@ -40,7 +40,7 @@ class Gate:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Watcher:
+class EventListener:
     """Who is told what happened. The default ignores it."""
 
     def subscribed(self, client_id: str, topic_filter: str, qos: int) -> None:
@@ -54,7 +54,7 @@ class Watcher:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Demand:
+class SubscriptionListener:
     """Who is told which topic filters the clients of this broker ask for: the links to upstream brokers."""
 
     def wanted(self, topic_filter: str) -> None:

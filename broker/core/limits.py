@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.core.policy import DROP_NEWEST
-from broker.core.session import NEVER
+from broker.core.codec.packets import NEVER
+from broker.core.queues.queue_policy import DROP_NEWEST
 
 if TYPE_CHECKING:
-    from broker.core.rules import QueueRule
+    from broker.core.queues.queue_rules import QueueRule
 
 
 class Limits:

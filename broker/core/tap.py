@@ -27,7 +27,7 @@ from mypy_extensions import mypyc_attr
 
 from broker.core.causes import EVICTIONS
 from broker.core.counters import DROP_CAUSES
-from broker.core.message import Message
+from broker.core.queues.message import Message
 
 if TYPE_CHECKING:
     from mypy_extensions import i64

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.core import reasons
-from broker.core.ratelimit import TokenBucket
+from broker.core.codec import reasons
+from broker.core.connection.rate_limit import TokenBucket
 from broker.settings import Limits
 
 HALF_OPEN_ROOM: Final = 128

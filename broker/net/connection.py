@@ -19,7 +19,6 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
-from broker.core import reasons
 from broker.core.causes import (
     CLIENT_DISCONNECT,
     CLIENT_DISCONNECT_WITH_WILL,
@@ -31,10 +30,11 @@ from broker.core.causes import (
     STALLED,
     WRITE_FAILED,
 )
-from broker.core.channel import CONNECTED, Channel
-from broker.core.outbox import Outbox
+from broker.core.codec import reasons
+from broker.core.connection.protocol import CONNECTED, ServerProtocol
+from broker.core.queues.outbox import Outbox
 from broker.net import sockets
-from broker.net.hub import Hub, Link
+from broker.net.hub import FlushScheduler, Link
 
 if TYPE_CHECKING:
     from broker.net.server import Server
@@ -65,7 +65,7 @@ class Connection(Link):
     def __init__(self, server: Server) -> None:
         super().__init__()
         self.server = server
-        self.hub: Hub = server.hub
+        self.hub: FlushScheduler = server.hub
         self.loop = self.hub.loop
         self.opened_at = 0.0
         self.address = ""
@@ -75,7 +75,7 @@ class Connection(Link):
         self.transport: asyncio.Transport
         self._send: Callable[[bytes], None]
         self.outbox: Outbox
-        self.channel: Channel
+        self.protocol: ServerProtocol
         self.writer: asyncio.Task[None] | None = None
         # What the writer waits for: something to take, or room in the transport.
         self._something: asyncio.Future[None] | None = None
@@ -111,8 +111,8 @@ class Connection(Link):
         router = hub.router
         self.outbox = Outbox(router.fanout.touched, hub.counters, hub.live_messages, hub.live_bytes)
         self.outbox.owner = self
-        self.channel = Channel(router, self.outbox, self.address)
-        self.channel.host = self.host
+        self.protocol = ServerProtocol(router, self.outbox, self.address)
+        self.protocol.host = self.host
         self.opened_at = self.loop.time()
         hub.counters.connections += 1
         if not self.server.joined(self):
@@ -130,7 +130,7 @@ class Connection(Link):
         if self._closing_at:
             return
         try:
-            eventful = self.channel.receive(data, self.hub.time())
+            eventful = self.protocol.receive(data, self.hub.time())
         except Exception as error:
             self._broke(error)
             return
@@ -141,13 +141,13 @@ class Connection(Link):
 
     def _after_turn(self) -> None:
         """After each turn of the channel: tell others, and see whether and when it goes on."""
-        channel = self.channel
-        if channel.accepted is not self._opened:
+        protocol = self.protocol
+        if protocol.accepted is not self._opened:
             self._open()
         self.hub.after_batch()
-        if channel.close_cause:
+        if protocol.close_cause:
             self._finish()
-        elif channel.unfinished or channel.waiting or self.outbox.congested:
+        elif protocol.unfinished or protocol.waiting or self.outbox.congested:
             self._pause_reading()
             self._go_on_soon()
 
@@ -157,13 +157,13 @@ class Connection(Link):
         What is in its way is the gate, which calls `admitted`, or the writer, which calls `_resume_reading`; or the
         client publishes too fast, and time alone helps.
         """
-        channel = self.channel
-        blocked = channel.waiting or self.outbox.congested or channel.throttled
-        if channel.unfinished and not blocked and not self._going_on:
+        protocol = self.protocol
+        blocked = protocol.waiting or self.outbox.congested or protocol.throttled
+        if protocol.unfinished and not blocked and not self._going_on:
             self._going_on = True
-            if channel.held_until > 0.0:
-                self._held = self.loop.call_at(channel.held_until, self._go_on)
-            elif channel.hurried:
+            if protocol.held_until > 0.0:
+                self._held = self.loop.call_at(protocol.held_until, self._go_on)
+            elif protocol.hurried:
                 self.loop.call_later(STALL, self._stalled, STALL_ROUNDS)
             else:
                 self.loop.call_soon(self._go_on)
@@ -177,10 +177,10 @@ class Connection(Link):
     def _go_on(self) -> None:
         self._going_on = False
         self._held = None
-        if self._closing_at or self._lost or self.channel.waiting:
+        if self._closing_at or self._lost or self.protocol.waiting:
             return
         try:
-            self.channel.go_on(self.loop.time())
+            self.protocol.go_on(self.loop.time())
         except Exception as error:
             self._broke(error)
             return
@@ -189,7 +189,7 @@ class Connection(Link):
 
     def _broke(self, error: Exception) -> None:
         """A fault of ours: this connection ends, the others go on, and the log has the place."""
-        self.server.log.error("internal error", address=self.address, client_id=self.channel.client_id, exc_info=error)
+        self.server.log.error("internal error", address=self.address, client_id=self.protocol.client_id, exc_info=error)
         self.abort(INTERNAL_ERROR)
 
     def eof_received(self) -> bool:
@@ -201,7 +201,7 @@ class Connection(Link):
         self._lost = True
         self.hub.wheel.remove(self)
         cause = WRITE_FAILED if isinstance(exc, BrokenPipeError) else CONNECTION_LOST
-        self.channel.lost(cause, self.loop.time())
+        self.protocol.lost(cause, self.loop.time())
         self.server.left(self)
         self._release()
         if self.writer is not None:
@@ -267,7 +267,7 @@ class Connection(Link):
             if more:
                 # Others have their turn between two batches of a peer that reads as fast as we write.
                 await asyncio.sleep(0)
-            elif self.channel.close_cause:
+            elif self.protocol.close_cause:
                 break
             else:
                 self.outbox.woken()
@@ -289,7 +289,7 @@ class Connection(Link):
         if data:
             hub.counters.bytes_sent += len(data)
             self._send(data)
-        return self.channel.refill(now) or self._drained is not None
+        return self.protocol.refill(now) or self._drained is not None
 
     def _keep_fresh(self) -> None:
         """What waits here loses its worth, and what was written can be neither replaced nor shed: write little."""
@@ -304,13 +304,13 @@ class Connection(Link):
         [MQTT-3.14.4-2].
         """
         self.writer = None
-        channel = self.channel
+        protocol = self.protocol
         transport = self.transport
         if transport.is_closing():
             return
-        if channel.farewell:
-            self.hub.counters.bytes_sent += len(channel.farewell)
-            transport.write(channel.farewell)
+        if protocol.final_packet:
+            self.hub.counters.bytes_sent += len(protocol.final_packet)
+            transport.write(protocol.final_packet)
             if transport.can_write_eof():
                 self._resume_reading()
                 try:
@@ -325,13 +325,13 @@ class Connection(Link):
 
     def close(self, cause: str, reason_code: int, text: str) -> None:
         """End the connection from this side, with a DISCONNECT where the protocol has one."""
-        self.channel.close(cause, reason_code, text, self.loop.time())
+        self.protocol.close(cause, reason_code, text, self.loop.time())
         self.hub.after_batch()
         self._finish()
 
     def abort(self, cause: str) -> None:
         """Give up a peer that takes nothing any more."""
-        self.channel.lost(cause, self.loop.time())
+        self.protocol.lost(cause, self.loop.time())
         self.hub.after_batch()
         self._closed()
         self.transport.abort()
@@ -344,14 +344,14 @@ class Connection(Link):
 
     def ended_by_core(self) -> None:
         """The channel was closed while another connection was served: taken over."""
-        if self.channel.close_cause:
+        if self.protocol.close_cause:
             self._finish()
 
     def _closed(self) -> None:
         if self._closing_at:
             return
         self._over()
-        if self.channel.close_cause in (CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, STALLED):
+        if self.protocol.close_cause in (CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, STALLED):
             self.transport.pause_reading()
         self.hub.wheel.add(self, self._closing_at + LINGER)
 
@@ -385,28 +385,28 @@ class Connection(Link):
                 self.transport.abort()
                 return 0.0
             return self._closing_at + LINGER
-        channel = self.channel
-        if channel.close_cause:
+        protocol = self.protocol
+        if protocol.close_cause:
             self._finish()
             return 0.0
         again = 0.0
-        if channel.state != CONNECTED:
+        if protocol.state != CONNECTED:
             if self.hub.connect_timeout > 0.0:
                 due = self.opened_at + self.hub.connect_timeout
                 if now >= due:
                     self.close(CONNECT_TIMEOUT, reasons.MAXIMUM_CONNECT_TIME, "no CONNECT in time")
                     return self._closing_at + LINGER
                 again = due
-        elif channel.keep_alive > 0 and channel.held_until > 0.0:
+        elif protocol.keep_alive > 0 and protocol.held_until > 0.0:
             # It is not read from, and so cannot be silent; but it can be gone.
             if sockets.is_gone(self.transport.get_extra_info("socket")):
                 self.abort(CONNECTION_LOST)
                 return 0.0
-            again = now + GRACE * channel.keep_alive
-        elif channel.keep_alive > 0 and not self._paused_reading:
-            due = channel.last_received + GRACE * channel.keep_alive
+            again = now + GRACE * protocol.keep_alive
+        elif protocol.keep_alive > 0 and not self._paused_reading:
+            due = protocol.last_received + GRACE * protocol.keep_alive
             if now >= due:
-                text = f"nothing received for {GRACE} x {channel.keep_alive} s"
+                text = f"nothing received for {GRACE} x {protocol.keep_alive} s"
                 self.close(KEEP_ALIVE, reasons.KEEP_ALIVE_TIMEOUT, text)
                 return self._closing_at + LINGER
             again = due
@@ -432,25 +432,25 @@ class Connection(Link):
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def admitted(self, reason_code: int) -> None:
-        """A gate that answers late has made up its mind (`Channel.admitted`)."""
+        """A gate that answers late has made up its mind (`ServerProtocol.admitted`)."""
         if self._lost or self._closing_at:
             return
-        self.channel.admitted(reason_code, self.loop.time())
+        self.protocol.admitted(reason_code, self.loop.time())
         self._after_turn()
         self._resume_reading()
 
     def _open(self) -> None:
         self._opened = True
-        if self.channel.refused != 0:
+        if self.protocol.refused != 0:
             # It took the place of a connection that the core has ended; here it may have to leave first.
             self.hub.after_batch()
             if not self.server.readmit(self):
                 self.close(REFUSED, reasons.QUOTA_EXCEEDED, "too many connections from this address")
                 return
         self.server.report_open(self)
-        keep_alive = self.channel.keep_alive
+        keep_alive = self.protocol.keep_alive
         if keep_alive > 0:
-            self.hub.wheel.add(self, self.channel.last_received + GRACE * keep_alive)
+            self.hub.wheel.add(self, self.protocol.last_received + GRACE * keep_alive)
 
     def _pause_reading(self) -> None:
         if not self._paused_reading:
@@ -461,12 +461,12 @@ class Connection(Link):
         if not self._paused_reading or self.transport.is_closing():
             return
         # At the end what comes is read and forgotten: its rest would have the system reset the connection.
-        channel = self.channel
-        if not self._closing_at and (channel.waiting or self.outbox.congested or channel.unfinished):
+        protocol = self.protocol
+        if not self._closing_at and (protocol.waiting or self.outbox.congested or protocol.unfinished):
             self._go_on_soon()
             return
         self._paused_reading = False
-        self.channel.last_received = self.loop.time()
+        self.protocol.last_received = self.loop.time()
         self.transport.resume_reading()
-        if self.channel.keep_alive > 0 and not self._closing_at:
-            self.hub.wheel.add(self, self.channel.last_received + GRACE * self.channel.keep_alive)
+        if self.protocol.keep_alive > 0 and not self._closing_at:
+            self.hub.wheel.add(self, self.protocol.last_received + GRACE * self.protocol.keep_alive)

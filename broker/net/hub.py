@@ -16,9 +16,9 @@ import asyncio
 from collections.abc import Callable
 
 from broker.core.counters import Counters
-from broker.core.deadlines import Deadlines
-from broker.core.outbox import Outbox
-from broker.core.router import Router
+from broker.core.queues.outbox import Outbox
+from broker.core.routing.deadlines import Deadlines
+from broker.core.routing.router import Router
 from broker.net.timers import Checked, Wheel
 
 
@@ -34,7 +34,7 @@ class Link(Checked):
         raise NotImplementedError
 
 
-class Hub:
+class FlushScheduler:
     """The batch loop of one server. Times in seconds, sizes in bytes."""
 
     def __init__(self, router: Router, loop: asyncio.AbstractEventLoop, tick: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
 """What goes on in the queues, looked at once a second: what is too old, who is slow, who has lost what.
 
-Owns `Monitor` (what is looked at, and what is told of it) and `Pulse` (the one timer behind it, which also measures how
-late the event loop is).
+Owns `Monitor` (what is looked at, and what is told of it) and `LagMonitor` (the one timer behind it, which also
+measures how late the event loop is).
 
 Promises:
 - One log line for each client and `queue.report_interval`, however many messages were dropped, and each loss in exactly
@@ -21,11 +21,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from broker.core.counters import DROP_CAUSES
-from broker.core.ledger import Ledger
-from broker.core.load import Load
-from broker.core.outbox import Outbox
-from broker.core.router import Router
-from broker.core.session import Session
+from broker.core.queues.drop_ledger import Ledger
+from broker.core.queues.outbox import Outbox
+from broker.core.queues.queue_totals import QueueTotals
+from broker.core.routing.router import Router
+from broker.core.session.session import Session
 from broker.net.admission import Admission
 from broker.settings import Settings
 
@@ -82,7 +82,7 @@ class Monitor:
 
     def __init__(self, router: Router, settings: Settings, log: Any, now: float, admission: Admission | None) -> None:
         self._router = router
-        self._load: Load = router.counters.load
+        self._load: QueueTotals = router.counters.load
         self._log = log
         self._admission = admission
         self._slow_after = settings.queue.slow_after
@@ -105,22 +105,22 @@ class Monitor:
         """Once a second: shed what has waited too long, see who is slow, and report losses when their time has come."""
         self._router.sweep(now)
         self._watch(now)
-        if len(self._load.losers) > MOST_LOSERS:
+        if len(self._load.unreported) > MOST_LOSERS:
             # Whatever the interval: they are remembered for nothing else.
             self._fold(round(now - self._reported_at, 1))
         if now >= self._report_at:
-            self._report(now, LINES if self._interval > 0.0 else len(self._load.losers))
+            self._report(now, LINES if self._interval > 0.0 else len(self._load.unreported))
 
     def finish(self, now: float) -> None:
         """The broker stops: report what no line has told of yet."""
-        self._report(now, len(self._load.losers))
+        self._report(now, len(self._load.unreported))
 
     # -- losses --------------------------------------------------------------------------------------------------------
 
     def _report(self, now: float, most: int) -> None:
-        losers = self._load.losers
-        told = losers[:most]
-        del losers[:most]
+        unreported = self._load.unreported
+        told = unreported[:most]
+        del unreported[:most]
         seconds = round(now - self._reported_at, 1)
         for ledger in told:
             lost = ledger.take_report()
@@ -132,7 +132,7 @@ class Monitor:
                     "messages dropped", client_id=ledger.client_id, total=sum(lost), interval=seconds, **causes
                 )
         self._fold(seconds)
-        if losers:
+        if unreported:
             # At the next look.
             return
         self._report_at = now + self._interval
@@ -144,18 +144,18 @@ class Monitor:
 
     def _fold(self, seconds: float) -> None:
         """Tell in one line of all clients that have no session any more, where there are too many for a line each."""
-        losers = self._load.losers
+        unreported = self._load.unreported
         left: list[Ledger] = []
         lost = [0] * len(DROP_CAUSES)
-        for ledger in losers:
+        for ledger in unreported:
             if self.lives(ledger):
                 left.append(ledger)
             else:
                 lost = [one + other for one, other in zip(lost, ledger.take_report(), strict=True)]
-        gone = len(losers) - len(left)
+        gone = len(unreported) - len(left)
         if gone == 0:
             return
-        losers[:] = left
+        unreported[:] = left
         if self._interval > 0.0:
             causes = {FIELDS[cause]: count for cause, count in enumerate(lost) if count}
             self._log.warning(
@@ -173,7 +173,7 @@ class Monitor:
         if changed is None:
             return set()
         self.changed = set()
-        changed.update([ledger for ledger in self._load.losers if self.lives(ledger)])
+        changed.update([ledger for ledger in self._load.unreported if self.lives(ledger)])
         return changed
 
     # -- slow subscribers ----------------------------------------------------------------------------------------------
@@ -238,10 +238,10 @@ def _delay(client: SlowClient) -> float:
     return client.delay
 
 
-class Pulse:
+class LagMonitor:
     """Beats four times a second, tells the core how late the beat was, and has somebody look once a second."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, load: Load, look: Callable[[float], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, load: QueueTotals, look: Callable[[float], None]) -> None:
         self._loop = loop
         self._load = load
         self._look = look

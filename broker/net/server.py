@@ -20,7 +20,6 @@ from typing import Any, Final, cast
 
 import structlog
 
-from broker.core import reasons
 from broker.core.causes import (
     CLIENT_DISCONNECT,
     CLIENT_DISCONNECT_WITH_WILL,
@@ -29,18 +28,19 @@ from broker.core.causes import (
     REFUSED,
     SHUTDOWN,
 )
-from broker.core.hooks import AuthMethod, Gate, Watcher
+from broker.core.codec import reasons
+from broker.core.codec.packets import NEVER
+from broker.core.hooks import AccessControl, AuthMethod, EventListener
 from broker.core.limits import Limits
-from broker.core.policy import POLICIES, UNSET
-from broker.core.restore import restore
-from broker.core.router import Router
-from broker.core.rules import QueueRule
-from broker.core.session import NEVER
+from broker.core.persistence.restore import restore
+from broker.core.queues.queue_policy import POLICIES, UNSET
+from broker.core.queues.queue_rules import QueueRule
+from broker.core.routing.router import Router
 from broker.net import sockets
 from broker.net.admission import HALF_OPEN_ROOM, TURNED_AWAY, admission
 from broker.net.connection import LINGER, Connection
-from broker.net.hub import Hub
-from broker.net.monitor import Monitor, Pulse
+from broker.net.hub import FlushScheduler
+from broker.net.monitor import LagMonitor, Monitor
 from broker.settings import LARGEST_PACKET, Address, QueueRuleSettings, Settings
 from broker.store.base import Store, StoreError
 
@@ -62,7 +62,7 @@ class _Silent:
         pass
 
 
-class _Subscriptions(Watcher):
+class _Subscriptions(EventListener):
     """Tells the log of subscriptions."""
 
     def __init__(self, log: Any) -> None:
@@ -91,27 +91,28 @@ class Server:
         self,
         settings: Settings | None = None,
         *,
-        gate: Gate | None = None,
-        watcher: Watcher | None = None,
+        access_control: AccessControl | None = None,
+        event_listener: EventListener | None = None,
         auth_methods: dict[str, AuthMethod] | None = None,
         store: Store | None = None,
     ) -> None:
-        """`gate` decides who may do what, `auth_methods` are the 5.0 authentication methods by name (`core.hooks`).
+        """`access_control` decides who may do what, `auth_methods` are the 5.0 authentication methods by name
+        (`core.hooks`).
 
         `store` keeps what outlives this object (`broker.store`); without one, sessions and retained messages live as
         long as it does.
         """
         self.settings = Settings() if settings is None else settings
         self.router = Router(limits(self.settings), self.settings.routing.trie, self.settings.routing.match_cache)
-        self.router.gate = gate
+        self.router.access_control = access_control
         self.router.broker_id = self.settings.federation.broker_id or secrets.token_hex(4)
         _shorten_runs(self.router)
         # Only a program that has set up structlog hears from us.
         self.log: Any = structlog.get_logger("canopy") if structlog.is_configured() else _Silent()
-        if watcher is not None:
-            self.router.watcher = watcher
+        if event_listener is not None:
+            self.router.event_listener = event_listener
         elif _hears_debug(self.log):
-            self.router.watcher = _Subscriptions(self.log)
+            self.router.event_listener = _Subscriptions(self.log)
         if auth_methods:
             self.router.auth_methods.update(auth_methods)
         self.store = store
@@ -125,9 +126,9 @@ class Server:
         self._closing: dict[Connection, None] = {}
         # From `start` on.
         self.loop: asyncio.AbstractEventLoop
-        self.hub: Hub
+        self.hub: FlushScheduler
         self.monitor: Monitor
-        self.pulse: Pulse
+        self.pulse: LagMonitor
         self._servers: list[asyncio.Server] = []
         self._addresses: list[Address] = []
         self._stopping = False
@@ -146,7 +147,7 @@ class Server:
         self.hub = self._hub()
         now = self.loop.time()
         self.monitor = Monitor(self.router, self.settings, self.log, now, self.admission)
-        self.pulse = Pulse(self.loop, self.router.counters.load, self._look)
+        self.pulse = LagMonitor(self.loop, self.router.counters.load, self._look)
         self._stopping = False
         self._stopped = None
         # Before the first client can come.
@@ -284,7 +285,7 @@ class Server:
             if answer == TURNED_AWAY:
                 self.connections.add(connection)
                 return False
-            connection.channel.refused = answer
+            connection.protocol.refused = answer
         self.connections.add(connection)
         return True
 
@@ -301,14 +302,14 @@ class Server:
         admission = self.admission
         if admission is None or not admission.readmit(connection.host):
             return False
-        connection.channel.refused = 0
+        connection.protocol.refused = 0
         return True
 
     def ended(self, connection: Connection) -> None:
         """A connection's protocol is over; its socket may take a while. Called once for each that joined."""
         admission = self.admission
         if admission is not None:
-            if connection.channel.refused:
+            if connection.protocol.refused:
                 admission.leave_refused()
             else:
                 admission.leave(connection.host)
@@ -322,13 +323,13 @@ class Server:
         admission = self.admission
         if admission is not None:
             self._closing.pop(connection, None)
-            if connection.channel.refused:
+            if connection.protocol.refused:
                 admission.refused_gone()
         if not self.connections and self._all_gone is not None and not self._all_gone.done():
             self._all_gone.set_result(None)
 
     def after_batch(self) -> None:
-        """After each batch that comes from no connection: see `Hub.after_batch`."""
+        """After each batch that comes from no connection: see `FlushScheduler.after_batch`."""
         self.hub.after_batch()
 
     def _look(self, now: float) -> None:
@@ -339,9 +340,9 @@ class Server:
         self.router.tick(self.loop.time())
         self.hub.after_batch()
 
-    def _hub(self) -> Hub:
+    def _hub(self) -> FlushScheduler:
         settings = self.settings
-        hub = Hub(self.router, self.loop, self._tick)
+        hub = FlushScheduler(self.router, self.loop, self._tick)
         hub.connect_timeout = settings.limits.connect_timeout
         hub.stall_timeout = settings.queue.stall_timeout
         hub.live_messages = settings.queue.live_messages
@@ -353,23 +354,23 @@ class Server:
 
     def report_open(self, connection: Connection) -> None:
         """A client was accepted."""
-        channel = connection.channel
+        protocol = connection.protocol
         self.log.info(
             "client connected",
-            client_id=channel.client_id,
+            client_id=protocol.client_id,
             address=connection.address,
-            version=channel.version,
-            keep_alive=channel.keep_alive,
+            version=protocol.version,
+            keep_alive=protocol.keep_alive,
         )
 
     def report_end(self, connection: Connection) -> None:
         """A connection's protocol is over, for the cause that its channel names."""
-        channel = connection.channel
-        cause = channel.close_cause
-        known = {"client_id": channel.client_id, "address": connection.address, "cause": cause}
-        if channel.close_text:
-            known["detail"] = channel.close_text
-        if cause == CONNECTION_LOST and not channel.accepted:
+        protocol = connection.protocol
+        cause = protocol.close_cause
+        known = {"client_id": protocol.client_id, "address": connection.address, "cause": cause}
+        if protocol.close_text:
+            known["detail"] = protocol.close_text
+        if cause == CONNECTION_LOST and not protocol.accepted:
             # Port scanners and the health checks of load balancers come and go like this, every few seconds.
             self.log.debug("connection ended before CONNECT was accepted", **known)
         elif cause in (CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, SHUTDOWN):

@@ -19,8 +19,8 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
-from broker.core.message import Message
-from broker.core.retained import Retainable
+from broker.core.queues.message import Message
+from broker.core.topics.topic_tree import Retainable
 from broker.observe.systopics import ESCAPES, LONGEST_TOPIC
 
 if TYPE_CHECKING:

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Final
 
 from broker import __version__
 from broker.core.counters import DROP_CAUSES
-from broker.core.ledger import Ledger
-from broker.core.message import Message
-from broker.upstream.status import status
+from broker.core.queues.drop_ledger import Ledger
+from broker.core.queues.message import Message
+from broker.upstream.links.status import status
 
 if TYPE_CHECKING:
     from broker.net.monitor import SlowClient
     from broker.net.server import Server
     from broker.record.recorder import Recorder
-    from broker.upstream.links import Links
+    from broker.upstream.links.links import Links
 
 PREFIX: Final = "$SYS/broker/"
 

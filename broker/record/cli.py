@@ -119,8 +119,8 @@ def cat(
     limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="So many, and no more.")] = None,
 ) -> None:
     """The events, one JSON object on each line."""
-    from broker.core.errors import ProtocolError
-    from broker.core.topics import matches, validate_filter
+    from broker.core.codec.errors import ProtocolError
+    from broker.core.codec.topic_names import matches, validate_filter
     from broker.record.reading import events, plain
     from broker.record.unpack import KINDS
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-from broker.core.router import Router
+from broker.core.routing.router import Router
 from broker.core.tap import Sink, Tap
 from broker.record.batches import batch
 from broker.record.folder import ENDED, GAVE_UP, Folder, Left, RecorderError, reason

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.core.frames import frame_body, frame_end
-from broker.core.properties import (
+from broker.core.codec.framing import frame_body, frame_end
+from broker.core.codec.properties import (
     CONTENT_TYPE,
     CORRELATION_DATA,
     PAYLOAD_FORMAT_INDICATOR,

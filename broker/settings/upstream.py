@@ -164,8 +164,8 @@ class Upstream(Section):
     subscribe: Annotated[
         Annotated[Literal["demand"], Tag(A_WORD)] | Annotated[Filters, Tag(A_LIST)], Discriminator(_word_or_list)
     ] = "demand"
-    """What is asked of it: what clients here ask for (`demand`), or these topic filters, always. A list is always a
-    tuple after validation."""
+    """What is asked of it: what clients here ask for (`subscription_listener`), or these topic filters, always. A list
+    is always a tuple after validation."""
     aggregate: Annotated[
         Annotated[Literal["auto"], Tag(A_WORD)] | Annotated[Filters, Tag(A_LIST)], Discriminator(_word_or_list)
     ] = ()

@@ -7,7 +7,7 @@ waited for; `load` gives everything back, before the first client comes. Refuses
 
 Where acknowledgements will wait for a commit. A durable store writes in a thread of its own and commits in groups,
 so that what the journal was told becomes safe a little later. Nothing waits for that yet: a PUBACK, PUBREC or
-PUBCOMP may be on its way before the commit. The place for it: `Channel` puts these three into the outbox right
+PUBCOMP may be on its way before the commit. The place for it: `ServerProtocol` puts these three into the outbox right
 after the journal was told, and `Server.after_batch` comes between that and the writers' next turn. A store that
 makes them wait has the channel put them aside for the batch, takes them in `after_batch` together with everything
 told so far, and hands them to their outboxes, on the loop, when that group is committed. The journal's order makes
@@ -19,7 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from broker.core.journal import Journal, Saved
+from broker.core.persistence.journal import Journal, Saved
 
 
 class StoreError(Exception):

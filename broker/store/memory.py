@@ -11,7 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from broker.core.journal import (
+from broker.core.codec.packets import Will
+from broker.core.persistence.journal import (
     DeliveryRecord,
     Journal,
     MessageRecord,
@@ -21,9 +22,9 @@ from broker.core.journal import (
     WillRecord,
     share_name,
 )
-from broker.core.message import RELEASED, SENT, Delivery, Message
-from broker.core.packets import Will
-from broker.core.subscription import Subscription
+from broker.core.queues.message import RELEASED, SENT, Delivery, Message
+from broker.core.queues.subscription_queue import queue_of
+from broker.core.topics.subscription import Subscription
 from broker.store.base import Store, StoreError, Times
 
 
@@ -61,7 +62,7 @@ class _Delivery:
 class _Subscription:
     """A subscription, and whether retained messages are on their way because of it."""
 
-    __slots__ = ("identifier", "no_local", "qos", "retain_as_published", "retain_handling", "streaming", "wish")
+    __slots__ = ("identifier", "no_local", "options", "qos", "retain_as_published", "retain_handling", "streaming")
 
     def __init__(self, subscription: Subscription, streaming: bool) -> None:
         self.qos = int(subscription.qos)
@@ -70,7 +71,8 @@ class _Subscription:
         self.retain_handling = int(subscription.retain_handling)
         self.identifier = subscription.identifier
         self.streaming = streaming
-        self.wish = None if subscription.lane is None else subscription.lane.wish
+        sub_queue = queue_of(subscription)
+        self.options = None if sub_queue is None else sub_queue.options
 
 
 class _Session:
@@ -246,7 +248,7 @@ class MemoryStore(Store):
                 kept.identifier,
                 kept.streaming,
             )
-            subscription.wish = kept.wish
+            subscription.options = kept.options
             record.subscriptions.append(subscription)
         for number, delivery in session.deliveries.items():
             record.deliveries.append(self._delivery(number, delivery, messages))

@@ -26,9 +26,9 @@ from amqtt.contexts import ClientConfig, WillConfig
 from amqtt.errors import AMQTTError, ClientError, ConnectError, MQTTError
 from amqtt.mqtt.connack import ConnackPacket
 
-from broker.core import encoder, packets
-from broker.core.decoder import Decoder
-from broker.core.packets import (
+from broker.core.codec import encoder, packets
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.packets import (
     Ack,
     Connack,
     Connect,

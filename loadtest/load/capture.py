@@ -23,10 +23,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-from broker.core import encoder, packets, properties
-from broker.core.decoder import Decoder
-from broker.core.errors import ProtocolError
-from broker.core.packets import (
+from broker.core.codec import encoder, packets, properties
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.errors import ProtocolError
+from broker.core.codec.packets import (
     Ack,
     Connack,
     Connect,
@@ -38,9 +38,9 @@ from broker.core.packets import (
     Subscribe,
     SubscriptionRequest,
 )
-from broker.core.properties import decode_forward
-from broker.core.reasons import name as reason_name
-from broker.core.topics import parse_shared, validate_filter
+from broker.core.codec.properties import decode_forward
+from broker.core.codec.reasons import name as reason_name
+from broker.core.codec.topic_names import parse_shared, validate_filter
 from loadtest.load import greeting
 from loadtest.load.capturefile import CaptureError, Writer
 from loadtest.load.job import Target

@@ -15,8 +15,8 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from broker.core import encoder, packets, properties
-from broker.core.packets import (
+from broker.core.codec import encoder, packets, properties
+from broker.core.codec.packets import (
     Connack,
     Disconnect,
     Packet,
@@ -27,8 +27,8 @@ from broker.core.packets import (
     Unsuback,
     Unsubscribe,
 )
-from broker.core.properties import Properties
-from broker.core.reasons import name as reason_name
+from broker.core.codec.properties import Properties
+from broker.core.codec.reasons import name as reason_name
 from loadtest.load import greeting
 from loadtest.load.sending import Outgoing, Sender, Session
 from loadtest.load.tally import Tally, add

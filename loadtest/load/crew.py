@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Final, cast
 
-from broker.core.reasons import name as reason_name
+from broker.core.codec.reasons import name as reason_name
 from loadtest.bench.process import raise_file_limit
 from loadtest.load import payloads
 from loadtest.load.client import Client

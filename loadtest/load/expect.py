@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Final
 
-from broker.core.topics import matches, parse_shared
-from broker.core.trie import create
+from broker.core.codec.topic_names import matches, parse_shared
+from broker.core.topics.trie import create
 from loadtest.load.judge import Judge, Receipt
 from loadtest.load.names import Pattern
 from loadtest.load.plan import Plan

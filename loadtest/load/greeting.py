@@ -9,10 +9,10 @@ import os
 import socket
 from typing import Final
 
-from broker.core import encoder, packets, properties
-from broker.core.packets import Connect, Will
-from broker.core.properties import Properties
-from broker.core.reasons import name as reason_name
+from broker.core.codec import encoder, packets, properties
+from broker.core.codec.packets import Connect, Will
+from broker.core.codec.properties import Properties
+from broker.core.codec.reasons import name as reason_name
 from loadtest.load.mark import filler, pack
 from loadtest.load.plan import Plan
 from loadtest.load.scenario import Group

@@ -14,10 +14,10 @@ import asyncio
 import contextlib
 from typing import Final, cast
 
-from broker.core import encoder, packets
-from broker.core.decoder import Decoder
-from broker.core.errors import ProtocolError
-from broker.core.packets import Connack, Connect, Disconnect, Publish, Suback, Subscribe, SubscriptionRequest
+from broker.core.codec import encoder, packets
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.errors import ProtocolError
+from broker.core.codec.packets import Connack, Connect, Disconnect, Publish, Suback, Subscribe, SubscriptionRequest
 from loadtest.load.job import Target
 from loadtest.load.result import Deliveries, Reconciled
 

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from itertools import accumulate
 
-from broker.core.properties import encode_forward
+from broker.core.codec.properties import encode_forward
 from loadtest.load.names import Pattern
 from loadtest.load.scenario import Payload, Properties, Publish
 

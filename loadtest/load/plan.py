@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from broker.core.errors import ProtocolError
-from broker.core.topics import parse_shared, validate_filter, validate_topic
+from broker.core.codec.errors import ProtocolError
+from broker.core.codec.topic_names import parse_shared, validate_filter, validate_topic
 from loadtest.load import payloads
 from loadtest.load.mark import run_number
 from loadtest.load.names import Pattern

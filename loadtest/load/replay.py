@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from broker.core.errors import ProtocolError
-from broker.core.topics import parse_shared
+from broker.core.codec.errors import ProtocolError
+from broker.core.codec.topic_names import parse_shared
 from loadtest.load import tomltext
 from loadtest.load.job import Job, Target
 from loadtest.load.mark import SIZE

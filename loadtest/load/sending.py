@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from broker.core import encoder
-from broker.core.packets import Publish
-from broker.core.wire import two_bytes
+from broker.core.codec import encoder
+from broker.core.codec.packets import Publish
+from broker.core.codec.primitives import two_bytes
 from loadtest.load.mark import SIZE, TEXT_SIZE, filler, pack, pack_text
 from loadtest.load.schedule import Schedule
 from loadtest.load.tally import Tally, add

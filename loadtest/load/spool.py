@@ -26,8 +26,8 @@ from zlib import crc32
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from broker.core.errors import ProtocolError
-from broker.core.topics import validate_topic
+from broker.core.codec.errors import ProtocolError
+from broker.core.codec.topic_names import validate_topic
 from loadtest.load.capturefile import CaptureError, about, rows
 from loadtest.load.mark import SIZE
 from loadtest.load.recording import MOST_STREAMS, RETAIN, Recording, Share

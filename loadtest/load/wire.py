@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
-from broker.core import encoder
-from broker.core.decoder import Decoder
-from broker.core.errors import ProtocolError
-from broker.core.lossnote import NAME
-from broker.core.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, Ack, Packet, Publish
-from broker.core.properties import decode_forward
+from broker.core.codec import encoder
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.errors import ProtocolError
+from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, Ack, Packet, Publish
+from broker.core.codec.properties import decode_forward
+from broker.core.queues.drop_notice import NAME
 from loadtest.load.judge import Judge, Streams
 from loadtest.load.sending import Outlet, Sender, Session
 from loadtest.load.tally import Tally

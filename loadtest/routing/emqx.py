@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from broker.core.trie import COMPACT, NODES
+from broker.core.topics.trie import COMPACT, NODES
 from loadtest.routing import loads, memory
 from loadtest.routing.loops import Table, match_all
 from loadtest.routing.row import (

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from broker.core.counters import Counters
-from broker.core.matchcache import MatchCache
-from broker.core.session import Session
-from broker.core.trie import FilterEntry, Subscriber, Subscription, Trie, create
+from broker.core.session.session import Session
+from broker.core.topics.match_cache import MatchCache
+from broker.core.topics.trie import FilterEntry, Subscriber, Subscription, Trie, create
 from loadtest.routing.loads import Load, fresh
 from loadtest.routing.measure import Reading, Stopwatch
 

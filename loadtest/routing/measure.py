@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
 
-from broker.core import trie_nodes
+from broker.core.topics import trie_nodes
 
 GC_THRESHOLDS: Final = (50_000, 20, 100)
 """The daemon's; a test holds the two equal."""

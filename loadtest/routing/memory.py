@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from broker.core.trie import Subscription, Trie, create
+from broker.core.topics.trie import Subscription, Trie, create
 from loadtest.routing.loops import make_session
 
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.core.trie import COMPACT, NODES
+from broker.core.topics.trie import COMPACT, NODES
 from loadtest.routing.measure import Reading
 
 LAYOUTS: Final = (NODES, COMPACT)

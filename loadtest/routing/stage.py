@@ -14,11 +14,11 @@ import sys
 from types import FrameType
 from typing import Final
 
+from broker.core.codec.packets import V311, SubscriptionRequest
 from broker.core.limits import Limits
-from broker.core.message import Message
-from broker.core.outbox import Outbox
-from broker.core.packets import V311, SubscriptionRequest
-from broker.core.router import Router
+from broker.core.queues.message import Message
+from broker.core.queues.outbox import Outbox
+from broker.core.routing.router import Router
 from loadtest.routing.loops import WrongRoute
 from loadtest.routing.measure import Reading, Stopwatch
 

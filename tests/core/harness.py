@@ -15,19 +15,30 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
-from broker.core import encoder
-from broker.core import packets as p
 from broker.core.causes import CONNECTION_LOST
-from broker.core.channel import Channel
-from broker.core.decoder import Decoder
-from broker.core.errors import ProtocolError
+from broker.core.codec import encoder
+from broker.core.codec import packets as p
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.errors import ProtocolError
+from broker.core.codec.packets import (
+    Ack,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Publish,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Will,
+)
+from broker.core.codec.packets import SubscriptionRequest as Request
+from broker.core.codec.properties import Properties
+from broker.core.connection.protocol import ServerProtocol
 from broker.core.limits import Limits
-from broker.core.outbox import Outbox
-from broker.core.packets import Ack, Connack, Connect, Disconnect, Packet, Publish, Suback, Subscribe, Unsuback, Will
-from broker.core.packets import SubscriptionRequest as Request
-from broker.core.properties import Properties
-from broker.core.router import Router
-from broker.core.session import Session
+from broker.core.queues.outbox import Outbox
+from broker.core.routing.router import Router
+from broker.core.session.session import Session
 from tests.core.judge import ANY_SIZE, Judge
 
 START: Final = 1_000.0
@@ -78,7 +89,7 @@ class Link:
             router.fanout.touched, router.counters, router.limits.live_messages, router.limits.live_bytes
         )
         self.outbox.owner = self
-        self.channel = Channel(router, self.outbox, f"client:{len(network.links)}")
+        self.protocol = ServerProtocol(router, self.outbox, f"client:{len(network.links)}")
         self.up = bytearray()
         self.down = bytearray()
         # A frozen writer takes nothing, as for a peer that does not read.
@@ -102,16 +113,16 @@ class Link:
             if batch:
                 moved = True
                 self._wrote(b"".join(batch))
-            session = self.channel.session
+            session = self.protocol.session
             more = session is not None and session.backlog and session.pump(self.network.now)
             if not batch and outbox.empty and not more:
                 outbox.woken()
                 break
-        if self.channel.close_cause and outbox.empty and not self.finished:
+        if self.protocol.close_cause and outbox.empty and not self.finished:
             self.finished = True
             moved = True
-            if self.channel.farewell:
-                self._wrote(self.channel.farewell)
+            if self.protocol.final_packet:
+                self._wrote(self.protocol.final_packet)
         return moved
 
     def _wrote(self, data: bytes) -> None:
@@ -135,23 +146,23 @@ class Link:
             at += len(read)
             if not self._broken:
                 self._listen(read)
-            self.channel.receive(read, self.network.now)
+            self.protocol.receive(read, self.network.now)
             if self._busy():
                 break
         self.up[:0] = moving[at:]
         return True
 
     def _busy(self) -> bool:
-        return self.channel.waiting or self.channel.unfinished
+        return self.protocol.waiting or self.protocol.unfinished
 
     def go_on(self) -> bool:
         """The channel's next turn, when the last one ended early for the sake of others. False when there is none."""
-        channel = self.channel
-        if self.cut or channel.close_cause or not channel.unfinished:
+        protocol = self.protocol
+        if self.cut or protocol.close_cause or not protocol.unfinished:
             return False
-        if channel.waiting or channel.throttled or self.outbox.congested or channel.held_until > self.network.now:
+        if protocol.waiting or protocol.throttled or self.outbox.congested or protocol.held_until > self.network.now:
             return False
-        channel.go_on(self.network.now)
+        protocol.go_on(self.network.now)
         return True
 
     def _listen(self, data: bytes) -> None:
@@ -182,7 +193,7 @@ class Link:
             self.cut = True
             self.up.clear()
             self.down.clear()
-            self.channel.lost(cause, self.network.now)
+            self.protocol.lost(cause, self.network.now)
 
 
 def _reads(data: bytes, pace: int) -> Iterator[bytes]:
@@ -315,7 +326,7 @@ class Client:
     def dial(self) -> Link:
         """Open a connection and send nothing on it."""
         old = self.link
-        if old is not None and old.channel.close_cause:
+        if old is not None and old.protocol.close_cause:
             # What is still on the wire of a connection that is over nobody reads.
             old.lose()
         elif old is not None and not old.cut:

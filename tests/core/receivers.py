@@ -11,7 +11,7 @@ from typing import Final
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from broker.core.session import Session
+from broker.core.session.session import Session
 from tests.core.harness import Client, Network
 
 NAMES: Final = ("a", "b", "c")
@@ -35,7 +35,7 @@ class Receivers(RuleBasedStateMachine):
                 self.known.append(session)
 
     def _up(self, client: Client) -> bool:
-        return not client.wire.cut and not client.wire.channel.close_cause
+        return not client.wire.cut and not client.wire.protocol.close_cause
 
     @rule(name=names, frozen=st.booleans())
     def freeze(self, name: str, frozen: bool) -> None:

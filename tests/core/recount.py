@@ -12,17 +12,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from broker.core import packets as p
+from broker.core.codec import packets as p
+from broker.core.codec.packets import Packet, Publish, Suback, Subscribe
+from broker.core.codec.packets import SubscriptionRequest as Request
+from broker.core.codec.properties import decode_forward
 from broker.core.counters import DROP_CAUSES
-from broker.core.journal import Journal
-from broker.core.lanes import Lane
-from broker.core.lossnote import property_of
-from broker.core.message import DROPPED, QUEUED, RELEASED, SENT, Delivery
-from broker.core.packets import Packet, Publish, Suback, Subscribe
-from broker.core.packets import SubscriptionRequest as Request
-from broker.core.policy import LATEST
-from broker.core.properties import decode_forward
-from broker.core.session import Session
+from broker.core.persistence.journal import Journal
+from broker.core.queues.drop_notice import property_of
+from broker.core.queues.message import DROPPED, QUEUED, RELEASED, SENT, Delivery
+from broker.core.queues.queue_policy import LATEST
+from broker.core.queues.subscription_queue import SubscriptionQueue, queue_of
+from broker.core.session.session import Session
 from tests.core.harness import Client, Network, bag
 from tests.core.judge import Judge
 
@@ -59,12 +59,12 @@ class Found:
     def __init__(self, session: Session) -> None:
         # QoS 0 in the outbox, QoS 1 and 2 in the outbox, and what waits in the session: messages and bytes of each.
         self.live = self.live_bytes = 0
-        self.quality = self.quality_bytes = 0
+        self.qos12_messages = self.qos12_bytes = 0
         self.pending = self.pending_bytes = 0
         # Unfinished deliveries with a packet identifier, and those of them that were never written.
         self.inflight = self.inflight_bytes = self.unsent = 0
         # What waits on the account of a lane.
-        self.waiting: list[tuple[Lane, Delivery]] = []
+        self.waiting: list[tuple[SubscriptionQueue, Delivery]] = []
         outbox = session.outbox
         if outbox is not None:
             for item in outbox._queue:
@@ -94,12 +94,12 @@ class Found:
                 self.live_bytes += item.message.size()
                 self._wait(item)
             else:
-                self.quality += 1
-                self.quality_bytes += item.message.size()
+                self.qos12_messages += 1
+                self.qos12_bytes += item.message.size()
 
     def _wait(self, delivery: Delivery) -> None:
-        if delivery.lane is not None:
-            self.waiting.append((delivery.lane, delivery))
+        if delivery.sub_queue is not None:
+            self.waiting.append((delivery.sub_queue, delivery))
 
     @property
     def messages(self) -> int:
@@ -147,23 +147,25 @@ def _one(session: Session, found: Found) -> None:
     assert session.queued() == found.live + found.pending + found.unsent
     outbox = session.outbox
     if outbox is not None:
-        assert outbox.messages == found.live + found.quality
-        assert outbox.bytes == found.live_bytes + found.quality_bytes
-        assert (outbox.quality, outbox.quality_bytes) == (found.quality, found.quality_bytes)
+        assert outbox.messages == found.live + found.qos12_messages
+        assert outbox.bytes == found.live_bytes + found.qos12_bytes
+        assert (outbox.qos12_messages, outbox.qos12_bytes) == (found.qos12_messages, found.qos12_bytes)
         assert 0 <= outbox.messages <= outbox.max_messages
         assert 0 <= outbox.bytes <= outbox.max_bytes
-    waiting = Counter(lane for lane, _ in found.waiting)
-    for lane in {*waiting, *_lanes(session)}:
-        assert lane.waiting == waiting[lane], session.client_id
-        assert lane.waiting <= lane.depth
-    latest = Counter((lane, delivery.message.topic) for lane, delivery in found.waiting if lane.policy == LATEST)
+    waiting = Counter(sub_queue for sub_queue, _ in found.waiting)
+    for sub_queue in {*waiting, *_lanes(session)}:
+        assert sub_queue.waiting == waiting[sub_queue], session.client_id
+        assert sub_queue.waiting <= sub_queue.depth
+    latest = Counter(
+        (sub_queue, delivery.message.topic) for sub_queue, delivery in found.waiting if sub_queue.policy == LATEST
+    )
     for (_, topic), count in latest.items():
         assert count == 1, f"{count} messages of {topic!r} wait under `latest`"
 
 
-def _lanes(session: Session) -> set[Lane]:
-    lanes = {one.lane for one in session.subscriptions.values() if one.lane is not None}
-    return lanes if session.lane is None else {*lanes, session.lane}
+def _lanes(session: Session) -> set[SubscriptionQueue]:
+    sub_queues = {queue_of(one) for one in session.subscriptions.values()} | {session.sub_queue}
+    return {each for each in sub_queues if each is not None}
 
 
 def allowed(session: Session) -> tuple[int, int]:
@@ -276,7 +278,7 @@ class Book(Journal):
 
 
 def _keeps_its_place(delivery: Delivery) -> bool:
-    return delivery.lane is None or delivery.lane.policy != LATEST
+    return delivery.sub_queue is None or delivery.sub_queue.policy != LATEST
 
 
 def ask(

@@ -11,11 +11,11 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from broker.core import packets as p
-from broker.core import properties as pr
-from broker.core.packets import Packet, Publish, SubscriptionRequest, Will
-from broker.core.properties import Properties
-from tests.core import reason_codes
+from broker.core.codec import packets as p
+from broker.core.codec import properties as pr
+from broker.core.codec.packets import Packet, Publish, SubscriptionRequest, Will
+from broker.core.codec.properties import Properties
+from tests.core.codec import reason_codes
 
 VERSIONS: Final = (p.V31, p.V311, p.V5)
 

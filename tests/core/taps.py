@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from broker.core.decoder import Decoder
-from broker.core.packets import V5, V311, Publish
-from broker.core.router import Router
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.packets import V5, V311, Publish
+from broker.core.routing.router import Router
 from broker.core.tap import DELIVER, NOTE, PUBLISH, RUN, Sink, Tap
 
 Row = dict[str, Any]

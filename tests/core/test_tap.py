@@ -9,17 +9,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker.core import properties as pr
 from broker.core.causes import EVICTIONS
+from broker.core.codec import properties as pr
+from broker.core.codec.packets import V5, V311, Will
+from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.counters import DISCONNECTED, DROP_CAUSES, FULL_MESSAGES
-from broker.core.journal import Saved, SessionRecord, SubscriptionRecord
 from broker.core.limits import Limits
-from broker.core.message import Message
-from broker.core.packets import V5, V311, Will
-from broker.core.packets import SubscriptionRequest as Request
-from broker.core.policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
-from broker.core.restore import restore
-from broker.core.runs import RUN_MESSAGES
+from broker.core.persistence.journal import Saved, SessionRecord, SubscriptionRecord
+from broker.core.persistence.restore import restore
+from broker.core.queues.message import Message
+from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
+from broker.core.routing.bursts import RUN_MESSAGES
 from broker.core.tap import HAND_OVER, RUN, STATE_PART
 from tests.core.harness import Client, Network, limits
 from tests.core.taps import Listening, Row, listen
@@ -84,8 +84,8 @@ class TestOrder:
     def test_session_end_takes_its_subscriptions(self) -> None:
         """After the will, which they still got; and a clean start ends the old session before the new begins."""
         network = Network()
-        watcher = network.client("w")
-        watcher.subscribe("gone")
+        event_listener = network.client("w")
+        event_listener.subscribe("gone")
         heard = listen(network.router, deliveries=True)
         client = network.client("c", will=Will("gone", b"will", 0, False), expiry=0)
         client.subscribe("x", "$share/g/y", "gone")
@@ -584,7 +584,7 @@ class Side:
 
     def do(self, step: Step) -> None:
         network, client = self.network, self.clients[step.name]
-        up = not client.wire.cut and not client.wire.channel.close_cause
+        up = not client.wire.cut and not client.wire.protocol.close_cause
         if step.what == "cut":
             client.cut()
         elif step.what == "connect" and not up:

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from broker.app import Broker
-from broker.core.hooks import AuthMethod, Gate
+from broker.core.hooks import AccessControl, AuthMethod
 from broker.settings import Settings
 
 OUTSIDE = os.environ.get("CANOPY_E2E_BROKER", "")
@@ -43,12 +43,15 @@ async def start_broker() -> AsyncIterator[StartBroker]:
     async with AsyncExitStack() as stack:
 
         async def start(
-            gate: Gate | None = None, auth_methods: dict[str, AuthMethod] | None = None, **sections: Any
+            access_control: AccessControl | None = None,
+            auth_methods: dict[str, AuthMethod] | None = None,
+            **sections: Any,
         ) -> Address:
             if OUTSIDE:
                 pytest.skip("the settings of an outside broker cannot be changed")
             settings = Settings(**{"listen": ("mqtt://127.0.0.1:0",), **sections})
-            running = await stack.enter_async_context(Broker(settings, gate=gate, auth_methods=auth_methods))
+            broker = Broker(settings, access_control=access_control, auth_methods=auth_methods)
+            running = await stack.enter_async_context(broker)
             return Address("127.0.0.1", running.ports[0])
 
         yield start

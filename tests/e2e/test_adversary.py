@@ -17,14 +17,14 @@ from typing import Any, Final
 import pytest
 
 from broker.app import Broker
-from broker.core.channel import Channel
+from broker.core.connection.protocol import ServerProtocol
 from broker.core.limits import Limits
-from broker.core.matchcache import MatchCache
-from broker.core.message import Message
-from broker.core.outbox import Outbox
-from broker.core.router import Router
-from broker.core.streams import RetainedStream
-from broker.core.trie import create
+from broker.core.queues.message import Message
+from broker.core.queues.outbox import Outbox
+from broker.core.routing.router import Router
+from broker.core.session.retained_stream import RetainedStream
+from broker.core.topics.match_cache import MatchCache
+from broker.core.topics.trie import create
 from broker.net.connection import Connection
 from broker.settings import Settings
 from tests.e2e import wire
@@ -90,18 +90,18 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-def channel(router: Router, connect: bytes) -> Channel:
+def channel(router: Router, connect: bytes) -> ServerProtocol:
     """A connected client of a core without sockets; its CONNACK is taken."""
     limits = router.limits
     outbox = Outbox(router.fanout.touched, router.counters, limits.live_messages, limits.live_bytes)
-    made = Channel(router, outbox, "nowhere")
+    made = ServerProtocol(router, outbox, "nowhere")
     made.receive(connect, 0.0)
     outbox.take_batch(1 << 20, 0.0)
     assert made.accepted
     return made
 
 
-def running(client: Channel) -> list[RetainedStream]:
+def running(client: ServerProtocol) -> list[RetainedStream]:
     """The retained messages that are on their way to a client."""
     session = client.session
     assert session is not None

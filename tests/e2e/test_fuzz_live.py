@@ -13,8 +13,8 @@ from collections.abc import Callable
 import pytest
 
 from broker.app import Broker
-from broker.core.channel import Channel
-from broker.core.packets import PINGRESP
+from broker.core.codec.packets import PINGRESP
+from broker.core.connection.protocol import ServerProtocol
 from broker.net.connection import Connection
 from tests.e2e import wire
 from tests.fuzz import live_target
@@ -66,7 +66,7 @@ def test_an_exception_in_the_broker_is_found(seed: int, monkeypatch: pytest.Monk
 
 def test_what_is_left_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that keeps its connections."""
-    kept: list[Channel] = []
+    kept: list[ServerProtocol] = []
     real = Connection.connection_lost
 
     def hoarding(self: Connection, exc: Exception | None) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from broker import Broker
 from broker.core.counters import AGE, DISCONNECTED, FULL_MESSAGES, NO_QUOTA, REPLACED
-from broker.core.session import Session
+from broker.core.session.session import Session
 from tests.e2e import wire
 from tests.e2e.clients import test_overload as overload
 from tests.e2e.clients.frozen import Frozen, until

@@ -11,7 +11,7 @@ import pytest
 
 from broker import Broker
 from broker.core.counters import GLOBAL
-from broker.core.session import Session
+from broker.core.session.session import Session
 from tests.e2e import wire
 from tests.e2e.clients import test_overload as overload
 from tests.e2e.clients.frozen import Frozen
@@ -64,8 +64,8 @@ async def publish(broker: Broker, publisher: Peer, name: str, number: int) -> No
     before = {name: (held(sessions[name]), lost(sessions[name])) for name in NAMES}
     await publisher.publish(name, b"%06d " % number + PAYLOAD)
     within(broker)
-    losers = [name for name in NAMES if lost(sessions[name]) > before[name][1]]
-    for loser in losers:
+    unreported = [name for name in NAMES if lost(sessions[name]) > before[name][1]]
+    for loser in unreported:
         for other in NAMES:
             # One that was no fuller has given nothing, unless what is left with the fuller ones is level with it.
             assert before[loser][0] >= before[other][0] or held(sessions[other]) <= before[loser][0]

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.core import packets as p
-from broker.core.decoder import Decoder
-from broker.core.encoder import encode
-from broker.core.errors import ProtocolError
-from broker.core.packets import Packet
+from broker.core.codec import packets as p
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.encoder import encode
+from broker.core.codec.errors import ProtocolError
+from broker.core.codec.packets import Packet
 from tests.fuzz.finding import Finding
 from tests.fuzz.mutate import cut, stream
 

@@ -23,10 +23,10 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from broker.app import Broker
-from broker.core.decoder import Decoder
-from broker.core.errors import ProtocolError
-from broker.core.message import Message
-from broker.core.retained import NODE_BYTES
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.errors import ProtocolError
+from broker.core.queues.message import Message
+from broker.core.topics.topic_tree import NODE_BYTES
 from broker.net.connection import Connection
 from broker.settings import Settings
 from tests.e2e import wire
@@ -442,7 +442,7 @@ def _beyond_bounds(broker: Broker) -> str:
         outbox = connection.outbox
         sizes["messages in an outbox"] = (outbox.messages, LIVE_MESSAGES)
         sizes["bytes in an outbox"] = (outbox.bytes, LIVE_BYTES)
-        session = connection.channel.session
+        session = connection.protocol.session
         if session is not None:
             sizes["streams of a session"] = (0 if session.streams is None else len(session.streams._streams), 20)
             sizes["messages waiting in a session"] = (len(session.pending or ()), 50)

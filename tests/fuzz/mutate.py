@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from broker.core.wire import varint
-from tests.core.wire_cases import CASES
+from broker.core.codec.primitives import varint
+from tests.core.codec.wire_cases import CASES
 
 CORPUS: Final = tuple(dict.fromkeys(case.raw for case in CASES))
 

@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 
 from broker import Broker, Settings
-from broker.core.channel import Channel
-from broker.core.hooks import LATER, Gate
-from broker.core.outbox import Outbox
-from broker.core.packets import Connect
-from broker.core.session import Session
+from broker.core.codec.packets import Connect
+from broker.core.connection.protocol import ServerProtocol
+from broker.core.hooks import LATER, AccessControl
+from broker.core.queues.outbox import Outbox
+from broker.core.session.session import Session
 from broker.net.admission import HALF_OPEN_ROOM, Admission
 from broker.net.connection import LINGER, Connection
 from tests.e2e import wire
@@ -108,10 +108,10 @@ async def embed() -> AsyncIterator[Embed]:
     async with AsyncExitStack() as stack:
         brokers: list[Broker] = []
 
-        async def start(gate: Gate | None = None, **sections: Any) -> Broker:
+        async def start(access_control: AccessControl | None = None, **sections: Any) -> Broker:
             sections["shutdown"] = {"flush_timeout": 0.0}
             settings = Settings(listen=["mqtt://127.0.0.1:0"], **sections)
-            brokers.append(await stack.enter_async_context(Broker(settings, gate=gate)))
+            brokers.append(await stack.enter_async_context(Broker(settings, access_control=access_control)))
             return brokers[-1]
 
         yield start
@@ -211,7 +211,7 @@ async def test_a_write_that_fails_ends_its_own_connection_alone(broker: Broker) 
 
 def parts() -> list[object]:
     """What connections are made of, of all there are in this process."""
-    return [thing for thing in gc.get_objects() if isinstance(thing, Connection | Channel | Outbox | Session)]
+    return [thing for thing in gc.get_objects() if isinstance(thing, Connection | ServerProtocol | Outbox | Session)]
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ async def test_a_connection_that_is_over_counts_for_nothing(
     there.take()
     assert counted(broker).from_address(HERE) == 1
     ending(there)
-    assert there.connection.channel.close_cause == cause
+    assert there.connection.protocol.close_cause == cause
     assert connected(broker) == {"source"}
     assert (counted(broker).from_address(HERE), counted(broker).open) == (0, 1)
     source.connection.data_received(wire.publish("t", b"x") * 100)
@@ -345,7 +345,7 @@ async def test_who_takes_over_takes_the_place(embed: Embed) -> None:
     assert (counted(broker).open, counted(broker).addresses()) == (0, 0)
 
 
-class Slow(Gate):
+class Slow(AccessControl):
     """A gate that takes its time, when it is told to."""
 
     def __init__(self) -> None:
@@ -358,20 +358,20 @@ class Slow(Gate):
 
 async def test_a_place_that_somebody_else_took_meanwhile(embed: Embed) -> None:
     """The limit holds whatever the order: a client that was let in and finds no place is told to go."""
-    gate = Slow()
-    broker = await embed(gate, limits={"max_connections_per_address": 1})
+    access_control = Slow()
+    broker = await embed(access_control, limits={"max_connections_per_address": 1})
     old = Client(broker, "there", HERE)
     await rounds()
-    gate.answer = LATER
+    access_control.answer = LATER
     new = Client(broker, "there", HERE)
     old.connection.connection_lost(None)
-    gate.answer = 0
+    access_control.answer = 0
     Client(broker, "third", HERE)
     new.connection.admitted(0)
     await rounds()
     assert connected(broker) == {"third"}
     assert b"\xe0" in new.take()
-    assert new.connection.channel.close_text == "too many connections from this address"
+    assert new.connection.protocol.close_text == "too many connections from this address"
     assert (counted(broker).from_address(HERE), counted(broker).open) == (1, 1)
 
 
@@ -415,7 +415,7 @@ async def test_no_time_out(embed: Embed) -> None:
     assert len(broker.hub.wheel) == 0
     later = broker.loop.time() + 1e6
     assert [client.connection.check(later) for client in (mute, there)] == [0.0, 0.0]
-    assert [client.connection.channel.close_cause for client in (mute, there)] == ["", ""]
+    assert [client.connection.protocol.close_cause for client in (mute, there)] == ["", ""]
 
 
 # ----------------------------------------------------------------------------------------- how fast one may publish
@@ -466,7 +466,7 @@ async def test_a_connection_that_ends_while_it_is_held_leaves_no_timer(embed: Em
         client = Client(broker, "fast")
         client.connection.data_received(wire.publish("t", b"x", qos=1, packet_id=1) * 10)
         await rounds()
-        assert client.connection.channel.held_until > broker.loop.time() + 60.0
+        assert client.connection.protocol.held_until > broker.loop.time() + 60.0
         if ending == b"taken over":
             other = Client(broker, "fast")
             await rounds()
@@ -510,7 +510,7 @@ async def test_the_end_of_patience_frees_everything(embed: Embed) -> None:
         await client.transport.told.wait()
     assert client.transport.aborted
     assert client.take()[:1] == b"\xe0"
-    assert client.connection.channel.close_text == "more than 100 PUBLISH packets a second for 0.1 s"
+    assert client.connection.protocol.close_text == "more than 100 PUBLISH packets a second for 0.1 s"
     assert connected(broker) == set()
     assert client.connection.check(broker.loop.time() + LINGER) == 0.0
 
@@ -519,8 +519,8 @@ async def test_little_is_written_ahead_where_a_newer_message_would_replace_it(br
     """What is with the transport, or the system, can be neither replaced nor shed any more."""
     plain = await subscriber(broker, "plain")
     fresh = Client(broker, "fresh")
-    wish = [(wire.USER_PROPERTY, ("canopy-queue", "latest"))]
-    fresh.connection.data_received(wire.subscribe(1, [("t", 0)], wish))
+    options = [(wire.USER_PROPERTY, ("canopy-queue", "latest"))]
+    fresh.connection.data_received(wire.subscribe(1, [("t", 0)], options))
     await rounds()
     for client in (plain, fresh):
         client.transport.connection = client.connection

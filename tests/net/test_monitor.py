@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 
 from broker.core.counters import AGE, DROP_CAUSES, FULL_MESSAGES, NO_QUOTA, Counters
-from broker.core.ledger import Ledger
-from broker.core.load import Load
-from broker.core.router import Router
+from broker.core.queues.drop_ledger import Ledger
+from broker.core.queues.queue_totals import QueueTotals
+from broker.core.routing.router import Router
 from broker.net import monitor as module
 from broker.net.admission import Admission
-from broker.net.monitor import BEAT, LINES, LOOK, Monitor, Pulse
+from broker.net.monitor import BEAT, LINES, LOOK, LagMonitor, Monitor
 from broker.settings import Limits, Queue, Settings, Sys
 from tests.net.test_timers import Loop
 
@@ -131,7 +131,7 @@ class TestReports:
             ("warning", "messages dropped", {"client_id": "one", **told}),
             ("warning", "messages dropped", {"client_id": "other", "total": 9, "interval": 10.0, "age": 9}),
         ]
-        assert broker.counters.load.losers == []
+        assert broker.counters.load.unreported == []
         other.ledger.lost(AGE, 3)
         for _ in range(9):
             assert broker.look() == []
@@ -158,7 +158,7 @@ class TestReports:
         for client in clients:
             client.ledger.lost(FULL_MESSAGES, 1)
         assert broker.look() == []
-        assert broker.counters.load.losers == []
+        assert broker.counters.load.unreported == []
         assert broker.monitor.take_changed() == {client.ledger for client in clients}
         assert broker.monitor.take_changed() == set()
 
@@ -332,8 +332,8 @@ class TestPulse:
 
     def test_looks_once_a_second(self) -> None:
         """Four beats to a look."""
-        loop, load, looks = Timer(), Load(), list[float]()
-        pulse = Pulse(cast(asyncio.AbstractEventLoop, loop), load, looks.append)
+        loop, load, looks = Timer(), QueueTotals(), list[float]()
+        pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), load, looks.append)
         pulse.start()
         loop.pass_time(5 * LOOK + BEAT / 2)
         assert looks == [100.0 + LOOK * (count + 1) for count in range(5)]
@@ -345,8 +345,8 @@ class TestPulse:
 
     def test_how_late(self) -> None:
         """The core can ask while the loop is held up, and until the beat after."""
-        loop, load = Timer(), Load()
-        pulse = Pulse(cast(asyncio.AbstractEventLoop, loop), load, list[float]().append)
+        loop, load = Timer(), QueueTotals()
+        pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), load, list[float]().append)
         pulse.start()
         loop.pass_time(1.0)
         assert load.lag_at(loop.now + BEAT) == 0.0
@@ -364,12 +364,12 @@ class TestPulse:
 
     def test_a_look_that_fails_is_not_the_last(self) -> None:
         """A fault in it must not silence everything else for ever."""
-        loop, load = Timer(), Load()
+        loop, load = Timer(), QueueTotals()
 
         def fail(now: float) -> None:
             raise ArithmeticError(now)
 
-        pulse = Pulse(cast(asyncio.AbstractEventLoop, loop), load, fail)
+        pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), load, fail)
         pulse.start()
         with pytest.raises(ArithmeticError):
             loop.pass_time(2.0)

@@ -10,15 +10,15 @@ import pytest
 
 from broker import Broker, Settings
 from broker.core.counters import Counters
-from broker.core.fanout import PeerConnected
-from broker.core.message import Message
-from broker.core.outbox import Outbox
-from broker.core.session import Session
+from broker.core.queues.message import Message
+from broker.core.queues.outbox import Outbox
+from broker.core.routing.peers import PeerConnected
+from broker.core.session.session import Session
 from broker.observe import presence as presence_module
 from broker.observe.systopics import LONGEST_TOPIC
 from broker.settings import Limits, Presence, Retained, Shutdown, Sys, Upstream
 from broker.store.memory import MemoryStore
-from broker.upstream.links import Links
+from broker.upstream.links.links import Links
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 

@@ -10,8 +10,8 @@ import pytest
 
 from broker import Broker, Settings
 from broker.core.counters import AGE, FULL_MESSAGES, GLOBAL
-from broker.core.message import Message
-from broker.core.session import Session
+from broker.core.queues.message import Message
+from broker.core.session.session import Session
 from broker.net.monitor import SlowClient
 from broker.observe.systopics import LONGEST_TOPIC, SysTopics
 from broker.settings import Limits, Log, Queue, Shutdown, Sys
@@ -104,7 +104,7 @@ async def test_what_a_client_has_lost(broker: Broker) -> None:
     # Also what the monitor has taken down in between, which logs nothing here.
     ledger.lost(GLOBAL, 10)
     broker.monitor.look(broker.loop.time())
-    assert broker.router.counters.load.losers == []
+    assert broker.router.counters.load.unreported == []
     topics(broker).update()
     assert told(broker, "clients/one/dropped") == "17"
     assert told(broker, "clients/one/dropped/global") == "10"
@@ -114,28 +114,28 @@ async def test_what_a_client_has_lost(broker: Broker) -> None:
 
 async def test_only_what_changed_is_published(broker: Broker) -> None:
     """A subscriber hears of a client when that has lost more, and of a topic when its value has changed."""
-    watcher, peer = await join(broker, "watcher"), await join(broker, "c")
-    await watcher.subscribe(PREFIX + "clients/+/dropped/#")
+    event_listener, peer = await join(broker, "watcher"), await join(broker, "c")
+    await event_listener.subscribe(PREFIX + "clients/+/dropped/#")
     ledger = session_of(broker, "c").ledger
     ledger.lost(AGE, 1)
     topics(broker).update()
     topics(broker).update()
     ledger.lost(FULL_MESSAGES, 1)
     topics(broker).update()
-    found = {(packet.topic.removeprefix(PREFIX), packet.payload) for packet in await watcher.fence()}
+    found = {(packet.topic.removeprefix(PREFIX), packet.payload) for packet in await event_listener.fence()}
     assert found == {
         ("clients/c/dropped", b"1"),
         ("clients/c/dropped/age", b"1"),
         ("clients/c/dropped", b"2"),
         ("clients/c/dropped/full-messages", b"1"),
     }
-    watcher.abort()
+    event_listener.abort()
     peer.abort()
 
 
 async def test_the_end_of_a_session(broker: Broker) -> None:
     """Its topics are cleared, which those who watch are told with an empty payload; nothing is remembered."""
-    watcher, peer = await join(broker, "watcher"), await join(broker, "c", expiry=100)
+    event_listener, peer = await join(broker, "watcher"), await join(broker, "c", expiry=100)
     before = len(topics(broker)._last)
     ledger = session_of(broker, "c").ledger
     ledger.lost(AGE, 1)
@@ -144,8 +144,8 @@ async def test_the_end_of_a_session(broker: Broker) -> None:
     topics(broker).update()
     # It is away, and has lost what it has lost.
     assert told(broker, "clients/c/dropped") == "1"
-    await watcher.subscribe(PREFIX + "clients/c/#")
-    await watcher.fence()
+    await event_listener.subscribe(PREFIX + "clients/c/#")
+    await event_listener.fence()
     peer = await join(broker, "c")
     # A loss that its last session had, and one that the new session has.
     ledger.lost(AGE, 5)
@@ -155,14 +155,14 @@ async def test_the_end_of_a_session(broker: Broker) -> None:
     assert told(broker, "clients/c/dropped/age") is None
     assert told(broker, "clients/c/dropped/global") == "1"
     assert ("clients/c/dropped/age", b"") in {
-        (packet.topic.removeprefix(PREFIX), packet.payload) for packet in await watcher.fence()
+        (packet.topic.removeprefix(PREFIX), packet.payload) for packet in await event_listener.fence()
     }
     await peer.disconnect()
     topics(broker).update()
     assert told(broker, "clients/c/dropped") is None
     assert len(topics(broker)._last) == before
     assert topics(broker)._clients == {}
-    watcher.abort()
+    event_listener.abort()
 
 
 async def test_names_that_a_topic_cannot_have(broker: Broker) -> None:
@@ -240,8 +240,8 @@ async def test_a_real_one() -> None:
         shutdown=Shutdown(flush_timeout=0.0),
     )
     async with Broker(settings) as broker:
-        watcher, publisher = await join(broker, "watcher"), await join(broker, "publisher")
-        await watcher.subscribe(PREFIX + "slow/1", PREFIX + "clients/frozen/dropped")
+        event_listener, publisher = await join(broker, "watcher"), await join(broker, "publisher")
+        await event_listener.subscribe(PREFIX + "slow/1", PREFIX + "clients/frozen/dropped")
         try:
             frozen = await Frozen.join(broker.ports[0], wire.connect("frozen", keep_alive=0), ("load", 0))
             session = session_of(broker, "frozen")
@@ -249,7 +249,7 @@ async def test_a_real_one() -> None:
                 await publisher.publish("load", bytes(100_000))
             found: dict[str, Any] = {}
             while not found.get("dropped"):
-                packet = await watcher.message()
+                packet = await event_listener.message()
                 if packet.topic == PREFIX + "slow/1":
                     found = json.loads(packet.payload)
                 else:
@@ -261,10 +261,10 @@ async def test_a_real_one() -> None:
             await peer.send(wire.PING)
             while (await peer.recv()).kind != wire.PINGRESP:
                 pass
-            while (packet := await watcher.message()).topic != PREFIX + "slow/1" or packet.payload:
+            while (packet := await event_listener.message()).topic != PREFIX + "slow/1" or packet.payload:
                 pass
             assert broker.monitor.slow_count == 0
         finally:
             Frozen.close_all()
-            watcher.abort()
+            event_listener.abort()
             publisher.abort()

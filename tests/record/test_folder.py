@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from broker.core.message import Message
+from broker.core.queues.message import Message
 from broker.record.folder import ENDED, GAVE_UP, Folder, RecorderError, mend, segments
 from broker.record.reading import verify
 from tests.record.scenes import HOUR, RUN_ID, STATE, Tape, manifest_of, messages, stored

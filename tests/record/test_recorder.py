@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from broker import Broker, Settings
 from broker.app import StartupError
-from broker.core.message import Message
+from broker.core.queues.message import Message
 from broker.record.folder import Folder
 from broker.record.reading import Found, verify
 from broker.record.recorder import Options, Recorder

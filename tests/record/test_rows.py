@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from broker.core import encoder
-from broker.core import properties as pr
-from broker.core.message import Message
-from broker.core.packets import V5, V311, Publish
+from broker.core.codec import encoder
+from broker.core.codec import properties as pr
+from broker.core.codec.packets import V5, V311, Publish
+from broker.core.queues.message import Message
 from broker.record.schema import SCHEMA
 from broker.record.unpack import FILL_BYTES, KINDS
 from pipeline.schema import EVENTS

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from broker.core.journal import Saved, share_name
 from broker.core.limits import Limits
-from broker.core.message import RELEASED, Delivery, Message
-from broker.core.restore import restore
-from broker.core.router import Router
-from broker.core.session import Session
+from broker.core.persistence.journal import Saved, share_name
+from broker.core.persistence.restore import restore
+from broker.core.queues.message import RELEASED, Delivery, Message
+from broker.core.routing.router import Router
+from broker.core.session.session import Session
 from broker.store import Store
 
 Seen = dict[str, Any]
@@ -68,7 +68,7 @@ def see_session(session: Session, now: float) -> Seen:
         "in flight": [see_delivery(session, one, now) for one in session.inflight.values()],
         "waiting": [see_delivery(session, one, now) for one in session.pending or ()],
         "bytes": session.pending_bytes,
-        "received": sorted(session.inbound or ()),
+        "received": sorted(session.incoming_qos2 or ()),
     }  # fmt: skip
 
 

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from broker.core import packets as p
-from broker.core.packets import SubscriptionRequest as Request
-from broker.core.packets import Will
+from broker.core.codec import packets as p
+from broker.core.codec.packets import SubscriptionRequest as Request
+from broker.core.codec.packets import Will
 from broker.store import MemoryStore
 from tests.core.harness import Client, Network, bag, limits, total_ledger
 from tests.store.observed import at_once, restored, see, see_kept
@@ -61,7 +61,7 @@ class Restarts(RuleBasedStateMachine):
 
     def online(self, name: str) -> Client | None:
         client = self.clients.get(name)
-        if client is None or client.link is None or client.link.cut or client.link.channel.close_cause:
+        if client is None or client.link is None or client.link.cut or client.link.protocol.close_cause:
             return None
         return client
 

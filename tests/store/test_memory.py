@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.core.message import RELEASED, SENT, Delivery, Message
-from broker.core.packets import Will
-from broker.core.subscription import Subscriber, Subscription
+from broker.core.codec.packets import Will
+from broker.core.queues.message import RELEASED, SENT, Delivery, Message
+from broker.core.topics.subscription import Subscriber, Subscription
 from broker.store import MemoryStore, StoreError
 from broker.store.base import Times
 from tests.store.observed import at_once

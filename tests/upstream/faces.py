@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 
-from broker.upstream.ledger import Face
+from broker.upstream.filters.ledger import UpstreamSubscriptions
 from tests.core import naive
 
 # Every name of three levels at most. No filter of the tests spells "zz".
@@ -34,7 +34,7 @@ def overlaps(one: str, other: str) -> bool:
     return not matched(one).isdisjoint(matched(other))
 
 
-class Recorder(Face):
+class Recorder(UpstreamSubscriptions):
     """The upstream has `held`. `calls`: what it was told, in order, "+" before what was declared, "-" withdrawn."""
 
     def __init__(self) -> None:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from broker.core import encoder
-from broker.core.decoder import Decoder
-from broker.core.limits import Limits
-from broker.core.outbox import Outbox
-from broker.core.packets import (
+from broker.core.codec import encoder
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.packets import (
     V5,
     Ack,
     Connack,
@@ -25,13 +23,15 @@ from broker.core.packets import (
     Unsuback,
     Unsubscribe,
 )
-from broker.core.properties import SUBSCRIPTION_IDENTIFIER
-from broker.upstream.declarer import Declarer
-from broker.upstream.downlink import Figures
-from broker.upstream.mapping import Mapping
-from broker.upstream.replays import Replays
-from broker.upstream.session import UplinkSession
-from broker.upstream.uplink import Offer, Uplink
+from broker.core.codec.properties import SUBSCRIPTION_IDENTIFIER
+from broker.core.limits import Limits
+from broker.core.queues.outbox import Outbox
+from broker.upstream.filters.declarer import Declarer
+from broker.upstream.filters.mapping import Mapping
+from broker.upstream.protocol.downlink import LinkStats
+from broker.upstream.protocol.replays import Replays
+from broker.upstream.protocol.session import UplinkSession
+from broker.upstream.protocol.uplink import Offer, Uplink
 from tests.core.harness import Network, bag
 
 Kind = TypeVar("Kind", bound=Packet)
@@ -56,7 +56,7 @@ class Scene:
             router.subscribe(self.session, "", topic_filter, SubscriptionRequest(topic_filter, 2, True, True, 0), 0)
         self.declarer = Declarer(2)
         self.replays = Replays(router, self.session)
-        self.figures = Figures()
+        self.figures = LinkStats()
         self.offer = Offer()
         self.offer.client_id = "link"
         self.link: Uplink
@@ -115,9 +115,9 @@ class Scene:
             self._decoder.feed(data)
             if not self.link.refill(self.network.now):
                 break
-        if self.link.farewell:
-            self._decoder.feed(self.link.farewell)
-            self.link.farewell = b""
+        if self.link.final_packet:
+            self._decoder.feed(self.link.final_packet)
+            self.link.final_packet = b""
         while self._decoder.next_frame():
             self.packets.append(self._decoder.packet())
         self.network.settle()

@@ -16,7 +16,7 @@ import pytest
 
 from broker import Broker, Settings
 from broker.core.counters import DISCONNECTED, DROP_CAUSES, FULL_BYTES, FULL_MESSAGES, NO_QUOTA
-from broker.core.outbox import CONTROL_LIMIT, Outbox
+from broker.core.queues.outbox import CONTROL_LIMIT, Outbox
 from tests.e2e import wire
 from tests.e2e.clients.frozen import Frozen, until
 from tests.e2e.wire import Peer, Will
@@ -307,7 +307,7 @@ async def test_who_does_not_read_answers_is_not_read_from(embed: Embed, kind: st
     rest = block
     blocked = 0
     async with asyncio.timeout(3 * wire.TIMEOUT):
-        while blocked < 20 or not (outbox.congested or connection.channel.throttled):
+        while blocked < 20 or not (outbox.congested or connection.protocol.throttled):
             assert flooder.sent < 50_000_000, "the broker reads without end from a client that does not read"
             went = flooder.push(rest)
             rest = rest[went:] or block

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.core.hooks import AuthExchange, AuthMethod, Gate
-from broker.core.packets import Connect
+from broker.core.codec.packets import Connect
+from broker.core.hooks import AccessControl, AuthExchange, AuthMethod
 from tests.e2e import wire
 from tests.e2e.conformance.conftest import Joined, Opened, Unique
 from tests.e2e.conformance.outcomes import PROTOCOL_ERROR, UNREADABLE, alive, refused, thrown_out
@@ -174,7 +174,7 @@ async def test_auth_fits_the_clients_maximum(opened: Opened, start_broker: Start
 # -------------------------------------------------------------------------------------------------------- authorization
 
 
-class Rules(Gate):
+class Rules(AccessControl):
     """Topics that begin with `no` are nobody's, until `open`."""
 
     def __init__(self) -> None:
@@ -192,7 +192,7 @@ class Rules(Gate):
 
 async def test_an_unauthorized_publish_in_5(joined: Joined, start_broker: StartBroker) -> None:
     """PUBACK and PUBREC say 0x87, nobody gets the message, and the connection stays. [MQTT-3.4.2-1] [MQTT-3.5.2-1]"""
-    at = await start_broker(gate=Rules())
+    at = await start_broker(access_control=Rules())
     watcher, peer = await joined(at=at), await joined(at=at)
     await watcher.subscribe("#")
     await peer.publish("no/0", b"x")
@@ -204,7 +204,7 @@ async def test_an_unauthorized_publish_in_5(joined: Joined, start_broker: StartB
 
 async def test_an_unauthorized_publish_in_311(joined: Joined, start_broker: StartBroker) -> None:
     """Acknowledged as usual or closed; nobody gets the message. [MQTT3-3.3.5-2]"""
-    at = await start_broker(gate=Rules())
+    at = await start_broker(access_control=Rules())
     watcher = await joined(at=at)
     await watcher.subscribe("#")
     for qos in (1, 2):
@@ -225,7 +225,7 @@ async def test_an_unauthorized_publish_in_311(joined: Joined, start_broker: Star
 async def test_a_refused_qos_2_publish_frees_its_identifier(joined: Joined, start_broker: StartBroker) -> None:
     """After a PUBREC of 0x80 or more the same identifier is a new message. [MQTT-4.3.3-9]"""
     rules = Rules()
-    at = await start_broker(gate=rules)
+    at = await start_broker(access_control=rules)
     watcher, peer = await joined(at=at), await joined(at=at)
     await watcher.subscribe(("#", 2))
     await peer.send(wire.publish("no/x", b"refused", qos=2, packet_id=3))
@@ -241,7 +241,7 @@ async def test_a_refused_qos_2_publish_frees_its_identifier(joined: Joined, star
 
 async def test_an_unauthorized_subscribe(joined: Joined, start_broker: StartBroker, version: int) -> None:
     """A failure code in its place, the other filters as asked. [MQTT-3.8.4-7] [MQTT-3.9.3-1] [MQTT3-3.9.3-2]"""
-    at = await start_broker(gate=Rules())
+    at = await start_broker(access_control=Rules())
     peer = await joined(version=version, at=at)
     failed = 0x87 if version == 5 else 0x80
     assert await peer.subscribe(("a", 1), ("no/x", 2), ("b", 2)) == (1, failed, 2)

@@ -31,8 +31,8 @@ import pytest
 
 from broker import Broker, Settings
 from broker.core.counters import DROP_CAUSES
-from broker.core.outbox import Outbox
-from broker.core.session import Session
+from broker.core.queues.outbox import Outbox
+from broker.core.session.session import Session
 from tests.e2e import wire
 from tests.e2e.clients.frozen import until
 from tests.e2e.faults import FaultProxy, Link, shrink

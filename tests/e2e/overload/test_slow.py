@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from broker.core.session import Session
+from broker.core.session.session import Session
 from broker.net.connection import Connection
 from tests.e2e import wire
 from tests.e2e.faults import FaultProxy

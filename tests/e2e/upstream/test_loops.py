@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from broker.app import Broker
-from broker.upstream.status import status
+from broker.upstream.links.status import status
 from tests.e2e import wire
 from tests.e2e.upstream.net import NOBODY, OFTEN, Net, Place, free_port, link, pairs, still, told, until
 from tests.e2e.wire import Peer

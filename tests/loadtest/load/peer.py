@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from broker.core import packets, properties
-from broker.core.decoder import Decoder
-from broker.core.encoder import encode
-from broker.core.errors import ProtocolError
-from broker.core.packets import (
+from broker.core.codec import packets, properties
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.encoder import encode
+from broker.core.codec.errors import ProtocolError
+from broker.core.codec.packets import (
     Ack,
     Connect,
     Disconnect,

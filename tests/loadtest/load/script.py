@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from broker.core.packets import Connect, Packet, SubscriptionRequest
+from broker.core.codec.packets import Connect, Packet, SubscriptionRequest
 from tests.loadtest.load.account import Message
 
 

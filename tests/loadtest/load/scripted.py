@@ -19,10 +19,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Self
 
-from broker.core import packets, properties
-from broker.core.packets import Ack, Connack, Connect, Publish, Suback, Subscribe, Unsuback, Unsubscribe
-from broker.core.properties import Properties
-from broker.core.topics import matches, parse_shared
+from broker.core.codec import packets, properties
+from broker.core.codec.packets import Ack, Connack, Connect, Publish, Suback, Subscribe, Unsuback, Unsubscribe
+from broker.core.codec.properties import Properties
+from broker.core.codec.topic_names import matches, parse_shared
 from tests.loadtest.load.account import Books, Message, Written
 from tests.loadtest.load.peer import Peer, Session
 from tests.loadtest.load.script import DELIVER, Delivery, Fate, Script

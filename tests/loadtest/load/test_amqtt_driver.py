@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from broker.app import Broker
-from broker.core import encoder
-from broker.core.packets import Connack, Connect, Disconnect, Packet, Suback, Subscribe, SubscriptionRequest
+from broker.core.codec import encoder
+from broker.core.codec.packets import Connack, Connect, Disconnect, Packet, Suback, Subscribe, SubscriptionRequest
 from broker.settings import Settings, Sys
 from loadtest.load import conductor, drivers
 from loadtest.load.amqttdriver import open_amqtt

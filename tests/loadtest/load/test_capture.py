@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from broker.app import Broker
-from broker.core.packets import Connect
+from broker.core.codec.packets import Connect
 from broker.settings import Settings, Sys
 from loadtest.load import capture as module
 from loadtest.load import capturefile

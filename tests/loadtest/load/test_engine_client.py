@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from broker.core import encoder, properties
-from broker.core.decoder import Decoder
-from broker.core.packets import Connack, Connect, Packet, Pingreq, Publish, Suback, Subscribe
-from broker.core.properties import Properties
+from broker.core.codec import encoder, properties
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.packets import Connack, Connect, Packet, Pingreq, Publish, Suback, Subscribe
+from broker.core.codec.properties import Properties
 from loadtest.load.client import Client
 from loadtest.load.crew import Crew, open_socket
 from loadtest.load.job import Target

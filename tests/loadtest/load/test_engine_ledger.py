@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from broker.core import encoder, packets
-from broker.core.packets import Publish
+from broker.core.codec import encoder, packets
+from broker.core.codec.packets import Publish
 from loadtest.load import conductor, ledger
 from loadtest.load.job import Nobody
 from loadtest.load.ledger import Listener, reconcile

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.core.decoder import Decoder
-from broker.core.packets import V5, Publish
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.packets import V5, Publish
 from loadtest.load import mark
 from loadtest.load.judge import Streams
 from loadtest.load.mark import Mark

@@ -22,9 +22,9 @@ import pytest
 from typer.testing import CliRunner
 
 from broker.app import Broker
-from broker.core import packets
-from broker.core.decoder import Decoder
-from broker.core.packets import Publish
+from broker.core.codec import packets
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.packets import Publish
 from broker.record.schema import SCHEMA
 from broker.settings import Settings, Sys
 from loadtest.load import conductor, spool

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.core.packets import Connect, Packet, Publish, SubscriptionRequest
+from broker.core.codec.packets import Connect, Packet, Publish, SubscriptionRequest
 from loadtest.load import conductor
 from loadtest.load.job import Nobody
 from loadtest.load.result import Result, Second

@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from broker.core.properties import TOPIC_ALIAS_MAXIMUM
+from broker.core.codec.properties import TOPIC_ALIAS_MAXIMUM
 from loadtest.load.result import Result
 from tests.loadtest.load.account import Account, Message
 from tests.loadtest.load.playing import Cases, agrees, balanced, group, named, play, reader, sender, stage, stated

@@ -11,7 +11,7 @@ import time
 import pytest
 from hdrh.histogram import HdrHistogram
 
-from broker.core.properties import RECEIVE_MAXIMUM
+from broker.core.codec.properties import RECEIVE_MAXIMUM
 from loadtest.load.result import Latency, Result
 from tests.loadtest.load.account import Account
 from tests.loadtest.load.playing import Cases, agrees, balanced, named, play, reader, sender, stage, stated

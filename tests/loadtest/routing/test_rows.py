@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from broker.core.topics import validate_filter, validate_topic
-from broker.core.trie import LAYOUTS as ALL_LAYOUTS
+from broker.core.codec.topic_names import validate_filter, validate_topic
+from broker.core.topics.trie import LAYOUTS as ALL_LAYOUTS
 from broker.daemon import GC_THRESHOLDS as DAEMON_THRESHOLDS
 from loadtest.routing import growth, loads, memory
 from loadtest.routing.loads import Load

@@ -1,0 +1,442 @@
+"""Frames to packets: what stands in each packet of one network connection (section 3 of both documents).
+
+The owner of a `Decoder` calls `feed` for each read, then `next_frame` until it says False, and for each frame
+`publish` or `short_ack` (when it is one) or `packet`.
+
+Promises: every check that can be made on a packet alone is made here, and a peer can cause nothing but a
+`ProtocolError`, which carries the reason code. After an error the decoder is of no use any more: the connection
+ends.
+
+Refuses: to know what came before on the connection (a second CONNECT, aliases, packet identifiers in use, keep
+alive), and to judge the syntax of topic filters, for which SUBSCRIBE and UNSUBSCRIBE have per-filter reason codes. It
+only notes of a filter in a SUBSCRIBE what `topics.scan_filter` says, which saves the judge a second look.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.core.codec import packets, properties, reasons
+from broker.core.codec.errors import MalformedPacket, ProtocolViolation, Refused, TopicNameInvalid
+from broker.core.codec.framing import Frames
+from broker.core.codec.packets import (
+    Ack,
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+from broker.core.codec.primitives import Reader, utf8, well_formed
+from broker.core.codec.properties import ForwardScan, Properties
+from broker.core.codec.topic_names import scan_filter
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+# What only a client and what only a server may send (section 2.1.2).
+_FROM_CLIENT: Final = 1 << 1 | 1 << 8 | 1 << 10 | 1 << 12
+_FROM_SERVER: Final = 1 << 2 | 1 << 9 | 1 << 11 | 1 << 13
+
+_V3_BRIDGE: Final = 0x80
+
+# Reason codes that a packet may carry, from the table in its section.
+_CONNACK_CODES: Final = frozenset(
+    (
+        0x00, 0x80, 0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87, 0x88, 0x89, 0x8A, 0x8C, 0x90, 0x95, 0x97, 0x99, 0x9A,
+        0x9B, 0x9C, 0x9D, 0x9F,
+    )
+)  # fmt: skip
+_PUBACK_CODES: Final = frozenset((0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99))
+_PUBREL_CODES: Final = frozenset((0x00, 0x92))
+_SUBACK_CODES: Final = frozenset((0x00, 0x01, 0x02, 0x80, 0x83, 0x87, 0x8F, 0x91, 0x97, 0x9E, 0xA1, 0xA2))
+_SUBACK_CODES_V3: Final = frozenset((0x00, 0x01, 0x02, 0x80))
+_UNSUBACK_CODES: Final = frozenset((0x00, 0x11, 0x80, 0x83, 0x87, 0x8F, 0x91))
+_DISCONNECT_CODES_CLIENT: Final = frozenset(
+    (0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99)
+)
+# 0x8C is in the table of section 2.4 for DISCONNECT, though not in the one of section 3.14.2.1.
+_DISCONNECT_CODES_SERVER: Final = frozenset(
+    (
+        0x00, 0x80, 0x81, 0x82, 0x83, 0x87, 0x89, 0x8B, 0x8C, 0x8D, 0x8E, 0x8F, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97,
+        0x98, 0x99, 0x9A, 0x9B, 0x9C, 0x9D, 0x9E, 0x9F, 0xA0, 0xA1, 0xA2,
+    )
+)  # fmt: skip
+_AUTH_CODES_CLIENT: Final = frozenset((reasons.CONTINUE_AUTHENTICATION, reasons.REAUTHENTICATE))
+_AUTH_CODES_SERVER: Final = frozenset((reasons.SUCCESS, reasons.CONTINUE_AUTHENTICATION))
+
+
+class Decoder(Frames):
+    """The incoming packets of one network connection. `server`: whether this side is the server.
+
+    `version` is 0 until a CONNECT was decoded (the decoder sets it) or the owner sets it (a client does, before it
+    feeds). See `Frames` for the current frame and for `max_packet_size`.
+    """
+
+    def __init__(self, max_packet_size: int, server: bool = True, version: int = 0) -> None:
+        super().__init__(max_packet_size, version)
+        self.server: bool = server
+        self._scan: ForwardScan = ForwardScan()
+
+    def short_ack(self) -> int:
+        """The packet identifier, when the current frame is PUBACK, PUBREC, PUBREL or PUBCOMP and says only "success".
+
+        -1 otherwise; `packet` then tells what it is. For the hot path: no object is made.
+        """
+        data = self.buffer
+        body: i64 = self.body
+        size: i64 = self.end - body
+        kind: i64 = self.header >> 4
+        if size < 2 or size > 4 or kind < 4 or kind > 7 or self.version == 0:
+            return -1
+        if size > 2 and (self.version < 5 or data[body + 2] != 0 or (size == 4 and data[body + 3] != 0)):
+            return -1
+        packet_id: i64 = data[body] << 8 | data[body + 1]
+        return packet_id if packet_id != 0 else -1
+
+    def publish(self) -> Publish:
+        """Decode the current frame, a PUBLISH (section 3.3).
+
+        Raises:
+            MalformedPacket, ProtocolViolation, TopicNameInvalid, TopicAliasInvalid: as the section says.
+        """
+        data = self.buffer
+        position: i64 = self.body
+        end: i64 = self.end
+        header: i64 = self.header
+        version: i64 = self.version
+        if version == 0:
+            raise ProtocolViolation("the first packet is not a CONNECT")  # [MQTT-3.1.0-1]
+        qos: i64 = header >> 1 & 3
+        if position + 2 > end:
+            raise MalformedPacket("a field runs past the end of the packet")
+        stop: i64 = position + 2 + (data[position] << 8 | data[position + 1])
+        if stop > end:
+            raise MalformedPacket("a field runs past the end of the packet")
+        topic = data[position + 2 : stop]  # [MQTT-3.3.2-1]
+        utf8(topic)
+        if (
+            43 in topic or 35 in topic
+        ):  # + and # [MQTT-3.3.2-2]; as numbers, since `in` with bytes is fifty times slower
+            raise TopicNameInvalid("a topic name with a wildcard")
+        packet_id: i64 = 0
+        if qos > 0:  # [MQTT-2.2.1-2]
+            if stop + 2 > end:
+                raise MalformedPacket("a field runs past the end of the packet")
+            packet_id = data[stop] << 8 | data[stop + 1]
+            stop += 2
+            if packet_id == 0:  # [MQTT-2.2.1-3] [MQTT-2.2.1-4] [MQTT3-2.3.1-1]
+                raise ProtocolViolation("a packet identifier of 0")
+        elif header & 8:  # [MQTT-3.3.1-2]
+            raise MalformedPacket("DUP in a PUBLISH with QoS 0")
+        if version < 5:
+            if not topic:  # [MQTT3-4.7.3-1]
+                raise MalformedPacket("an empty topic name")
+            return Publish(topic, data[stop:end], qos, header & 1 == 1, header & 8 == 8, packet_id)
+        if stop >= end:
+            raise MalformedPacket("a field runs past the end of the packet")
+        length: i64 = data[stop]
+        if length == 0:
+            if not topic:  # [MQTT-4.7.3-1]
+                raise ProtocolViolation("an empty topic name without a topic alias")
+            return Publish(topic, data[stop + 1 : end], qos, header & 1 == 1, header & 8 == 8, packet_id)
+        section = stop + 1
+        if length >= 128:
+            reader = Reader(data, stop, end)
+            length = reader.varint()
+            section = reader.position
+        stop = section + length
+        if stop > end:
+            raise MalformedPacket("the properties run past the end of the packet")
+        scan = self._scan
+        scan.run(data, section, stop, packets.PUBLISH)
+        if not topic and scan.topic_alias == 0:  # [MQTT-4.7.3-1]
+            raise ProtocolViolation("an empty topic name without a topic alias")
+        if self.server and scan.subscription_ids:  # [MQTT-3.3.4-6]
+            raise ProtocolViolation("a subscription identifier in a PUBLISH from a client")
+        return Publish(
+            topic, data[stop:end], qos, header & 1 == 1, header & 8 == 8, packet_id,
+            scan.forward, scan.topic_alias, scan.message_expiry, scan.subscription_ids, scan.request,
+        )  # fmt: skip
+
+    def packet(self) -> Packet:
+        """Decode the current frame, whatever its type (section 3).
+
+        Raises:
+            ProtocolError: of the class, and with the reason code, that its section asks for.
+        """
+        kind = self.header >> 4
+        if self.version == 0 and kind != packets.CONNECT:  # [MQTT-3.1.0-1]
+            raise ProtocolViolation(f"the first packet is not a CONNECT but a {packets.NAMES[kind]}")
+        if kind == packets.PUBLISH:
+            return self.publish()
+        if (_FROM_SERVER if self.server else _FROM_CLIENT) >> kind & 1:
+            raise ProtocolViolation(f"a {packets.NAMES[kind]} from the wrong side")
+        reader = Reader(self.buffer, self.body, self.end)
+        packet = self._body(kind, reader)
+        if reader.position != reader.end:
+            raise MalformedPacket(f"{reader.end - reader.position} bytes behind the end of a {packets.NAMES[kind]}")
+        return packet
+
+    def _body(self, kind: int, reader: Reader) -> Packet:
+        if packets.PUBACK <= kind <= packets.PUBCOMP:
+            return self._ack(kind, reader)
+        if kind == packets.SUBSCRIBE:
+            return self._subscribe(reader)
+        if kind == packets.UNSUBSCRIBE:
+            return self._unsubscribe(reader)
+        if kind == packets.PINGREQ:
+            return Pingreq()
+        if kind == packets.DISCONNECT:
+            return self._disconnect(reader)
+        if kind == packets.CONNECT:
+            return self._connect(reader)
+        if kind == packets.SUBACK:
+            return self._suback(reader)
+        if kind == packets.UNSUBACK:
+            return self._unsuback(reader)
+        if kind == packets.PINGRESP:
+            return Pingresp()
+        if kind == packets.CONNACK:
+            return self._connack(reader)
+        return self._auth(reader)
+
+    def _properties(self, kind: int, reader: Reader) -> Properties:
+        """The property section of 5.0; empty, and nothing read, before it."""
+        return properties.parse(reader, kind) if self.version >= 5 else Properties()
+
+    def _connect(self, reader: Reader) -> Connect:
+        """Section 3.1 [MQTT-3.1.4-1] [MQTT3-3.1.4-1]. Sets `version` as soon as the protocol level is known.
+
+        The payload has its fields in the order of [MQTT-3.1.3-1], and exactly those that the flags announce
+        [MQTT-3.1.2-9] [MQTT-3.1.2-16] [MQTT-3.1.2-17] [MQTT-3.1.2-18] [MQTT-3.1.2-19]: a missing one runs past the end,
+        and one too many is left over.
+        """
+        name = reader.binary()
+        level = reader.byte()
+        bridge = level == packets.V31 | _V3_BRIDGE or level == packets.V311 | _V3_BRIDGE
+        if bridge:
+            level &= 127
+        if name == b"MQTT":
+            known = level == packets.V311 or level == packets.V5
+        elif name == b"MQIsdp":
+            known = level == packets.V31
+        else:  # [MQTT-3.1.2-1]: no answer can be right for a protocol that we do not know
+            raise ProtocolViolation("the protocol name is neither MQTT nor MQIsdp")
+        if not known:  # [MQTT-3.1.2-2]; whoever comes after 5.0 can read the CONNACK of 5.0, all others that of 3.1.1
+            self.version = packets.V5 if level > packets.V5 else packets.V311
+            raise Refused(f"protocol level {level}", reasons.UNSUPPORTED_PROTOCOL_VERSION)
+        self.version = level
+        flags = reader.byte()
+        if flags & 1:  # [MQTT-3.1.2-3]
+            raise MalformedPacket("the reserved flag of CONNECT is set")
+        will_qos = flags >> 3 & 3
+        if flags & 4:
+            if will_qos == 3:  # [MQTT-3.1.2-12]
+                raise MalformedPacket("a will with QoS 3")
+        elif flags & 0x38:  # [MQTT-3.1.2-11] [MQTT-3.1.2-13]
+            raise MalformedPacket("will QoS or will retain without a will")
+        if level < 5 and flags & 0xC0 == 0x40:  # [MQTT3-3.1.2-22]
+            raise MalformedPacket("a password without a user name")
+        keep_alive = reader.two_bytes()
+        section = self._properties(packets.CONNECT, reader)
+        if (
+            properties.AUTHENTICATION_DATA in section.binaries
+            and properties.AUTHENTICATION_METHOD not in section.strings
+        ):
+            raise ProtocolViolation("authentication data without an authentication method")  # section 3.1.2.11.10
+        client_id = reader.string()  # [MQTT-3.1.3-3] [MQTT-3.1.3-4]
+        if not client_id and (level == packets.V31 or (level == packets.V311 and not flags & 2)):
+            # [MQTT3-3.1.3-7] [MQTT3-3.1.3-8]; 3.1 knows no empty client identifier at all.
+            raise Refused("an empty client identifier for a session to keep", reasons.CLIENT_IDENTIFIER_NOT_VALID)
+        will = self._will(reader, will_qos, flags & 0x20 != 0) if flags & 4 else None
+        user_name: str | None = None
+        password: bytes | None = None
+        # MQTT 3.1 lets both fields be missing whatever the flags say.
+        if flags & 0x80 and not (level == packets.V31 and reader.position == reader.end):
+            user_name = reader.string()  # [MQTT-3.1.3-12]
+        if flags & 0x40 and not (level == packets.V31 and reader.position == reader.end):
+            password = reader.binary()
+        return Connect(
+            client_id=client_id, version=level, clean_start=flags & 2 != 0, keep_alive=keep_alive, will=will,
+            user_name=user_name, password=password, properties=section, bridge=bridge,
+        )  # fmt: skip
+
+    def _will(self, reader: Reader, qos: int, retain: bool) -> Will:
+        """Sections 3.1.3.2 to 3.1.3.4."""
+        delay = 0
+        expiry = -1
+        forward = b""
+        if self.version >= 5:
+            length = reader.varint()
+            stop = reader.position + length
+            if stop > reader.end:
+                raise MalformedPacket("the will properties run past the end of the packet")
+            scan = self._scan
+            scan.run(reader.data, reader.position, stop, properties.WILL)
+            reader.position = stop
+            delay = scan.will_delay
+            expiry = scan.message_expiry
+            forward = scan.forward
+        topic = reader.string()  # [MQTT-3.1.3-11]
+        payload = reader.binary()
+        if not topic or "+" in topic or "#" in topic:  # [MQTT-4.7.3-1] [MQTT-4.7.1-1]
+            raise TopicNameInvalid("the will topic is not a topic name")
+        return Will(
+            topic=topic, payload=payload, qos=qos, retain=retain, delay=delay, message_expiry=expiry, properties=forward
+        )
+
+    def _connack(self, reader: Reader) -> Connack:
+        """Section 3.2."""
+        flags = reader.byte()
+        if flags & 0xFE:  # [MQTT-3.2.2-1]
+            raise MalformedPacket("reserved flags of CONNACK are set")
+        code = reader.byte()
+        if self.version < 5:
+            if code > reasons.V3_NOT_AUTHORIZED:
+                raise ProtocolViolation(f"CONNACK with the reserved return code {code}")
+            section = Properties()
+        elif reader.position == reader.end and code == reasons.V3_UNACCEPTABLE_PROTOCOL_VERSION:
+            # How a server that knows 3.1.1 only answers a CONNECT of 5.0 [MQTT3-3.1.2-2].
+            code = reasons.UNSUPPORTED_PROTOCOL_VERSION
+            section = Properties()
+        else:
+            if code not in _CONNACK_CODES:
+                raise ProtocolViolation(f"CONNACK with the reason code {code:#04x}")  # [MQTT-3.2.2-8]
+            section = properties.parse(reader, packets.CONNACK)
+        if flags and code:  # [MQTT-3.2.2-6]
+            raise ProtocolViolation("session present in a CONNACK that refuses")
+        return Connack(session_present=flags == 1, reason_code=code, properties=section)
+
+    def _packet_id(self, reader: Reader) -> int:
+        packet_id = reader.two_bytes()
+        if packet_id == 0:  # [MQTT-2.2.1-3] [MQTT-2.2.1-4] [MQTT3-2.3.1-1]
+            raise ProtocolViolation("a packet identifier of 0")
+        return packet_id
+
+    def _ack(self, kind: int, reader: Reader) -> Ack:
+        """Sections 3.4 to 3.7 [MQTT-2.2.1-5]."""
+        packet_id = self._packet_id(reader)
+        if self.version < 5 or reader.position == reader.end:
+            return Ack(kind=kind, packet_id=packet_id)
+        code = reader.byte()
+        if code not in (_PUBACK_CODES if kind <= packets.PUBREC else _PUBREL_CODES):
+            # [MQTT-3.4.2-1] [MQTT-3.5.2-1] [MQTT-3.6.2-1] [MQTT-3.7.2-1]
+            raise ProtocolViolation(f"{packets.NAMES[kind]} with the reason code {code:#04x}")
+        section = Properties() if reader.position == reader.end else properties.parse(reader, kind)
+        return Ack(kind=kind, packet_id=packet_id, reason_code=code, properties=section)
+
+    def _subscribe(self, reader: Reader) -> Subscribe:
+        """Section 3.8."""
+        packet_id = self._packet_id(reader)
+        section = self._properties(packets.SUBSCRIBE, reader)
+        requests: list[SubscriptionRequest] = []
+        while reader.position < reader.end:
+            raw = reader.binary()
+            levels = scan_filter(raw)
+            # Where `scan_filter` found nothing odd there is no U+0000.
+            topic_filter = well_formed(raw) if levels > 0 else _filter(raw)
+            options = reader.byte()
+            qos = options & 3
+            if self.version < 5:
+                if options > 2:  # [MQTT3-3.8.3-4]
+                    raise MalformedPacket(f"SUBSCRIBE with the requested QoS byte {options:#04x}")
+                requests.append(SubscriptionRequest(topic_filter, qos, False, False, 0, levels))
+                continue
+            if options & 0xC0:  # [MQTT-3.8.3-5]
+                raise MalformedPacket("reserved bits in the subscription options")
+            if qos == 3 or options & 0x30 == 0x30:  # section 3.8.3.1
+                raise ProtocolViolation("subscription options with QoS 3 or retain handling 3")
+            if options & 4 and topic_filter.startswith("$share/"):  # [MQTT-3.8.3-4]
+                raise ProtocolViolation("no local on a shared subscription")
+            requests.append(
+                SubscriptionRequest(topic_filter, qos, options & 4 != 0, options & 8 != 0, options >> 4 & 3, levels)
+            )
+        if not requests:  # [MQTT-3.8.3-2]
+            raise ProtocolViolation("SUBSCRIBE without a topic filter")
+        return Subscribe(packet_id=packet_id, requests=requests, properties=section)
+
+    def _suback(self, reader: Reader) -> Suback:
+        """Section 3.9."""
+        packet_id = self._packet_id(reader)
+        section = self._properties(packets.SUBACK, reader)
+        codes = self._codes(reader, _SUBACK_CODES if self.version >= 5 else _SUBACK_CODES_V3)  # [MQTT-3.9.3-2]
+        return Suback(packet_id=packet_id, reason_codes=codes, properties=section)
+
+    def _codes(self, reader: Reader, allowed: frozenset[int]) -> list[int]:
+        codes: list[int] = []
+        while reader.position < reader.end:
+            code = reader.byte()
+            if code not in allowed:
+                raise ProtocolViolation(f"the reason code {code:#04x} in an acknowledgement")
+            codes.append(code)
+        if not codes:
+            raise ProtocolViolation("an acknowledgement without reason codes")
+        return codes
+
+    def _unsubscribe(self, reader: Reader) -> Unsubscribe:
+        """Section 3.10."""
+        packet_id = self._packet_id(reader)
+        section = self._properties(packets.UNSUBSCRIBE, reader)
+        topic_filters: list[str] = []
+        while reader.position < reader.end:
+            topic_filters.append(_filter(reader.binary()))
+        if not topic_filters:  # [MQTT-3.10.3-2]
+            raise ProtocolViolation("UNSUBSCRIBE without a topic filter")
+        return Unsubscribe(packet_id=packet_id, topic_filters=topic_filters, properties=section)
+
+    def _unsuback(self, reader: Reader) -> Unsuback:
+        """Section 3.11; no payload before 5.0."""
+        packet_id = self._packet_id(reader)
+        if self.version < 5:
+            return Unsuback(packet_id=packet_id)
+        section = properties.parse(reader, packets.UNSUBACK)
+        codes = self._codes(reader, _UNSUBACK_CODES)  # [MQTT-3.11.3-2]
+        return Unsuback(packet_id=packet_id, reason_codes=codes, properties=section)
+
+    def _disconnect(self, reader: Reader) -> Disconnect:
+        """Section 3.14."""
+        if self.version < 5:
+            if not self.server:
+                raise ProtocolViolation("a DISCONNECT from a server of 3.1.1")
+            return Disconnect()
+        if reader.position == reader.end:
+            return Disconnect()
+        code = reader.byte()
+        if code not in (_DISCONNECT_CODES_CLIENT if self.server else _DISCONNECT_CODES_SERVER):  # [MQTT-3.14.2-1]
+            raise ProtocolViolation(f"DISCONNECT with the reason code {code:#04x}")
+        section = Properties() if reader.position == reader.end else properties.parse(reader, packets.DISCONNECT)
+        if self.server:
+            if properties.SERVER_REFERENCE in section.strings:  # section 3.14.2.2.5
+                raise ProtocolViolation("a server reference from a client")
+        elif properties.SESSION_EXPIRY_INTERVAL in section.integers:  # [MQTT-3.14.2-2]
+            raise ProtocolViolation("a session expiry interval in a DISCONNECT from a server")
+        return Disconnect(reason_code=code, properties=section)
+
+    def _auth(self, reader: Reader) -> Auth:
+        """Section 3.15. A short form without properties exists for success only, and only a server sends that."""
+        code = reasons.SUCCESS if reader.position == reader.end else reader.byte()
+        if code not in (_AUTH_CODES_CLIENT if self.server else _AUTH_CODES_SERVER):  # [MQTT-3.15.2-1]
+            raise ProtocolViolation(f"AUTH with the reason code {code:#04x}")
+        if reader.end == self.body:
+            return Auth()
+        section = properties.parse(reader, packets.AUTH)
+        if properties.AUTHENTICATION_METHOD not in section.strings:  # section 3.15.2.2.2
+            raise ProtocolViolation("AUTH without an authentication method")
+        return Auth(reason_code=code, properties=section)
+
+
+def _filter(raw: bytes) -> str:
+    topic_filter = utf8(raw)  # [MQTT-3.8.3-1] [MQTT-3.10.3-1]
+    if not topic_filter:  # [MQTT-4.7.3-1]
+        raise ProtocolViolation("an empty topic filter")
+    return topic_filter

@@ -1,0 +1,79 @@
+"""One tree of errors; each that a peer can cause carries the MQTT reason code to answer with.
+
+    CanopyError
+    └── ProtocolError (reason_code)         the peer broke the protocol: answer with the code, close the connection
+        ├── MalformedPacket       0x81      the bytes are not a packet
+        ├── ProtocolViolation     0x82      a packet that may not come now, or may not say this
+        ├── PacketTooLarge        0x95      longer than the Maximum Packet Size that was announced
+        ├── ReceiveMaximumExceeded 0x93     more unacknowledged QoS 1/2 publishes than announced
+        ├── TopicAliasInvalid     0x94
+        ├── TopicNameInvalid      0x90
+        └── Refused               any       a well-formed packet that this server's settings do not accept
+
+Nothing here is raised for what the operator or this program did wrong: those are other trees (settings, start-up).
+"""
+
+from __future__ import annotations
+
+from broker.core.codec import reasons
+
+
+class CanopyError(Exception):
+    """Root of every error that Canopy raises on purpose."""
+
+
+class ProtocolError(CanopyError):
+    """A peer broke the protocol. `reason_code` is the MQTT 5.0 reason code to answer with (section 4.13)."""
+
+    def __init__(self, message: str, reason_code: int = reasons.PROTOCOL_ERROR) -> None:
+        super().__init__(message)
+        self.reason_code = reason_code
+
+
+class MalformedPacket(ProtocolError):
+    """The bytes cannot be parsed as the specification says (section 1.2, "Malformed Packet")."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, reasons.MALFORMED_PACKET)
+
+
+class ProtocolViolation(ProtocolError):
+    """A parsable packet holds data or comes at a time that the protocol forbids (section 1.2, "Protocol Error")."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, reasons.PROTOCOL_ERROR)
+
+
+class PacketTooLarge(ProtocolError):
+    """A packet's declared size exceeds the maximum that this side accepts."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, reasons.PACKET_TOO_LARGE)
+
+
+class ReceiveMaximumExceeded(ProtocolError):
+    """More QoS 1 and 2 publishes in flight than the receiver's Receive Maximum (section 3.3.4)."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, reasons.RECEIVE_MAXIMUM_EXCEEDED)
+
+
+class TopicAliasInvalid(ProtocolError):
+    """A Topic Alias of 0, above the announced maximum, or never set (section 3.3.2.3.4)."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, reasons.TOPIC_ALIAS_INVALID)
+
+
+class TopicNameInvalid(ProtocolError):
+    """A topic name that is not allowed where it stands (section 4.7)."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, reasons.TOPIC_NAME_INVALID)
+
+
+class Refused(ProtocolError):
+    """A well-formed packet that this server's settings do not accept; the code says which."""
+
+    def __init__(self, message: str, reason_code: int) -> None:
+        super().__init__(message, reason_code)

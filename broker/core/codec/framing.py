@@ -1,0 +1,186 @@
+"""The frames of one network connection: where each packet in the incoming bytes begins and ends (section 2.1).
+
+Owns the bytes of a connection that are not parsed yet, and the rules of the fixed header. `decoder.Decoder` is built
+on it and looks into the packets.
+
+Promises: a read is parsed where it lies, without a copy when nothing of the read before is left over. Nothing is
+allocated for a declared length; a packet above `max_packet_size` is refused as soon as its fixed header is there; a
+packet that comes in many reads costs time and memory in proportion to its size.
+
+Refuses: to look behind the fixed header.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.core.codec import packets
+from broker.core.codec.errors import MalformedPacket, PacketTooLarge
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+# Packets whose fixed header flags must be 0b0010 (section 2.1.3), as a mask of `1 << kind`.
+_FLAGS_0010: Final = 1 << packets.PUBREL | 1 << packets.SUBSCRIBE | 1 << packets.UNSUBSCRIBE
+
+
+class Frames:
+    """Cuts the incoming bytes into packets.
+
+    The current frame, valid until the next call of `next_frame` or `feed`: `buffer[start:end]`, with its variable
+    header at `body` and the first byte of its fixed header in `header`. `version` is the protocol level in force, 0
+    when not known yet. `max_packet_size` counts whole packets in bytes and may be changed between frames.
+    """
+
+    def __init__(self, max_packet_size: int, version: int) -> None:
+        # The current frame; `end` is also where the next one begins.
+        self.buffer: bytes = b""
+        self.header: i64 = 0
+        self.start: i64 = 0
+        self.body: i64 = 0
+        self.end: i64 = 0
+        # The connection.
+        self.version: i64 = version
+        self.max_packet_size: i64 = max_packet_size
+        # An incomplete packet: `_tail` after the read in which it began, `_held` once a second read did not complete
+        # it; `_need` is the size to wait for. A bytearray, and not a list of reads, so that a packet that trickles in
+        # by twos and threes takes no more memory than its size.
+        self._tail: bytes = b""
+        self._held: bytearray = bytearray()
+        self._need: i64 = 0
+
+    @property
+    def pending_size(self) -> int:
+        """Bytes fed and not handed out in a frame yet."""
+        return len(self.buffer) - self.end + len(self._tail) + len(self._held)
+
+    def feed(self, data: bytes) -> None:
+        """Add one read."""
+        if self._held:
+            self._held += data
+            if len(self._held) < self._need:
+                return
+            self.buffer = bytes(self._held)
+            self._held = bytearray()
+        elif self._tail:
+            if len(self._tail) + len(data) < self._need:
+                self._held += self._tail
+                self._held += data
+                self._tail = b""
+                return
+            self.buffer = self._tail + data
+            self._tail = b""
+        elif self.end < len(self.buffer):  # the owner stopped before the last read was through
+            self.buffer = self.buffer[self.end :] + data
+        else:
+            self.buffer = data
+        self.start = 0
+        self.body = 0
+        self.end = 0
+
+    def next_frame(self) -> bool:
+        """Advance to the next whole packet; False when there is none yet.
+
+        Raises:
+            MalformedPacket: a packet type or flags that do not exist, or a bad Remaining Length.
+            PacketTooLarge: the packet will be longer than `max_packet_size`.
+        """
+        data = self.buffer
+        size: i64 = len(data)
+        start: i64 = self.end
+        if size - start < 2:
+            self._hold(start, 2)
+            return False
+        header: i64 = data[start]
+        length: i64 = data[start + 1]
+        body: i64 = start + 2
+        if length >= 128:
+            length &= 127
+            shift: i64 = 7
+            while True:
+                if body >= size:
+                    self._hold(start, size - start + 1)
+                    return False
+                digit: i64 = data[body]
+                body += 1
+                length |= (digit & 127) << shift
+                if digit < 128:
+                    break
+                shift += 7
+                if shift > 21:
+                    raise MalformedPacket("a remaining length of more than four bytes")
+            if digit == 0:  # [MQTT-1.5.5-1]
+                raise MalformedPacket("a remaining length that is longer than it needs to be")
+        kind: i64 = header >> 4
+        if kind == 3:
+            if header & 6 == 6:  # [MQTT-3.3.1-4]
+                raise MalformedPacket("a PUBLISH with QoS 3")
+        elif header & 15 != (_FLAGS_0010 >> kind & 1) << 1 and self.version != 3:
+            # [MQTT-2.1.3-1] [MQTT3-2.2.2-2], which is [MQTT-3.6.1-1] [MQTT-3.8.1-1] [MQTT-3.10.1-1] [MQTT-3.14.1-1]
+            # [MQTT-3.15.1-1]. MQTT 3.1 leaves these bits unused or puts QoS and DUP there.
+            raise MalformedPacket(f"fixed header flags {header & 15:#06b} in {packets.NAMES[kind]}")
+        if kind == 0 or (kind == 15 and (self.version == 4 or self.version == 3)):
+            raise MalformedPacket(f"packet type {kind} is reserved")
+        end: i64 = body + length
+        if end - start > self.max_packet_size:  # [MQTT-3.2.2-15]
+            raise PacketTooLarge(
+                f"{packets.NAMES[kind]} of {end - start} bytes, at most {self.max_packet_size} are accepted"
+            )
+        if end > size:
+            self._hold(start, end - start)
+            return False
+        self.header = header
+        self.start = start
+        self.body = body
+        self.end = end
+        return True
+
+    def _hold(self, start: int, need: int) -> None:
+        """Keep the incomplete packet that begins at `start` until `need` bytes of it are there."""
+        if start < len(self.buffer):
+            self._tail = self.buffer[start:]
+            self._need = need
+        self.buffer = b""
+        self.start = 0
+        self.body = 0
+        self.end = 0
+
+
+def frame_body(data: bytes, start: i64) -> i64:
+    """Where the variable header begins of the whole frame that begins at `start`."""
+    at: i64 = start + 1
+    while data[at] >= 128:
+        at += 1
+    return at + 1
+
+
+def frame_end(data: bytes, start: i64, limit: i64) -> i64:
+    """Where the frame that begins at `start` ends; -1 when it is not whole before `limit`, or has a bad length."""
+    if start + 2 > limit:
+        return -1
+    at: i64 = start + 1
+    digit: i64 = data[at]
+    length: i64 = digit & 127
+    shift: i64 = 7
+    while digit >= 128:
+        at += 1
+        if at >= limit or shift > 21:
+            return -1
+        digit = data[at]
+        if digit == 0:
+            return -1
+        length |= (digit & 127) << shift
+        shift += 7
+    end: i64 = at + 1 + length
+    return end if end <= limit else -1
+
+
+def frame_count(data: bytes) -> int:
+    """How many frames stand side by side in `data`, all of them whole."""
+    size: i64 = len(data)
+    at: i64 = 0
+    count: i64 = 0
+    while at < size:
+        at = frame_end(data, at, size)
+        count += 1
+    return count

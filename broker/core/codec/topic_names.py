@@ -1,0 +1,301 @@
+"""Topic names and topic filters: what is well-formed, and what matches what (section 4.7 of both specifications).
+
+Owns the rules as pure functions over `str`. The trie, the retained tree and the match cache rest on them and repeat
+none. Levels are what stands between the slashes; an empty level is a level like any other, and nothing is
+normalised: two strings are equal when their code points are equal [MQTT-4.7.3-4].
+
+Promises: each `validate_*` either returns or raises a `ProtocolError` with the reason code to answer with.
+
+Refuses: to decide what a client may see. That is authorisation, elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.core.codec import reasons
+from broker.core.codec.errors import Refused, TopicNameInvalid
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+SEPARATOR: Final = "/"
+SINGLE_LEVEL: Final = "+"
+MULTI_LEVEL: Final = "#"
+
+# Topics below this are the broker's own, made anew at each start: no client publishes there, no journal hears of them.
+SYSTEM_TOPICS: Final = b"$SYS/"
+
+# A UTF-8 encoded string has a two-byte length before it (section 1.5.4) [MQTT-4.7.3-3].
+MAX_BYTES: Final = 65_535
+
+SHARE_PREFIX: Final = "$share/"
+
+# A sensible limit on levels where the settings name none: each level of a name costs a node in a tree, about a hundred
+# times the byte that it takes on the wire, and 65,535 bytes can spell 65,536 levels. Nobody needs a tenth of this.
+SENSIBLE_LEVELS: Final = 128
+
+
+def split(topic: str) -> list[str]:
+    """The levels of a topic name or filter, in order; at least one, and empty ones are kept ("/a" has two)."""
+    return topic.split("/")
+
+
+def level_count(topic: str) -> int:
+    """How many levels a topic name or filter has, at least 1."""
+    return topic.count("/") + 1
+
+
+def has_wildcard(topic_filter: str) -> bool:
+    """Whether a well-formed topic filter holds `+` or `#`, so that it can match more than the topic it spells."""
+    return "+" in topic_filter or "#" in topic_filter
+
+
+def is_reserved(topic: str) -> bool:
+    """Whether a topic name begins with `$`: such names are hidden from filters that begin with a wildcard."""
+    return topic.startswith("$")
+
+
+def is_system(topic: bytes) -> bool:
+    """Whether a topic name (UTF-8) is the broker's own.
+
+    The parent counts among them, so that no level is shared with a client's.
+    """
+    return topic.startswith(SYSTEM_TOPICS) or topic == SYSTEM_TOPICS[:-1]
+
+
+def literal_prefix(topic_filter: str) -> str:
+    """The levels before the first wildcard, joined, with the separator that follows them.
+
+    "a/b/+/c" gives "a/b/", "#" gives "", and a filter without wildcards is returned whole. Every topic that matches
+    begins with it, but for "a/#", which matches "a" as well.
+    """
+    plus = topic_filter.find("+")
+    hash_sign = topic_filter.find("#")
+    if plus < 0:
+        return topic_filter if hash_sign < 0 else topic_filter[:hash_sign]
+    if hash_sign < 0 or plus < hash_sign:
+        return topic_filter[:plus]
+    return topic_filter[:hash_sign]
+
+
+def validate_filter(topic_filter: str, max_levels: int = 0) -> None:
+    """Hold a topic filter against section 4.7. Give it the part after `$share/name/` of a shared one.
+
+    `max_levels` is the server's own limit; 0 means none. It bounds what one filter can cost in the trie.
+
+    Raises:
+        Refused: reason 0x8F Topic Filter invalid.
+    """
+    if not topic_filter:
+        raise _bad_filter("is empty")  # [MQTT-4.7.3-1]
+    if "\0" in topic_filter:
+        raise _bad_filter("holds U+0000")  # [MQTT-4.7.3-2]
+    # No code point takes more than four bytes, so that a short filter need not be encoded to be measured.
+    if len(topic_filter) * 4 > MAX_BYTES and _utf8_length(topic_filter) > MAX_BYTES:
+        raise _bad_filter(f"is longer than {MAX_BYTES:,} bytes")  # [MQTT-4.7.3-3]
+    if max_levels > 0 and level_count(topic_filter) > max_levels:
+        raise _bad_filter(f"has more than {max_levels} levels")
+    hash_sign = topic_filter.find("#")
+    if hash_sign >= 0:
+        # One, at the very end, alone in its level [MQTT-4.7.1-1].
+        if hash_sign != len(topic_filter) - 1:
+            raise _bad_filter("holds # before its end")
+        if hash_sign > 0 and topic_filter[hash_sign - 1] != "/":
+            raise _bad_filter("holds # beside other characters of a level")
+    plus = topic_filter.find("+")
+    if plus >= 0:
+        last = len(topic_filter) - 1
+        while plus >= 0:
+            if (plus > 0 and topic_filter[plus - 1] != "/") or (plus < last and topic_filter[plus + 1] != "/"):
+                raise _bad_filter("holds + beside other characters of a level")  # [MQTT-4.7.1-2]
+            plus = topic_filter.find("+", plus + 1)
+
+
+def scan_filter(raw: bytes) -> int:
+    """How many levels a topic filter has, still in UTF-8, when nothing about it needs a second look; 0 otherwise.
+
+    One pass for what `validate_filter` and `parse_shared` ask in several, since a client may subscribe to very many. 0
+    says nothing but that those two have to be asked: the filter breaks the grammar, is very long, or begins with `$`.
+    """
+    size: i64 = len(raw)
+    if size == 0 or size > MAX_BYTES or raw[0] == 36:
+        return 0
+    levels: i64 = 1
+    before: i64 = 47
+    at: i64 = 0
+    while at < size:
+        sign: i64 = raw[at]
+        at += 1
+        if sign == 47:
+            levels += 1
+        elif sign == 43:  # + has its level to itself [MQTT-4.7.1-2]
+            if before != 47 or (at < size and raw[at] != 47):
+                return 0
+        elif sign == 35:  # and so has #, which is the last one [MQTT-4.7.1-1]
+            if before != 47 or at < size:
+                return 0
+        elif sign == 0:
+            return 0
+        before = sign
+    return levels
+
+
+def parse_shared(topic_filter: str) -> tuple[str, str]:
+    """Take a shared subscription's filter apart: ("", filter) for an ordinary one, (share name, filter) otherwise.
+
+    Only `$share/` makes a filter shared: "$share" and "$shared/x" are ordinary ones. The inner filter is not looked at
+    beyond being there; give it to `validate_filter`. Section 4.8.2.
+
+    Raises:
+        Refused: 0x8F: the share name is empty, holds a wildcard, or no filter follows [MQTT-4.8.2-1] [MQTT-4.8.2-2].
+    """
+    if not topic_filter.startswith("$share/"):
+        return "", topic_filter
+    start = len(SHARE_PREFIX)
+    end = topic_filter.find("/", start)
+    if end < 0:
+        raise _bad_filter("names a share and no filter")  # [MQTT-4.8.2-2]
+    group = topic_filter[start:end]
+    if not group:
+        raise _bad_filter("has an empty share name")  # [MQTT-4.8.2-1]
+    if "+" in group or "#" in group:
+        raise _bad_filter("has a wildcard in its share name")  # [MQTT-4.8.2-2]
+    inner = topic_filter[end + 1 :]
+    if not inner:
+        raise _bad_filter("names a share and no filter")  # [MQTT-4.8.2-2]
+    return group, inner
+
+
+def validate_topic(topic: str, max_levels: int = 0) -> None:
+    """Hold a topic name against section 4.7 [MQTT-4.7.0-1] [MQTT-4.7.3-1] [MQTT-4.7.3-2] [MQTT-4.7.3-3].
+
+    `max_levels` is the server's own limit; 0 means none. It bounds what one name can cost in the retained tree.
+
+    Raises:
+        TopicNameInvalid: it is empty, too long or too deep, or holds a wildcard or U+0000.
+    """
+    if not topic:
+        raise TopicNameInvalid("topic name is empty")
+    if "+" in topic or "#" in topic:
+        raise TopicNameInvalid("topic name holds a wildcard")
+    if "\0" in topic:
+        raise TopicNameInvalid("topic name holds U+0000")
+    if len(topic) * 4 > MAX_BYTES and _utf8_length(topic) > MAX_BYTES:
+        raise TopicNameInvalid(f"topic name is longer than {MAX_BYTES:,} bytes")
+    if 0 < max_levels <= topic.count("/"):
+        raise TopicNameInvalid(f"topic name has more than {max_levels} levels")
+
+
+def validate_topic_bytes(topic: bytes, max_levels: int = 0) -> None:
+    """The same for a topic name still in UTF-8, for the publish path: the four signs are one byte each in UTF-8.
+
+    Whether the bytes are UTF-8 at all is the decoder's to say.
+
+    Raises:
+        TopicNameInvalid: it is empty, too long or too deep, or holds a wildcard or U+0000.
+    """
+    if not topic:
+        raise TopicNameInvalid("topic name is empty")
+    if b"+" in topic or b"#" in topic:
+        raise TopicNameInvalid("topic name holds a wildcard")
+    if b"\0" in topic:
+        raise TopicNameInvalid("topic name holds U+0000")
+    if len(topic) > MAX_BYTES:
+        raise TopicNameInvalid(f"topic name is longer than {MAX_BYTES:,} bytes")
+    if 0 < max_levels <= topic.count(b"/"):
+        raise TopicNameInvalid(f"topic name has more than {max_levels} levels")
+
+
+def matches(topic_filter: str, topic: str) -> bool:
+    """Whether a well-formed filter matches a well-formed topic name; both without `$share/`.
+
+    One pair at a time: for many filters there is the trie, for many topics the retained tree.
+    """
+    if topic_filter == topic:
+        return True
+    # [MQTT-4.7.2-1]: a leading wildcard sees no topic that begins with $.
+    if topic.startswith("$") and topic_filter.startswith(("+", "#")):
+        return False
+    return levels_match(topic_filter.split("/"), 0, topic.split("/"), 0)
+
+
+def levels_match(filter_levels: list[str], at: int, topic_levels: list[str], depth: int) -> bool:
+    """Whether the filter's levels from `at` on match the topic's from `depth` on; the `$` rule is the caller's."""
+    end = len(topic_levels)
+    for index in range(at, len(filter_levels)):
+        level = filter_levels[index]
+        if level == "#":
+            return True  # the level before it is matched too: "a/#" matches "a" (section 4.7.1.2)
+        if depth >= end:
+            return False
+        if level != "+" and level != topic_levels[depth]:
+            return False
+        depth += 1
+    return depth == end
+
+
+def covers(wide: str, topic_filter: str) -> bool:
+    """Whether `wide` matches every topic that `topic_filter` matches. Both are valid filters without `$share/name/`."""
+    if topic_filter.startswith("$") and not wide.startswith("$"):
+        return False  # [MQTT-4.7.2-1]
+    if wide.startswith("$") and not topic_filter.startswith("$"):
+        return False
+    if wide == "+/#":
+        # Every topic name has a first level.
+        return True
+    levels = wide.split("/")
+    asked = topic_filter.split("/")
+    for at, level in enumerate(levels):
+        if level == "#":
+            return True
+        if at >= len(asked) or asked[at] == "#":
+            return False
+        if level != "+" and level != asked[at]:
+            return False
+    return len(levels) == len(asked)
+
+
+def intersect(one: str, other: str) -> str | None:
+    """The topic filter that matches exactly the topics which both filters match; None where there is no such topic.
+
+    Both are valid filters without `$share/name/`. There is never a need for two: level by level the narrower of both
+    levels is taken, and `#` takes what the other filter has from there on, which is nothing where that one ends at the
+    level before ("a/#" and "+" have "a" in common, section 4.7.1.2). "/#" and "+" have nothing in common: it would be
+    the empty topic name, which is none [MQTT-4.7.3-1].
+    """
+    if one.startswith("$") != other.startswith("$"):
+        return None  # [MQTT-4.7.2-1]
+    mine = one.split("/")
+    its = other.split("/")
+    common: list[str] = []
+    at = 0
+    while at < len(mine) and at < len(its) and mine[at] != "#" and its[at] != "#":
+        level = mine[at]
+        if level == "+":
+            level = its[at]
+        elif its[at] != "+" and its[at] != level:
+            return None
+        common.append(level)
+        at += 1
+    if at < len(mine) and mine[at] == "#":
+        common.extend(its[at:])
+    elif at < len(its) and its[at] == "#":
+        common.extend(mine[at:])
+    elif len(mine) != len(its):
+        return None
+    return "/".join(common) or None
+
+
+def overlaps(one: str, other: str) -> bool:
+    """Whether some topic name is matched by both filters. Both are valid and without `$share/name/`."""
+    return intersect(one, other) is not None
+
+
+def _utf8_length(text: str) -> int:
+    # A lone surrogate cannot be encoded; it never comes from the decoder, and counts here as what it would take.
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def _bad_filter(why: str) -> Refused:
+    return Refused(f"topic filter {why}", reasons.TOPIC_FILTER_INVALID)

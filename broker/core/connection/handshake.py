@@ -1,0 +1,205 @@
+"""CONNECT and CONNACK: what is asked for, what is granted, and what is refused (sections 3.1 and 3.2).
+
+Owns the negotiation. `check` raises `Refused` for a CONNECT that the settings do not accept, `Terms` works out what
+both sides keep to, `accept` and `refusal` make the CONNACK. Pure functions over the packet and the limits.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.core.codec import reasons
+from broker.core.codec.encoder import encode
+from broker.core.codec.errors import Refused
+from broker.core.codec.packets import NEVER, V5, V311, Connack, Connect, Packet
+from broker.core.codec.properties import (
+    ASSIGNED_CLIENT_IDENTIFIER,
+    MAXIMUM_PACKET_SIZE,
+    MAXIMUM_QOS,
+    REASON_STRING,
+    RECEIVE_MAXIMUM,
+    RETAIN_AVAILABLE,
+    SERVER_KEEP_ALIVE,
+    SESSION_EXPIRY_INTERVAL,
+    SHARED_SUBSCRIPTION_AVAILABLE,
+    SUBSCRIPTION_IDENTIFIER_AVAILABLE,
+    TOPIC_ALIAS_MAXIMUM,
+    WILDCARD_SUBSCRIPTION_AVAILABLE,
+    Properties,
+)
+from broker.core.codec.topic_names import is_system, validate_topic
+from broker.core.limits import Limits
+from broker.core.queues.outbox import LARGEST_PACKET
+from broker.core.routing.loop_detection import LINK, UPLINKS
+from broker.core.routing.router import Router
+
+LONGEST_ID: Final = 64
+"""Characters of a broker's id in a CONNECT."""
+
+
+class Terms:
+    """What a connection's two sides agreed on. Sizes in bytes, times in seconds."""
+
+    def __init__(self, connect: Connect, limits: Limits) -> None:
+        integers = connect.properties.integers
+        v5 = connect.version == V5
+        # Towards the client.
+        self.window = min(limits.max_inflight, integers.get(RECEIVE_MAXIMUM, 65535))  # [MQTT-3.3.4-9]
+        # Absent means 0: a client that takes no topic alias [MQTT-3.1.2-27].
+        self.max_aliases = min(limits.topic_alias_outbound, integers.get(TOPIC_ALIAS_MAXIMUM, 0))  # [MQTT-3.1.2-26]
+        # Session expiry: 3.1.1 knows only "ends with the connection" [MQTT3-3.1.2-6] and "stays" [MQTT3-3.1.2-4] (5.0
+        # section 3.1.2.11.2).
+        if v5:
+            self.requested_expiry = integers.get(SESSION_EXPIRY_INTERVAL, 0)
+        else:
+            self.requested_expiry = 0 if connect.clean_start else NEVER
+        self.expiry = granted_expiry(self.requested_expiry, limits)
+        # Keep alive: the client's own [MQTT-3.2.2-22], unless the server sets one, as it may in 5.0.
+        self.keep_alive = connect.keep_alive
+        self.server_keep_alive = False
+        limit = limits.max_keep_alive
+        if v5 and limit > 0 and (connect.keep_alive == 0 or connect.keep_alive > limit):
+            self.keep_alive = limit
+            self.server_keep_alive = True
+
+
+def granted_expiry(requested: int, limits: Limits) -> int:
+    """How long a session outlives its connection, in seconds, when a client asks for `requested` (3.2.2.3.2)."""
+    if not limits.persistent:
+        return 0
+    longest = limits.max_session_expiry
+    return requested if longest == 0 else min(requested, longest)
+
+
+def check(connect: Connect, router: Router) -> None:
+    """Hold a CONNECT against the settings [MQTT-3.1.4-2]. Raises Refused with the CONNACK's reason code.
+
+    A client identifier that is not accepted is refused with 0x85 [MQTT-3.1.3-8], in 3.1.1 with 2 [MQTT3-3.1.3-9].
+    """
+    limits = router.limits
+    client_id = connect.client_id
+    if not client_id:
+        # A client without an identifier gets one, but in 3.1.1 only for a clean session [MQTT3-3.1.3-8], in 3.1 never.
+        allowed = connect.version == V5 or (connect.version == V311 and connect.clean_start)
+        if not allowed or not limits.allow_empty_client_id:
+            raise Refused("a client identifier is needed", reasons.CLIENT_IDENTIFIER_NOT_VALID)
+    elif 0 < limits.max_client_id_length < len(client_id.encode()):
+        raise Refused(
+            f"the client identifier is longer than {limits.max_client_id_length} bytes",
+            reasons.CLIENT_IDENTIFIER_NOT_VALID,
+        )
+    elif client_id.startswith(UPLINKS):
+        raise Refused(f"client identifiers that begin with {UPLINKS} are reserved", reasons.CLIENT_IDENTIFIER_NOT_VALID)
+    if connect.user_name is None and not limits.allow_anonymous:
+        raise Refused("a user name is needed", reasons.NOT_AUTHORIZED)
+    will = connect.will
+    if will is not None:
+        validate_topic(will.topic)
+        if is_system(will.topic.encode()):
+            raise Refused("a will to $SYS", reasons.NOT_AUTHORIZED)
+        if 0 < limits.max_topic_levels <= will.topic.count("/"):
+            raise Refused("the will's topic has too many levels", reasons.TOPIC_NAME_INVALID)
+        if will.qos > limits.max_qos:
+            raise Refused(f"a will of QoS {will.qos} is not supported", reasons.QOS_NOT_SUPPORTED)  # [MQTT-3.2.2-12]
+        if will.retain and not limits.retain_available:
+            raise Refused("a retained will is not supported", reasons.RETAIN_NOT_SUPPORTED)  # [MQTT-3.2.2-13]
+
+
+def check_load(router: Router, now: float) -> None:
+    """Refuse whoever comes while the event loop lags, before anything is done for it. Raises Refused."""
+    limit = router.limits.max_loop_lag
+    if limit > 0.0 and router.counters.load.lag_at(now) > limit:
+        raise Refused("the broker is overloaded", reasons.SERVER_BUSY)
+
+
+def check_room(router: Router, new_session: bool) -> None:
+    """Hold a client that is not connected yet against the limits. Raises Refused.
+
+    Being full is an error that passes; it ends the connection on which the CONNECT came [MQTT3-4.8.0-2], and no other.
+    """
+    limits = router.limits
+    if new_session and 0 < limits.max_sessions <= len(router.sessions):
+        raise Refused("the broker has no room for another session", reasons.QUOTA_EXCEEDED)
+    if 0 < limits.max_connections <= len(router.fanout.peers):
+        raise Refused("the broker has no room for another connection", reasons.SERVER_BUSY)
+
+
+def link_peer(connect: Connect) -> str:
+    """The id of the broker that the client is the link of; empty for everybody else, and where it is no id."""
+    if connect.version == V5:
+        for name, value in connect.properties.user:
+            if name == LINK and 0 < len(value) <= LONGEST_ID:
+                return value
+    return ""
+
+
+def accept(connect: Connect, terms: Terms, assigned: str, router: Router) -> Connack:
+    """The CONNACK of an accepted connection; it names what differs from the protocol's defaults (section 3.2.2.3).
+
+    Session Present is for the caller to set. No Response Information, asked for or not [MQTT-3.1.2-28], and one User
+    Property at most: a link is told who is here. The caller leaves it out where it makes the CONNACK too large
+    [MQTT-3.2.2-20].
+    """
+    if connect.version != V5:
+        return Connack()
+    connack = Connack()
+    limits = router.limits
+    integers = connack.properties.integers
+    if terms.expiry != terms.requested_expiry:
+        integers[SESSION_EXPIRY_INTERVAL] = terms.expiry
+    if limits.receive_maximum < 65535:
+        integers[RECEIVE_MAXIMUM] = limits.receive_maximum
+    if limits.max_qos < 2:
+        integers[MAXIMUM_QOS] = limits.max_qos  # [MQTT-3.2.2-9]
+    if not limits.retain_available:
+        integers[RETAIN_AVAILABLE] = 0
+    if limits.max_packet_size < LARGEST_PACKET:
+        integers[MAXIMUM_PACKET_SIZE] = limits.max_packet_size
+    if assigned:
+        connack.properties.strings[ASSIGNED_CLIENT_IDENTIFIER] = assigned  # [MQTT-3.2.2-16]
+    if limits.topic_alias_maximum > 0:
+        integers[TOPIC_ALIAS_MAXIMUM] = limits.topic_alias_maximum
+    if not limits.wildcard_subscriptions:
+        integers[WILDCARD_SUBSCRIPTION_AVAILABLE] = 0
+    if not limits.subscription_identifiers:
+        integers[SUBSCRIPTION_IDENTIFIER_AVAILABLE] = 0
+    if not limits.shared_subscriptions:
+        integers[SHARED_SUBSCRIPTION_AVAILABLE] = 0
+    if terms.server_keep_alive:
+        integers[SERVER_KEEP_ALIVE] = terms.keep_alive  # [MQTT-3.2.2-21]
+    if router.broker_id and link_peer(connect):
+        connack.properties.user.append((LINK, router.broker_id))
+    return connack
+
+
+def with_reason(packet: Packet, properties: Properties, text: str, max_packet: int) -> bytes:
+    """A packet of 5.0 with a Reason String, if there is one and the client takes so much; else without.
+
+    `properties` are the packet's own.
+    """
+    plain = encode(packet, V5)
+    if not text:
+        return plain
+    properties.strings[REASON_STRING] = text
+    told = encode(packet, V5)
+    return told if len(told) <= max_packet else plain
+
+
+def refusal(version: int, reason_code: int, text: str, max_packet: int) -> bytes:
+    """The CONNACK with which a CONNECT is refused, or nothing where the protocol has none.
+
+    `version` 0: no CONNECT was understood. Then only an unsupported version is answered, in the old form that every
+    client knows [MQTT3-3.1.2-2]; anything else is closed without a word, since the peer may not speak MQTT at all.
+    """
+    if version == V5:
+        connack = Connack(False, reason_code)
+        # The Reason String is left out where it would exceed what the client takes [MQTT-3.2.2-19], and a client that
+        # takes less than a CONNACK gets none.
+        made = with_reason(connack, connack.properties, text, max_packet)
+        return made if len(made) <= max_packet else b""
+    if version == 0 and reason_code != reasons.UNSUPPORTED_PROTOCOL_VERSION:
+        return b""
+    code = reasons.v3_connack(reason_code)
+    if code < 0:
+        return b""  # [MQTT3-3.2.2-6]
+    return encode(Connack(False, code), V311)

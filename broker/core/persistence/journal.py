@@ -1,0 +1,233 @@
+"""What must outlive a connection or the process: who is told of each change of it, and the records it comes back as.
+
+Owns the interface between the core and a store. `Journal` is told what happens, in the order in which it happens; a
+store keeps it. `Saved` is what a store gives back, and `restore.restore` builds a router from it.
+
+Promises, to whoever implements `Journal`:
+- Only sessions with a Session Expiry Interval above 0 are told of: `session_kept` comes first for a client
+  identifier, and after `session_gone` nothing until the next `session_kept`. `session_gone` stands for the end of
+  all it had.
+- What happens in one call of the core (a read of a connection, a tick) is told without a break: a store that commits
+  only between two such calls never keeps half of it, such as the identifier of a QoS 2 publish without the message.
+- A `Delivery` is the same object from `queued` or `in_flight` to `finished`, so that it can be the key of a
+  dictionary; a `Message` is one object for all its deliveries of one fanout. A restored delivery is a new object:
+  see `restored`.
+- With no journal set, nothing here is called: a session, or a router, looks at one attribute, and QoS 0 to a
+  connected client not even at that.
+
+Times: the core knows only the caller's monotonic clock. Journal methods get points of that clock; records carry
+seconds relative to the moment of loading. What lies between two processes is the store's to know (a wall clock).
+
+Refuses: files, threads, clocks, and errors: a journal's methods neither block nor raise, since they are called from
+the middle of a fanout. What cannot be kept is the store's to report.
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import mypyc_attr
+
+from broker.core.codec.packets import Will
+from broker.core.queues.message import QUEUED, Delivery, Message
+from broker.core.queues.queue_policy import QueueOptions
+from broker.core.topics.subscription import Subscription
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Journal:
+    """Who is told of every change of what is to be kept. The default ignores it."""
+
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    def session_kept(self, client_id: str, expiry_interval: int, disconnected_at: float) -> None:
+        """A session was made, taken up, or left by its connection (section 4.1).
+
+        `expiry_interval` in seconds, above 0, `packets.NEVER`: does not expire. It counts from `disconnected_at`; 0.0
+        while the client is connected: if the broker dies then, it counts from the next start.
+        """
+
+    def session_gone(self, client_id: str) -> None:
+        """A session ended, and all that was told of it; or it ends with its connection, now that its expiry is 0."""
+
+    # -- subscriptions -------------------------------------------------------------------------------------------------
+
+    def subscribed(self, client_id: str, subscription: Subscription, streaming: bool) -> None:
+        """A subscription was made, or replaced the one of the same `topic_filter` (as it was sent: `$share/name/…`).
+
+        `streaming`: retained messages are on their way because of it, until `streamed`. After a restart they are sent
+        from the first on: none is lost, and some may come twice.
+        """
+
+    def streamed(self, client_id: str, topic_filter: str) -> None:
+        """All retained messages for this subscription have been delivered or put in flight."""
+
+    def unsubscribed(self, client_id: str, topic_filter: str) -> None:
+        """A subscription was taken back."""
+
+    # -- deliveries to the client --------------------------------------------------------------------------------------
+
+    def queued(self, client_id: str, delivery: Delivery) -> None:
+        """A message waits at the end of the session's queue: QoS 1, 2, or 0 where offline sessions keep that."""
+
+    def renewed(self, client_id: str, delivery: Delivery) -> None:
+        """One that was `queued` and waits still has a newer message, and keeps its place (policy `latest`)."""
+
+    def in_flight(self, client_id: str, delivery: Delivery) -> None:
+        """A delivery has its packet identifier and may be written from now on.
+
+        It was `queued` before and keeps its place in the order, or is new and the last; or it was `unsent`.
+        """
+
+    def unsent(self, client_id: str, delivery: Delivery) -> None:
+        """The connection ended, and this delivery in flight was never handed to it: its next sending is the first."""
+
+    def released(self, client_id: str, delivery: Delivery) -> None:
+        """QoS 2: PUBREC came; only PUBREL may be sent from now on [MQTT-4.3.3-5]. The message is needed no more."""
+
+    def finished(self, client_id: str, delivery: Delivery) -> None:
+        """A delivery is over: acknowledged, dropped, expired, or given to another member of a shared subscription."""
+
+    def restored(self, client_id: str, delivery: Delivery, number: int) -> None:
+        """While a router is restored: `delivery` is from now on the object for the record with that number."""
+
+    # -- publishes of the client ---------------------------------------------------------------------------------------
+
+    def received(self, client_id: str, packet_id: int) -> None:
+        """A QoS 2 publish came and was routed; its packet identifier is known until `completed` [MQTT-4.3.3-10]."""
+
+    def completed(self, client_id: str, packet_id: int) -> None:
+        """PUBREL came for it: the identifier is free."""
+
+    # -- wills ---------------------------------------------------------------------------------------------------------
+
+    def will_set(self, client_id: str, will: Will, due: float) -> None:
+        """The session has a will: 0.0 while its client is connected, later the time at which it will be published.
+
+        It is told of before it is due, so that a broker that dies can publish it after its next start (section
+        3.1.2.5).
+        """
+
+    def will_cleared(self, client_id: str) -> None:
+        """The will was published, or will not be."""
+
+    # -- retained messages ---------------------------------------------------------------------------------------------
+
+    def retained_set(self, message: Message) -> None:
+        """The topic's retained message, in place of an earlier one."""
+
+    def retained_cleared(self, topic: str) -> None:
+        """The topic has no retained message any more: it was cleared, or expired."""
+
+
+def share_name(delivery: Delivery) -> str:
+    """The shared subscription that a delivery was chosen for, as a topic filter with `$share/name/`; or empty."""
+    group = delivery.group
+    return "" if group is None else f"$share/{group.name}/{group.entry.topic_filter}"
+
+
+class MessageRecord:
+    """A message as it was accepted (`message.Message`). Records that share a message point at one object of this class.
+
+    `expires_in`: seconds left; 0 and less: it has expired; None: it does not.
+    """
+
+    def __init__(
+        self,
+        topic: bytes,
+        payload: bytes,
+        qos: int,
+        retain: bool,
+        properties: bytes,
+        expires_in: float | None,
+        publisher: str,
+    ) -> None:
+        self.topic = topic
+        self.payload = payload
+        self.qos = qos
+        self.retain = retain
+        self.properties = properties
+        self.expires_in = expires_in
+        self.publisher = publisher
+
+
+class SubscriptionRecord:
+    """A subscription (`subscription.Subscription`); `topic_filter` as it was sent, `streaming`: see `subscribed`."""
+
+    def __init__(
+        self,
+        topic_filter: str,
+        qos: int,
+        no_local: bool,
+        retain_as_published: bool,
+        retain_handling: int,
+        identifier: int,
+        streaming: bool,
+    ) -> None:
+        self.topic_filter = topic_filter
+        self.qos = qos
+        self.no_local = no_local
+        self.retain_as_published = retain_as_published
+        self.retain_handling = retain_handling
+        self.identifier = identifier
+        self.streaming = streaming
+        # What the subscriber asked of its queue, if anything.
+        self.options: QueueOptions | None = None
+
+
+class DeliveryRecord:
+    """A message on its way to a session (`message.Delivery`): queued, in flight, released.
+
+    `number` is the store's own name for it. `message` None: it was released, and needs none. `share`: see `share_name`.
+    `attempts` 1: it was in flight, and may have been written; 0: it was not (`unsent`).
+    """
+
+    def __init__(
+        self,
+        number: int,
+        message: MessageRecord | None,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        share: str,
+    ) -> None:
+        self.number = number
+        self.message = message
+        self.qos = qos
+        self.retain = retain
+        self.identifiers = identifiers
+        self.share = share
+        self.packet_id = 0
+        self.state = QUEUED
+        self.attempts = 0
+
+
+class WillRecord:
+    """A will. `due_in`: seconds until it is to be published; None: the client was connected when the broker died."""
+
+    def __init__(self, will: Will, due_in: float | None) -> None:
+        self.will = will
+        self.due_in = due_in
+
+
+class SessionRecord:
+    """One session. `disconnected_for`: seconds since its connection ended; None: it was connected when the broker died.
+
+    `deliveries` are in the order in which they were queued, those in flight and those waiting alike; `received` are the
+    packet identifiers of unreleased QoS 2 publishes of the client.
+    """
+
+    def __init__(self, client_id: str, expiry_interval: int, disconnected_for: float | None) -> None:
+        self.client_id = client_id
+        self.expiry_interval = expiry_interval
+        self.disconnected_for = disconnected_for
+        self.subscriptions: list[SubscriptionRecord] = []
+        self.deliveries: list[DeliveryRecord] = []
+        self.received: list[int] = []
+        self.will: WillRecord | None = None
+
+
+class Saved:
+    """Everything that a store kept, as of the moment of loading."""
+
+    def __init__(self) -> None:
+        self.sessions: list[SessionRecord] = []
+        self.retained: list[MessageRecord] = []

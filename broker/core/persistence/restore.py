@@ -1,0 +1,150 @@
+"""A router made of what a store kept: sessions with all their state, and retained messages.
+
+Owns the way from records to living state; it is the second half of `Router`, and the only other place that fills
+one.
+
+Promises:
+- Subscriptions, queues in their order, deliveries in flight with packet identifiers and states, packet identifiers
+  of the client's QoS 2 publishes, retained messages, session expiry and delayed wills are as they were, the time
+  between counted. Exactly-once delivery goes on where it was (section 4.3.3), and a client is told of a present
+  session.
+- A session whose client was connected when the broker died counts as disconnected now, and so does its will's delay.
+- What has fallen due meanwhile is not done here: call `Router.tick` afterwards, when everybody is there for the
+  wills.
+- The present limits hold: what no longer fits into a queue is dropped and counted.
+
+Refuses: a router that is in use already.
+"""
+
+from __future__ import annotations
+
+from broker.core.codec.packets import NEVER
+from broker.core.codec.topic_names import parse_shared
+from broker.core.persistence.journal import DeliveryRecord, MessageRecord, Saved, SessionRecord, WillRecord
+from broker.core.queues.message import Delivery, Message
+from broker.core.routing.router import Router
+from broker.core.session.session import Session
+from broker.core.topics.subscription import Subscription
+
+
+def restore(router: Router, saved: Saved, now: float) -> None:
+    """Fill a new router. `now` is the caller's monotonic clock, above 0; the records' seconds count from it.
+
+    `router.journal` is set before, where there is one: it is told of the new objects and of what changes by this.
+
+    Raises:
+        RuntimeError: the router has sessions or retained messages.
+    """
+    if router.sessions or len(router.retained):
+        raise RuntimeError("only a new router can be restored")
+    messages: dict[MessageRecord, Message] = {}
+    # Before the sessions: an interrupted stream of retained messages begins again, over the whole tree.
+    for kept in saved.retained:
+        message = _message(kept, messages, now)
+        router.put_retained(message.topic.decode(), message)
+    for record in saved.sessions:
+        _session(router, record, messages, now)
+
+
+def _message(record: MessageRecord, messages: dict[MessageRecord, Message], now: float) -> Message:
+    """The message of a record: one object, however many deliveries share it."""
+    message = messages.get(record)
+    if message is None:
+        expires_at = 0.0
+        if record.expires_in is not None:
+            expires_at = _time(record.expires_in, now)
+        message = Message(
+            record.topic, record.payload, record.qos, record.retain, record.properties, expires_at, record.publisher
+        )
+        messages[record] = message
+    return message
+
+
+def _time(remaining: float, now: float) -> float:
+    """A point of the monotonic clock. What is past is due now: the clock may not reach back that far."""
+    return now + remaining if remaining > 0.0 else now
+
+
+def _session(router: Router, record: SessionRecord, messages: dict[MessageRecord, Message], now: float) -> None:
+    limits = router.limits
+    session = Session(record.client_id, limits.session_messages, limits.session_bytes, router.counters)
+    session.queue_qos0 = limits.queue_qos0
+    session.expiry_interval = record.expiry_interval
+    router.apply_queue_limits(session)
+    router.sessions[record.client_id] = session
+    _subscribe(router, session, record)
+    if record.received:
+        session.incoming_qos2 = set(record.received)
+    journal = router.journal
+    if router.limits.rules:
+        # Who its user was is not known before it comes back, nor whether a rule gave it more room.
+        session.limit(session.policy, session.sub_queue, 0, 0)
+    for kept in record.deliveries:
+        delivery = _delivery(session, kept, messages, now)
+        if journal is not None:
+            journal.restored(session.client_id, delivery, kept.number)
+        if not session.restore(delivery) and journal is not None:
+            journal.finished(session.client_id, delivery)
+    router.apply_queue_limits(session)
+    # Only now: what stands above was told of long ago.
+    session.journal = journal
+    gone_for = record.disconnected_for
+    if gone_for is None:
+        gone_for = 0.0
+        if journal is not None:
+            journal.session_kept(session.client_id, session.expiry_interval, now)
+    if not router.limits.persistent:
+        session.expires_at = now
+    elif session.expiry_interval != NEVER:
+        session.expires_at = _time(session.expiry_interval - gone_for, now)
+    if record.will is not None:
+        _will(session, record.will, now)
+    router.schedule(session)
+
+
+def _will(session: Session, record: WillRecord, now: float) -> None:
+    will = record.will
+    session.will = will
+    if record.due_in is not None:
+        session.will_due = _time(record.due_in, now)
+    else:
+        # The connection ended with the broker: a will is due after its delay, or with its session [MQTT-3.1.3-9].
+        session.will_due = now + min(will.delay, session.expiry_interval)
+        if session.journal is not None:
+            session.journal.will_set(session.client_id, will, session.will_due)
+
+
+def _subscribe(router: Router, session: Session, record: SessionRecord) -> None:
+    for kept in record.subscriptions:
+        group_name, topic_filter = parse_shared(kept.topic_filter)
+        subscription = Subscription(
+            session,
+            kept.topic_filter,
+            min(kept.qos, router.limits.max_qos),
+            kept.no_local,
+            kept.retain_as_published,
+            kept.retain_handling,
+            kept.identifier,
+        )
+        router.cache.insert(topic_filter).add(subscription, group_name)
+        router.subscription_count += 1
+        session.subscriptions[kept.topic_filter] = subscription
+        router.tell_subscribed(subscription, True)
+        if kept.options is not None or router.limits.rules:
+            # By what is allowed now.
+            terms = router.sub_queue_terms(session, topic_filter, kept.options)
+            router.give_sub_queue(session, subscription, terms, kept.options)
+        if kept.streaming:
+            session.start_stream(subscription, router.retained.walk(topic_filter))
+
+
+def _delivery(session: Session, record: DeliveryRecord, messages: dict[MessageRecord, Message], now: float) -> Delivery:
+    kept = record.message
+    message = Message(b"", b"", record.qos, False, b"", 0.0, "") if kept is None else _message(kept, messages, now)
+    subscription = session.subscriptions.get(record.share) if record.share else None
+    group = subscription.group if subscription is not None else None
+    delivery = Delivery(message, record.qos, record.retain, record.identifiers, group)
+    delivery.packet_id = record.packet_id
+    delivery.state = record.state
+    delivery.attempts = record.attempts
+    return delivery

@@ -1,0 +1,57 @@
+"""What one client has lost, by cause, for as long as its session lives.
+
+Owns `Ledger`. The session and each of its connections' outboxes write to the same one; the client is told from it
+(`canopy-lost`), and so are the log and `$SYS`.
+
+Promises: a loss costs a few additions, whoever it is told to and however often: nothing is logged or encoded here.
+Each loss is told to the client once, and is in one log line. Causes are those of `counters.DROP_CAUSES`.
+"""
+
+from __future__ import annotations
+
+from broker.core.counters import DISCONNECTED, DROP_CAUSES, Counters, add_loss
+
+
+class Ledger:
+    """The losses of one client. `dropped`: all of them, by cause; None while there is none."""
+
+    def __init__(self, client_id: str, counters: Counters) -> None:
+        self.client_id = client_id
+        self._counters = counters
+        self._load = counters.load
+        self.dropped: list[int] | None = None
+        # What the client has not been told of, and the log; None: nothing.
+        self.untold: list[int] | None = None
+        self.unreported: list[int] | None = None
+
+    def lost(self, cause: int, count: int) -> None:
+        """`count` messages for this client were dropped for `cause`."""
+        self._count(cause, count)
+        if self.unreported is None:
+            self._load.unreported.append(self)
+        self.unreported = add_loss(self.unreported, cause, count)
+        self.untold = add_loss(self.untold, cause, count)
+
+    def away(self) -> None:
+        """A QoS 0 message came while the client was away: counted, and no news to a client that knows it was."""
+        self._count(DISCONNECTED, 1)
+
+    def _count(self, cause: int, count: int) -> None:
+        self.dropped = add_loss(self.dropped, cause, count)
+        self._counters.dropped[cause] += count
+        tap = self._load.tap
+        if tap is not None:
+            tap.lost_messages(self.client_id, cause, count)
+
+    def in_all(self) -> int:
+        """Messages dropped, over all causes."""
+        return 0 if self.dropped is None else sum(self.dropped)
+
+    def take_report(self) -> list[int]:
+        """The losses that no log line has told of, by cause; from now on they count as told.
+
+        The caller takes the ledger out of `QueueTotals.unreported`.
+        """
+        taken = self.unreported
+        self.unreported = None
+        return [0] * len(DROP_CAUSES) if taken is None else taken

@@ -1,0 +1,304 @@
+"""One application message inside the broker, and one delivery of it to one session.
+
+`Message` owns the bytes of a publish and every wire form that was made of it, so that a fanout encodes at most once
+for each layout (protocol version × QoS × retain flag): the frame of a QoS 0 publish is shared by all its receivers,
+and often is the very frame that came in; with QoS 1 and 2 only the packet identifier differs from receiver to
+receiver. A message is never changed after it was routed. `Delivery` is the message on its way to one session:
+queued, in flight, released.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.core.codec.primitives import string, two_bytes, varint
+from broker.core.codec.properties import MESSAGE_EXPIRY_INTERVAL, SUBSCRIPTION_IDENTIFIER
+from broker.core.queues.subscription_queue import Place, SubscriptionQueue
+from broker.core.topics.subscription import SharedGroup
+from broker.core.topics.topic_tree import Retainable
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+    from broker.core.queues.requests import Request
+
+OVERHEAD: Final = 64
+"""Bytes that a queued message is counted with beyond its topic, payload and properties."""
+
+IDENTIFIER_PREFIX: Final = bytes((SUBSCRIPTION_IDENTIFIER,))
+
+LONGEST_EXPIRY: Final = 0xFFFFFFFF
+"""The largest Message Expiry Interval, in seconds (section 3.3.2.3.3)."""
+
+LONGEST_REMAINING: Final = 268_435_455
+"""The largest Remaining Length (section 2.1.4)."""
+
+NEAR_LONGEST: Final = 268_000_000
+"""Message size from which on it must be worked out whether a frame can hold it."""
+
+# States of a Delivery.
+QUEUED: Final = 0
+"""Waiting in the session, without a packet identifier."""
+SENT: Final = 1
+"""In flight: offered to the writer, waiting for PUBACK or PUBREC."""
+RELEASED: Final = 2
+"""QoS 2 only: PUBREC came, PUBREL was sent, waiting for PUBCOMP."""
+DONE: Final = 3
+"""Acknowledged, refused or given up."""
+DROPPED: Final = 4
+"""Shed from a queue in which it still stands."""
+
+
+class Message(Retainable):
+    """An application message that was accepted from a publisher.
+
+    `topic` is validated UTF-8; `properties` the encoded v5 properties that are forwarded unaltered; `expires_at` the
+    time (s, monotonic) after which no delivery may start, 0.0: never; `publisher` its client identifier.
+    """
+
+    def __init__(
+        self,
+        topic: bytes,
+        payload: bytes,
+        qos: int,
+        retain: bool,
+        properties: bytes,
+        expires_at: float,
+        publisher: str,
+    ) -> None:
+        self.topic = topic
+        self._payload = payload
+        self.qos = qos
+        self.retain = retain
+        self.properties = properties
+        self.expires_at = expires_at
+        self.publisher = publisher
+        self._size: i64 = len(topic) + len(payload) + len(properties) + OVERHEAD
+        # Frames of QoS 0 without the retain flag; None until somebody needs them.
+        self.frame_v3: bytes | None = None
+        self.frame_v5: bytes | None = None
+        # Where the payload starts in the frame that came in, while it has not been cut out of it.
+        self._payload_start = -1
+        # The last head of a QoS 1 or 2 frame that was made, and what it was made for: a fanout asks for the same again.
+        self._head = b""
+        self._head_key = -1
+        self._tail_v5: bytes | None = None
+
+    def adopt_frame(self, frame: bytes, v5: bool, payload_start: int) -> None:
+        """Take the QoS 0 frame as it came in for the one of its version; its payload starts at `payload_start`."""
+        self._payload_start = payload_start
+        self._size = len(self.topic) + len(frame) - payload_start + len(self.properties) + OVERHEAD
+        if v5:
+            self.frame_v5 = frame
+        else:
+            self.frame_v3 = frame
+
+    def adopt_head(self, head: bytes, v5: bool) -> None:
+        """Take what stood before the packet identifier in the QoS 1 or 2 frame as it came in: it may go on so.
+
+        The frame had neither DUP, retain flag nor, in 5.0, properties.
+        """
+        self._head = head
+        self._head_key = self.qos * 2 + (1 if v5 else 0)
+
+    def plain_frame(self) -> bytes | None:
+        """The whole QoS 0 frame as it came in, while its payload was not cut out of it; else None."""
+        if self._payload_start < 0 or self.retain or self.qos > 0 or self.properties:
+            return None
+        return self.frame_v5 if self.frame_v5 is not None else self.frame_v3
+
+    def payload(self) -> bytes:
+        """The payload; cut out of the incoming frame when it is first asked for."""
+        if self._payload_start >= 0:
+            frame = self.frame_v3 if self.frame_v3 is not None else self.frame_v5
+            assert frame is not None
+            self._payload = frame[self._payload_start :]
+            self._payload_start = -1
+        return self._payload
+
+    def size(self) -> int:
+        """Bytes that this message counts for in a queue; the same number for as long as it lives."""
+        return self._size
+
+    def sharable(self) -> bool:
+        """True when all receivers of a version can share a frame: nothing in it counts down, and it fits a packet."""
+        return self.expires_at == 0.0 and self._size < NEAR_LONGEST
+
+    def expired(self, now: float) -> bool:
+        """Whether its message expiry interval has passed: no delivery may start any more [MQTT-3.3.2-5]."""
+        return self.expires_at != 0.0 and self.expires_at <= now
+
+    def remaining_expiry(self, now: float) -> int:
+        """Seconds left of the message expiry interval, rounded up [MQTT-3.3.2-6]; -1: does not expire; 0: expired."""
+        if self.expires_at == 0.0:
+            return -1
+        left = self.expires_at - now
+        if left <= 0.0:
+            return 0
+        # A microsecond more is an error of floating point and no second: it must not grow on its way.
+        return min(int(left + 0.999999), LONGEST_EXPIRY)
+
+    def bare(self) -> Message:
+        """The message without the wire forms that its fanout made: what is worth keeping for long."""
+        return Message(
+            self.topic, self.payload(), self.qos, self.retain, self.properties, self.expires_at, self.publisher
+        )
+
+    def qos0_frame(self, v5: bool) -> bytes:
+        """The QoS 0 frame without retain flag for one version, made once. Not for v5 when the message expires.
+
+        QoS 0 and DUP 0 [MQTT-4.3.1-1], also where the message came with a higher QoS.
+        """
+        frame = self.frame_v5 if v5 else self.frame_v3
+        if frame is None:
+            payload = self.payload()
+            if v5:
+                section = varint(len(self.properties)) + self.properties
+                size = 2 + len(self.topic) + len(section) + len(payload)
+                frame = b"".join((b"\x30", varint(size), string(self.topic), section, payload))
+                self.frame_v5 = frame
+            else:
+                size = 2 + len(self.topic) + len(payload)
+                frame = b"".join((b"\x30", varint(size), string(self.topic), payload))
+                self.frame_v3 = frame
+        return frame
+
+    def quality_frame(self, v5: bool, qos: int, packet_id: int) -> bytes:
+        """The frame of a first QoS 1 or 2 delivery without retain flag, subscription identifiers or expiry.
+
+        It has DUP 0, since it is the first [MQTT-4.3.2-2] [MQTT-4.3.3-2].
+        """
+        payload = self.payload()
+        if v5:
+            tail = self._tail_v5
+            if tail is None:
+                properties = self.properties
+                tail = varint(len(properties)) + properties + payload if properties else b"\0" + payload
+                self._tail_v5 = tail
+        else:
+            tail = payload
+        key = qos * 2 + (1 if v5 else 0)
+        if key != self._head_key:
+            size = 4 + len(self.topic) + len(tail)
+            self._head = b"".join((bytes((0x30 | (qos << 1),)), varint(size), string(self.topic)))
+            self._head_key = key
+        # From left to right: for three parts that is half of what a join costs.
+        return self._head + two_bytes(packet_id) + tail
+
+    def frame(
+        self,
+        v5: bool,
+        qos: int,
+        retain: bool,
+        dup: bool,
+        packet_id: int,
+        identifiers: tuple[int, ...],
+        expiry: int,
+        alias: int,
+        with_topic: bool,
+    ) -> bytes:
+        """Any PUBLISH frame of this message (section 3.3), made anew. `expiry` -1 and `alias` 0: absent."""
+        header = 0x30 | (qos << 1)
+        if retain:
+            header |= 0x01
+        if dup:
+            header |= 0x08
+        payload = self.payload()
+        parts: list[bytes] = [string(self.topic) if with_topic else b"\x00\x00"]
+        if qos > 0:
+            parts.append(two_bytes(packet_id))
+        if v5:
+            section: list[bytes] = []
+            if alias > 0:
+                section.append(b"\x23" + alias.to_bytes(2, "big"))
+            if expiry >= 0:
+                section.append(bytes((MESSAGE_EXPIRY_INTERVAL,)) + expiry.to_bytes(4, "big"))
+            section.append(self.properties)
+            for identifier in identifiers:
+                section.append(IDENTIFIER_PREFIX)
+                section.append(varint(identifier))
+            joined = b"".join(section)
+            parts.append(varint(len(joined)))
+            parts.append(joined)
+        parts.append(payload)
+        size = 0
+        for part in parts:
+            size += len(part)
+        return bytes((header,)) + varint(size) + b"".join(parts)
+
+    def frame_size(self, v5: bool, qos: int, identifiers: tuple[int, ...], expires: bool) -> int:
+        """The exact size in bytes of a PUBLISH of this message without a topic alias.
+
+        Above `LARGEST_PACKET` where the protocol has none.
+        """
+        # The topic and the payload; the topic's length, and a packet identifier.
+        size = self._size - len(self.properties) - OVERHEAD + 2 + (2 if qos > 0 else 0)
+        if v5:
+            section = len(self.properties) + (5 if expires else 0)
+            for identifier in identifiers:
+                section += 1 + _varint_size(identifier)
+            size += section + _varint_size(section)
+        if size > LONGEST_REMAINING:
+            return LONGEST_REMAINING * 2
+        return 1 + _varint_size(size) + size
+
+
+def _varint_size(value: int) -> int:
+    """Bytes of a variable byte integer; 4 also where none can hold it."""
+    if value < 128:
+        return 1
+    if value < 16_384:
+        return 2
+    return 3 if value < 2_097_152 else 4
+
+
+class Delivery:
+    """One message on its way to one session with QoS 1 or 2, or QoS 0 where the frame is made when it is written.
+
+    `group` is the shared subscription it was chosen for, if any: what that member leaves unsent goes to another.
+    """
+
+    def __init__(
+        self,
+        message: Message,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        group: SharedGroup | None,
+    ) -> None:
+        self.message = message
+        self.qos = qos
+        self.retain = retain
+        self.identifiers = identifiers
+        self.group = group
+        self.packet_id = 0
+        self.state = QUEUED
+        # How often it was handed to a transport; from the second time on it carries DUP [MQTT-3.3.1-1].
+        self.attempts = 0
+        # Whether it takes part in the send quota of the present connection (section 4.9).
+        self.counted = False
+        # Where terms of their own hold for its message: whose account it is on, since when (s) it waits, and whether.
+        self.sub_queue: SubscriptionQueue | None = None
+        self.since = 0.0
+        self.waits = False
+        self.place: Place | None = None
+        # Whether it stands in the queue of a connection (QoS 0), and not in the session's.
+        self.live = False
+        # The request whose publisher wants to know whether this reaches anybody, until that is known.
+        self.asked: Request | None = None
+
+    def settle(self, reached: bool) -> None:
+        """It is known now, or never will be (then it counts as reached); nothing where nobody has asked."""
+        request = self.asked
+        if request is not None:
+            self.asked = None
+            request.settle(reached)
+
+    def drop(self) -> None:
+        """It was shed from the middle of a queue, and stays there as a gap that holds nothing."""
+        self.state = DROPPED
+        self.message = NOTHING
+
+
+NOTHING: Final = Message(b"", b"", 0, False, b"", 0.0, "")
+"""What a delivery holds that was shed."""

@@ -1,0 +1,62 @@
+"""What a queue does when it is full, or when something has waited too long: the words for it.
+
+Owns the policies and `QueueTerms`, what one client's queues keep to. Plain data; `outbox`, `waiting` and `sub_queues`
+obey it, `rules` and `queue_options` choose it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+DROP_NEWEST: Final = 0
+"""What comes and does not fit is dropped."""
+DROP_OLDEST: Final = 1
+"""What has waited longest makes room. What is in flight stays."""
+DISCONNECT: Final = 2
+"""The peer is told 0x97 and disconnected; its session keeps what a session keeps."""
+LATEST: Final = 3
+"""Of each topic only the newest waits, in the place where its first one stood. Full of topics: as `DROP_NEWEST`."""
+
+POLICIES: Final[tuple[str, ...]] = ("drop-newest", "drop-oldest", "disconnect", "latest")
+"""Their names in settings and user properties; the index is the policy."""
+
+UNSET: Final = -1
+"""What a rule or a wish says nothing about."""
+
+
+class QueueTerms:
+    """What the queues of one client keep to. `max_age` in seconds; 0 is unlimited for all but `policy`."""
+
+    def __init__(
+        self,
+        policy: int,
+        max_age: float,
+        live_messages: int,
+        live_bytes: int,
+        session_messages: int,
+        session_bytes: int,
+    ) -> None:
+        self.policy = policy
+        self.max_age = max_age
+        self.live_messages = live_messages
+        self.live_bytes = live_bytes
+        self.session_messages = session_messages
+        self.session_bytes = session_bytes
+
+
+class SubscriptionQueueTerms:
+    """What the messages of one subscription keep to. `max_age` in seconds, `depth` in messages; 0: unlimited."""
+
+    def __init__(self, policy: int, max_age: float, depth: int) -> None:
+        self.policy = policy
+        self.max_age = max_age
+        self.depth = depth
+
+
+class QueueOptions:
+    """What a subscriber asked for (`queue_options`). `UNSET`, or -1.0 for `max_age`: nothing was said about it."""
+
+    def __init__(self, policy: int = UNSET, max_age: float = -1.0, depth: int = UNSET) -> None:
+        self.policy = policy
+        self.max_age = max_age
+        self.depth = depth

@@ -1,0 +1,98 @@
+"""Which terms a client's queues keep to, and which a single subscription: the settings, and the rules that change them.
+
+Owns `QueueRule` and the order in which rules apply: all that match, one after the other, a later one winning for what
+it names. Rules with a topic filter speak of subscriptions, all others of clients.
+
+Promises: where there are no rules, nothing is looked at. Refuses: what a subscriber asks for (`queue_options`).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+
+from broker.core.codec.topic_names import covers
+from broker.core.limits import Limits
+from broker.core.queues.queue_policy import UNSET, QueueTerms, SubscriptionQueueTerms
+
+
+class QueueRule:
+    """One rule. Patterns are shell patterns over the whole text; an empty one is not looked at.
+
+    `topic_filter`: the rule is for subscriptions whose filter this one covers. Times in seconds; 0 is unlimited, and
+    `UNSET` leaves what earlier rules or the settings say.
+    """
+
+    def __init__(
+        self,
+        client_id: str = "",
+        user: str = "",
+        topic_filter: str = "",
+        policy: int = UNSET,
+        max_age: float = -1.0,
+        depth: int = UNSET,
+        live_messages: int = UNSET,
+        live_bytes: int = UNSET,
+        session_messages: int = UNSET,
+        session_bytes: int = UNSET,
+    ) -> None:
+        self.client_id = re.compile(fnmatch.translate(client_id)) if client_id else None
+        self.user = re.compile(fnmatch.translate(user)) if user else None
+        self.topic_filter = topic_filter
+        self.policy = policy
+        self.max_age = max_age
+        self.depth = depth
+        self.live_messages = live_messages
+        self.live_bytes = live_bytes
+        self.session_messages = session_messages
+        self.session_bytes = session_bytes
+
+    def applies_to(self, client_id: str, user_name: str | None) -> bool:
+        """Whether the client matches the patterns. One without a user name matches no user pattern."""
+        if self.client_id is not None and self.client_id.match(client_id) is None:
+            return False
+        return self.user is None or (user_name is not None and self.user.match(user_name) is not None)
+
+
+def queue_terms(limits: Limits, client_id: str, user_name: str | None) -> QueueTerms:
+    """What the queues of one client keep to."""
+    terms = QueueTerms(
+        limits.queue_policy,
+        limits.queue_max_age,
+        limits.live_messages,
+        limits.live_bytes,
+        limits.session_messages,
+        limits.session_bytes,
+    )
+    for rule in limits.rules:
+        if not rule.topic_filter and rule.applies_to(client_id, user_name):
+            terms.policy = _either(rule.policy, terms.policy)
+            terms.max_age = rule.max_age if rule.max_age >= 0.0 else terms.max_age
+            terms.live_messages = _either(rule.live_messages, terms.live_messages)
+            terms.live_bytes = _either(rule.live_bytes, terms.live_bytes)
+            terms.session_messages = _either(rule.session_messages, terms.session_messages)
+            terms.session_bytes = _either(rule.session_bytes, terms.session_bytes)
+    return terms
+
+
+def subscription_rules(limits: Limits, client_id: str, user_name: str | None) -> tuple[QueueRule, ...]:
+    """The rules about subscriptions that can apply to those of a client."""
+    return tuple([rule for rule in limits.rules if rule.topic_filter and rule.applies_to(client_id, user_name)])
+
+
+def sub_queue_terms(rules: tuple[QueueRule, ...], topic_filter: str, terms: QueueTerms) -> SubscriptionQueueTerms:
+    """What the messages of one subscription keep to: the client's `terms`, and what its `rules` change of them.
+
+    `topic_filter` without `$share/name/`.
+    """
+    found = SubscriptionQueueTerms(terms.policy, terms.max_age, 0)
+    for rule in rules:
+        if covers(rule.topic_filter, topic_filter):
+            found.policy = _either(rule.policy, found.policy)
+            found.max_age = rule.max_age if rule.max_age >= 0.0 else found.max_age
+            found.depth = _either(rule.depth, found.depth)
+    return found
+
+
+def _either(said: int, otherwise: int) -> int:
+    return otherwise if said == UNSET else said

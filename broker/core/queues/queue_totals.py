@@ -1,0 +1,86 @@
+"""What the whole broker has to bear now: everything that waits in its queues, the time of the batch, the loop's lag.
+
+Owns `QueueTotals`, one for each broker: the sums over all queues with their bounds, the list of ledgers that have a
+loss to report, and the clock of a batch. Queues add to it and take from it themselves; the shell writes the time and
+the lag.
+
+Promises: reading the time here costs nothing, so that a message's wait can be known without a clock for each message.
+Refuses: to shed. Whoever finds the bound reached asks for relief, which is another's business (`shedding`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+    from broker.core.queues.drop_ledger import Ledger
+    from broker.core.queues.outbox import Outbox
+    from broker.core.queues.requests import Request
+    from broker.core.queues.subscription_queue import SubscriptionQueue
+    from broker.core.tap import Tap
+
+UNLIMITED: Final = 1 << 60
+"""What a bound of 0 stands for."""
+
+
+def bound(limit: i64) -> i64:
+    """A limit as it is compared with: 0 is unlimited."""
+    return limit if limit > 0 else UNLIMITED
+
+
+class Reliever:
+    """Whoever sheds when all queues together hold too much."""
+
+    def relieve(self, messages: i64, size: i64) -> bool:
+        """Make room for so many messages and bytes more. False when it cannot be had."""
+        raise NotImplementedError
+
+
+class QueueTotals:
+    """Sums over all queues, in messages and bytes; times in seconds of the caller's monotonic clock."""
+
+    def __init__(self) -> None:
+        # When the present batch began. Written by whoever calls the core with a `now`.
+        self.now: float = 0.0
+        # What waits in all queues: live ones, sessions', in flight and unsent.
+        self.messages: i64 = 0
+        self.bytes: i64 = 0
+        # Of those, QoS 1 and 2 in flight: nobody can shed them.
+        self.inflight: i64 = 0
+        self.inflight_bytes: i64 = 0
+        self.max_messages: i64 = UNLIMITED
+        self.max_bytes: i64 = UNLIMITED
+        self.reliever: Reliever | None = None
+        # Outboxes that ran over and whose peers have to go for it.
+        self.overflowed: list[Outbox] = []
+        # Lanes in which something may grow too old, each once, until somebody finds them empty.
+        self.aging: dict[SubscriptionQueue, None] = {}
+        # Who records what happens, if anybody does; a `Tap`.
+        self.tap: Tap | None = None
+        # The request that is being routed, if it is one: links that take it are asked whom they reach.
+        self.request: Request | None = None
+        # Ledgers with losses that no log line has told of yet, each once.
+        self.unreported: list[Ledger] = []
+        # The event loop: how late its last beat was, and when the next one is due (0.0: nobody measures).
+        self.lag: float = 0.0
+        self.beat_at: float = 0.0
+
+    def has_room(self, messages: i64, size: i64) -> bool:
+        """Whether all queues together may hold so much more."""
+        return self.messages + messages <= self.max_messages and self.bytes + size <= self.max_bytes
+
+    def in_flight_room(self, size: i64) -> bool:
+        """Whether one more may be in flight: no more than half of the bounds, so that the rest can be shed."""
+        return self.inflight < self.max_messages // 2 and self.inflight_bytes + size <= self.max_bytes // 2
+
+    def relieve(self, messages: i64, size: i64) -> bool:
+        """Have others shed until there is room for so much more. False when it cannot be had."""
+        reliever = self.reliever
+        return reliever is not None and reliever.relieve(messages, size)
+
+    def lag_at(self, now: float) -> float:
+        """How late the event loop is: its last beat, or the one that is overdue now, whichever is worse."""
+        overdue = now - self.beat_at if self.beat_at > 0.0 else 0.0
+        return overdue if overdue > self.lag else self.lag

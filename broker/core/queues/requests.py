@@ -1,0 +1,71 @@
+"""Requests: publishes with a Response Topic whose acknowledgement tells whether anybody was reached, also over links.
+
+Owns `Request`, one publish of QoS 1 or 2 that went to links of other brokers and perhaps to nobody else. Each of those
+says in its own acknowledgement whether it reached anybody (0x10: it did not), and the publisher is told what they said.
+
+Promises:
+- The publisher is told once: that somebody was reached, as soon as one link says so, or that nobody was, as soon as
+  all have said that. Nothing but 0x10 counts as "nobody".
+- Nothing hangs on a link that says nothing for `PATIENCE` seconds, nor on one that is gone: whatever else becomes of a
+  delivery (dropped, expired, given to another, its connection ended) counts as reached, since nobody can know.
+- Bounded: a request is referred to by its deliveries, which are bounded by their queues, and by the publisher's
+  connection, which may have no more of them than its Receive Maximum. It refers to that connection while this lasts,
+  and no longer.
+
+Refuses: to route, and to write acknowledgements. `Router.ask` does the one and a `Peer` the other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from broker.core.queues.outbox import Peer
+
+PATIENCE: Final = 5.0
+"""Seconds that an answer waits for links. Whoever says that it is one could else hold up others for as long as it is
+there."""
+
+
+class Request:
+    """A publish that waits for what links say of it. `packet_id` and `qos` (1 or 2) are its publisher's."""
+
+    def __init__(self, packet_id: int, qos: int) -> None:
+        self.packet_id = packet_id
+        self.qos = qos
+        # Links that took it and say whom it reached; those that have not said so yet; and whether it reached anybody.
+        self.asked = 0
+        self.left = 0
+        self.reached = False
+        # Whom to tell. None: the answer does not wait, was given, or is of no use to anybody any more.
+        self.peer: Peer | None = None
+
+    def waits(self, peer: Peer, count: int) -> bool:
+        """Every queue has had it: whether the answer waits for links, so that `peer` is told of it later.
+
+        `count`: how many sessions and groups it was for. With any besides the links that were asked, it has reached
+        somebody. A peer that is not interested any more sets `peer` to None.
+        """
+        if self.left == 0 or self.reached or count > self.asked:
+            return False
+        self.peer = peer
+        return True
+
+    def settle(self, reached: bool) -> None:
+        """One of the links has said whether it reached anybody, or never will (then it counts as reached)."""
+        self.left -= 1
+        if reached:
+            self.reached = True
+        elif self.left > 0:
+            return
+        self._tell(self.reached)
+
+    def give_up(self) -> None:
+        """Too long has been waited for a link that says nothing: nobody can know."""
+        self._tell(True)
+
+    def _tell(self, reached: bool) -> None:
+        peer = self.peer
+        if peer is not None:
+            self.peer = None
+            peer.answer(self.packet_id, self.qos, reached)

@@ -1,0 +1,158 @@
+"""Consecutive publishes that go the same way, taken as one.
+
+Owns `Run`: two or more whole QoS 0 PUBLISH frames that stand side by side in a read and whose topics all have one and
+the same filter for their match. Whoever listens there, in the publisher's version and with nothing of its own in the
+frame, gets the bytes as they came, in one piece: a burst then costs each receiver one entry in its outbox, and not one
+for each message. For all others the run is taken apart, once, into its messages.
+
+Promises: a run holds what `PublishHandler` would route one by one on its hot path, in the same order, and nothing
+else: QoS 0, no retain, no properties, a topic that the match cache knows. Never more than `most` messages and
+`most_bytes` bytes (unless a single frame is longer), so that a queue that is bounded in messages and bytes takes runs
+as it takes messages.
+
+Refuses: QoS 1 and 2, which have an identifier of their own for each receiver.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.core.codec.framing import Frames, frame_body, frame_end
+from broker.core.queues.message import Message
+from broker.core.topics.match_cache import MatchCache
+from broker.core.topics.subscription import FilterEntry
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+RUN_MESSAGES: Final = 64
+"""Messages in a run at most."""
+
+RUN_BYTES: Final = 262_144
+"""Bytes in a run at most: as much as one read has. A read that is one run is not even copied."""
+
+QUEUE_PART: Final = 8
+"""A run takes no more than this part of a receiver's queue: one eighth."""
+
+DOLLAR: Final = 0x24
+
+
+def longest(limit: int, most: int) -> int:
+    """How much of a queue bounded by `limit` (0: unbounded) a run may take: at least 1, at most `most`."""
+    return max(1, min(most, limit // QUEUE_PART)) if limit > 0 else most
+
+
+class Run:
+    """Frames side by side. `largest`: bytes of the longest of them; `v5`: whether they are MQTT 5.0's."""
+
+    def __init__(self, data: bytes, count: int, largest: int, v5: bool, publisher: str) -> None:
+        self.data = data
+        self.count = count
+        self.largest = largest
+        self.v5 = v5
+        self.publisher = publisher
+        self._messages: list[Message] | None = None
+
+    def messages(self) -> list[Message]:
+        """The messages one by one, made when they are first asked for."""
+        made = self._messages
+        if made is None:
+            made = []
+            data = self.data
+            start: i64 = 0
+            while start < len(data):
+                end: i64 = frame_end(data, start, len(data))
+                topic_at: i64 = frame_body(data, start) + 2
+                topic_end: i64 = topic_at + (data[topic_at - 2] << 8 | data[topic_at - 1])
+                payload_at: i64 = topic_end
+                if self.v5:
+                    payload_at += 1
+                message = Message(data[topic_at:topic_end], b"", 0, False, b"", 0.0, self.publisher)
+                message.adopt_frame(data[start:end], self.v5, payload_at - start)
+                made.append(message)
+                start = end
+            self._messages = made
+        return made
+
+
+class RunFinder:
+    """Finds how far a run reaches, in the buffer of a connection's decoder. One for each broker."""
+
+    def __init__(self, cache: MatchCache, max_messages: int, max_bytes: int) -> None:
+        """`max_messages` and `max_bytes`: the bounds of the receivers' queues; 0: none."""
+        self.cache = cache
+        self.most: i64 = longest(max_messages, RUN_MESSAGES)
+        self.most_bytes: i64 = longest(max_bytes, RUN_BYTES)
+        # Of the run that was found last.
+        self.largest: i64 = 0
+        # Whether the topics of the one that is being looked for are recorded: all of them, or none.
+        self._tapped = False
+
+    def find(self, frames: Frames, payload_at: int, entry: FilterEntry, v5: bool, tapped: bool = False) -> int:
+        """How many frames from the current one on are one run; `frames.end` is then behind the last of them.
+
+        The current frame is known to be one that a run may begin with, `payload_at` is where its payload begins, and
+        `entry` is the filter that its topic matches. Look at `largest` after.
+        """
+        self._tapped = tapped
+        buffer = frames.buffer
+        start: i64 = frames.start
+        end: i64 = frames.end
+        size: i64 = len(buffer)
+        limit: i64 = start + self.most_bytes
+        if size < limit:
+            limit = size
+        most: i64 = self.most
+        length: i64 = end - start
+        largest: i64 = length
+        head: i64 = payload_at - start
+        # All that is before the payload: a frame of the same length and topic begins with the same bytes.
+        prefix = buffer[start:payload_at]
+        count: i64 = 1
+        while count < most:
+            stop: i64 = end + length
+            if stop <= limit and buffer[end : end + head] == prefix:
+                end = stop
+                count += 1
+                continue
+            stop = frame_end(buffer, end, limit)
+            payload: i64 = self._another(frames, end, stop, entry, v5)
+            if payload < 0:
+                break
+            length = stop - end
+            if length > largest:
+                largest = length
+            head = payload - end
+            prefix = buffer[end:payload]
+            end = stop
+            count += 1
+        frames.end = end
+        self.largest = largest
+        return count
+
+    def _another(self, frames: Frames, start: i64, end: i64, entry: FilterEntry, v5: bool) -> i64:
+        """Where the payload begins of the frame in `start`..`end`, if it continues the run: another length or topic.
+
+        -1 when it does not, or is not whole (`end` -1): it is looked at again as the first of what follows.
+        """
+        buffer = frames.buffer
+        if end < 0 or buffer[start] != 0x30 or end - start > frames.max_packet_size:
+            return -1
+        body: i64 = frame_body(buffer, start)
+        if end - body < 3 or buffer[body + 2] == DOLLAR:
+            return -1
+        payload: i64 = body + 2 + (buffer[body] << 8 | buffer[body + 1])
+        if v5:
+            if payload >= end or buffer[payload] != 0:
+                return -1
+            payload += 1
+        if payload > end:
+            return -1
+        topic_end: i64 = payload - 1 if v5 else payload
+        route = self.cache.lookup(buffer[body + 2 : topic_end])
+        if route is None or route.tapped != self._tapped:
+            return -1
+        entries = route.entries
+        if len(entries) != 1 or entries[0] is not entry:
+            return -1
+        return payload

@@ -1,0 +1,335 @@
+"""Who gets a message: from the filters that match its topic to the sessions behind them. The heart of the hot path.
+
+Owns the trie, the match cache, and what is computed from them: for a topic that several filters match, the merged
+`FanoutPlan`. The base of `Router`, which owns everything that changes them.
+
+Promises:
+- One look-up for each message, none of the trie where the cache answers; no lock, no await; a cost for each receiver
+  and none for those who match nothing.
+- What a message costs does not grow with the absent members of a share group, nor, as long as no subscription changes,
+  with the number of filters behind a plan; but subscription identifiers have to be sent.
+- One delivery to each session whose filters match, with the highest QoS among them and every subscription identifier
+  [MQTT-3.3.4-2] [MQTT-3.3.4-3]; one to each share group.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+from broker.core.counters import FULL_BYTES, FULL_MESSAGES, GLOBAL, NO_QUOTA, Counters
+from broker.core.queues.message import Message
+from broker.core.queues.outbox import ACCEPTED, KEPT_BACK
+from broker.core.queues.subscription_queue import SubscriptionQueue, queue_of
+from broker.core.routing.bursts import Run
+from broker.core.routing.peers import PeerListener
+from broker.core.session.session import Session
+from broker.core.tap import Tap
+from broker.core.topics.match_cache import MatchCache, Route
+from broker.core.topics.subscription import FilterEntry, SharedGroup, Subscription, identifiers
+from broker.core.topics.trie import create
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+NO_IDENTIFIERS: Final[tuple[int, ...]] = ()
+
+FULL: Final = frozenset({FULL_MESSAGES, FULL_BYTES, GLOBAL, NO_QUOTA})
+"""The causes of a drop that say that a queue was full."""
+
+TRIES: Final = 16
+"""Connected members of a share group that are asked whether they have room, for one message."""
+
+
+class Recipient:
+    """One session's share of a publish that several of its filters match: `add` each of them, then `settle`, once."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._parts: list[Subscription] = []
+        self.qos = 0
+        self.retain_as_published = False
+        self.no_local = False
+        self.identifiers: tuple[int, ...] = NO_IDENTIFIERS
+        self.sub_queue: SubscriptionQueue | None = None
+        # With No Local: what the others make of a message of the session's own; None without any others.
+        self.rest: Recipient | None = None
+
+    def add(self, subscription: Subscription) -> None:
+        """Join another matching subscription of the same session."""
+        self._parts.append(subscription)
+        if subscription.qos > self.qos:
+            self.qos = subscription.qos
+        if subscription.retain_as_published:
+            self.retain_as_published = True
+        if subscription.no_local:
+            self.no_local = True
+
+    def settle(self) -> int:
+        """All are there: work out what is left. How many references this target holds from now on."""
+        parts = self._parts
+        self._parts = []
+        found: list[int] = []
+        first = parts[0]
+        for part in parts:
+            if part.identifier > 0:
+                found.append(part.identifier)  # [MQTT-3.3.4-4]
+            if first.sub_queue is not None and (part.sub_queue is None or part.topic_filter < first.topic_filter):
+                first = part
+        # It waits once: on the terms of a subscription that has none of its own, or else of the first by its filter.
+        self.sub_queue = queue_of(first)
+        if found:
+            self.identifiers = tuple(found)
+        references = 1 + len(found)
+        if self.no_local:
+            # The subscriptions with No Local do not count for one's own messages; the others still do.
+            rest = Recipient(self.session)
+            count = 0
+            for part in parts:
+                if not part.no_local:
+                    rest.add(part)
+                    count += 1
+            if count > 0:
+                self.rest = rest
+                references += rest.settle()
+        return references
+
+
+class FanoutPlan:
+    """Whom a topic with several matching filters goes to; good while the entries' versions stay as they are."""
+
+    def __init__(self) -> None:
+        self.targets: list[Recipient] = []
+        self.groups: list[SharedGroup] = []
+
+
+class Fanout(PeerListener):
+    """The filters of one broker, and the way from a topic to those who asked for it."""
+
+    def __init__(self, trie: str, match_cache: int) -> None:
+        self.counters = Counters()
+        self._load = self.counters.load
+        self.trie = create(trie)
+        self.cache = MatchCache(self.trie, match_cache)
+        # Deliveries, and what else is charged to whoever caused it; only grows.
+        self.work: i64 = 0
+        # How the queues answered to the last message that was forwarded: took it, or were full.
+        self.accepted: i64 = 0
+        self.refused: i64 = 0
+        # Who records what happens, if anybody does. See `Router.record`.
+        self.tap: Tap | None = None
+        # The same where it wants to know whom a message went to, and only while one that is recorded is routed.
+        self._telling: Tap | None = None
+
+    def forward(self, route: Route, message: Message, origin: Session | None) -> int:
+        """Have a message recorded where its topic is, and offer it to everybody on the route (`spread`)."""
+        tap = self.tap
+        if tap is None or not route.tapped:
+            return self.spread(route, message, origin)
+        tap.message(message, self._load.now)
+        if not tap.deliveries:
+            return self.spread(route, message, origin)
+        self._telling = tap
+        try:
+            return self.spread(route, message, origin)
+        finally:
+            self._telling = None
+
+    def spread(self, route: Route, message: Message, origin: Session | None) -> int:
+        """Offer a message to everybody on a route: those whose filters match its topic, and nobody else [MQTT-3.3.2-3].
+
+        Except its own publisher, where that said No Local [MQTT-3.8.3-3]. It goes out with the lower of its QoS and the
+        granted one [MQTT-3.8.4-8], and with RETAIN only where it came with it and Retain As Published is set
+        [MQTT-3.3.1-12] [MQTT-3.3.1-13], which no 3.1.1 client has [MQTT3-3.3.1-9] but a bridge.
+        """
+        entries = route.entries
+        self.accepted = 0
+        self.refused = 0
+        if len(entries) == 1:
+            entry = entries[0]
+            count: i64 = 0
+            sharable = message.sharable()
+            # Somebody will want to know how the queues answered.
+            asked = message.qos > 0
+            for subscription in entry.subscriptions:
+                session = cast(Session, subscription.session)
+                if subscription.no_local and session is origin:
+                    continue
+                count += 1
+                qos = message.qos if message.qos < subscription.qos else subscription.qos
+                outbox = session.outbox
+                if (
+                    qos == 0
+                    and outbox is not None
+                    and session.fast_path
+                    and subscription.identifier == 0
+                    and subscription.sub_queue is None
+                    and sharable
+                    and not (message.retain and subscription.retain_as_published)
+                ):
+                    # The common case, spelled out: the same frame for everybody, straight to the outbox.
+                    session.offered += 1
+                    frame = message.frame_v5 if session.v5 else message.frame_v3
+                    answer = outbox.offer(frame if frame is not None else message.qos0_frame(session.v5))
+                    if asked:
+                        self._answered(answer)
+                    continue
+                retain = message.retain and subscription.retain_as_published
+                answer = session.deliver(message, qos, retain, identifiers(subscription), None, queue_of(subscription))
+                if answer == KEPT_BACK:
+                    count -= 1
+                    continue
+                self._answered(answer)
+                if self._telling is not None:
+                    self._tell(answer, session, qos, retain, None)
+            groups = entry.groups
+            if groups:
+                for group in groups.values():
+                    count += self._share(group, message)
+            self.work += count
+            return count
+        if not entries:
+            return 0
+        return self._forward_plan(self._plan(route), message, origin)
+
+    def _answered(self, answer: int) -> None:
+        """A queue took the message, or was full. Neither: its client is away, or takes no message of that size."""
+        if answer == ACCEPTED:
+            self.accepted += 1
+        elif answer in FULL:
+            self.refused += 1
+
+    def _tell(self, answer: int, session: Session, qos: int, retain: bool, shared: str | None) -> None:
+        """Have it recorded how a session answered to the message that is being routed."""
+        tap = self._telling
+        if tap is None:
+            return
+        if answer == ACCEPTED:
+            tap.delivered(session.client_id, qos, retain, shared)
+        else:
+            tap.refused(session.client_id, answer, shared)
+
+    @property
+    def refused_by_all(self) -> bool:
+        """Whether every queue that the last message was for was full, and there was one."""
+        return self.accepted == 0 and self.refused > 0
+
+    def offer_plain(
+        self, subscription: Subscription, frames: bytes, count: int, largest: int, v5: bool, origin: Session | None
+    ) -> bool:
+        """Offer the bytes that came in to one who listens there, if they suit: no object is made for them.
+
+        `count` QoS 0 frames side by side, the longest of `largest` bytes, in the layout of 5.0 or of 3.1.1. False, and
+        nothing has happened, when they are to be looked at one by one.
+        """
+        session = cast(Session, subscription.session)
+        outbox = session.outbox
+        if (
+            outbox is None
+            or not session.fast_path
+            or session.v5 != v5
+            or subscription.identifier != 0
+            or subscription.sub_queue is not None
+            or (subscription.no_local and session is origin)
+        ):
+            return False
+        session.offered += count
+        outbox.offer_run(frames, count, largest)
+        self.work += count
+        return True
+
+    def forward_run(self, run: Run, entry: FilterEntry, origin: Session | None) -> None:
+        """Offer a run to everybody at the one filter that its topics match; the filter has no share groups."""
+        for subscription in entry.subscriptions:
+            session = cast(Session, subscription.session)
+            if subscription.no_local and session is origin:
+                continue
+            if not self.offer_plain(subscription, run.data, run.count, run.largest, run.v5, origin):
+                for message in run.messages():
+                    session.deliver(message, 0, False, identifiers(subscription), None, queue_of(subscription))
+                self.work += run.count
+
+    def _plan(self, route: Route) -> FanoutPlan:
+        """The merged targets of a route with several entries, made again only when one of them changed."""
+        version = route.version()
+        plan = route.plan
+        if plan is not None and route.plan_version == version:
+            return cast(FanoutPlan, plan)
+        made = FanoutPlan()
+        by_session: dict[Session, Recipient] = {}
+        for entry in route.entries:
+            for subscription in entry.subscriptions:
+                session = cast(Session, subscription.session)
+                target = by_session.get(session)
+                if target is None:
+                    target = Recipient(session)
+                    by_session[session] = target
+                target.add(subscription)
+            made.groups.extend(entry.groups.values())
+        made.targets = list(by_session.values())
+        references = len(made.groups)
+        for target in made.targets:
+            references += target.settle()
+        route.plan = made
+        route.plan_version = version
+        self.cache.charge(route, references)
+        self.work += references
+        return made
+
+    def _forward_plan(self, plan: FanoutPlan, message: Message, origin: Session | None) -> int:
+        count = 0
+        for target in plan.targets:
+            if target.no_local and target.session is origin:
+                rest = target.rest
+                if rest is None:
+                    continue
+                target = rest
+            count += 1
+            qos = message.qos if message.qos < target.qos else target.qos
+            retain = message.retain and target.retain_as_published
+            answer = target.session.deliver(message, qos, retain, target.identifiers, None, target.sub_queue)
+            if answer == KEPT_BACK:
+                count -= 1
+                continue
+            self._answered(answer)
+            if self._telling is not None:
+                self._tell(answer, target.session, qos, retain, None)
+        for group in plan.groups:
+            count += self._share(group, message)
+        self.work += count
+        return count
+
+    def _share(self, group: SharedGroup, message: Message) -> int:
+        """Give a message to one member: the next that is connected and has room, else connected, else any.
+
+        No more than `TRIES` are asked for room.
+
+        [MQTT-4.8.2-3]
+        """
+        chosen = self._choose(group, message)
+        if chosen is None:
+            return 0
+        qos = message.qos if message.qos < chosen.qos else chosen.qos
+        session = cast(Session, chosen.session)
+        retain = message.retain and chosen.retain_as_published
+        answer = session.deliver(message, qos, retain, identifiers(chosen), group, queue_of(chosen))
+        self._answered(answer)
+        if self._telling is not None:
+            self._tell(answer, session, qos, retain, chosen.topic_filter)
+        return 1
+
+    def _choose(self, group: SharedGroup, message: Message) -> Subscription | None:
+        size = message.size()
+        for _ in range(min(len(group.connected), TRIES)):
+            member = group.next_member()
+            assert member is not None
+            session = cast(Session, member.session)
+            outbox = session.outbox
+            qos = message.qos if message.qos < member.qos else member.qos
+            if (
+                outbox is not None
+                and outbox.has_room(size)
+                and (qos == 0 or (session.quota > 0 and not session.pending))
+            ):
+                return member
+        # Nobody is there, or nobody has room: whose turn comes after those takes it, and so each of them in turn.
+        return group.next_member()

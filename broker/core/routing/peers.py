@@ -1,0 +1,117 @@
+"""Who is connected. The one place where a session gets or loses its outbox.
+
+Owns the set of connected peers. It is changed by `apply` alone, with two events: `PeerConnected` and
+`PeerDisconnected`. Whoever sees a peer come or go (a channel, a writer that cannot write, a timer) posts an event;
+events are applied before each batch of packets is routed, and between packets where a CONNECT asks for it, so that
+nobody joins or leaves in the middle of a fanout.
+
+Promises: a peer that matches nothing costs nothing; after its `PeerDisconnected` was applied, a half-open peer is
+referred to by nothing here. No lock, no await: this module does not know that an event loop exists.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from broker.core.queues.outbox import Outbox
+from broker.core.queues.queue_totals import QueueTotals
+from broker.core.session.session import Session
+
+
+class PeerEvent:
+    """Something that happened to a peer: `PeerConnected` or `PeerDisconnected`."""
+
+    def __init__(self, session: Session, outbox: Outbox) -> None:
+        self.session = session
+        self.outbox = outbox
+
+
+class PeerConnected(PeerEvent):
+    """A connection was accepted for a session."""
+
+
+class PeerDisconnected(PeerEvent):
+    """A connection ended, or is given up, for one of `causes`."""
+
+    def __init__(self, session: Session, outbox: Outbox, cause: str) -> None:
+        super().__init__(session, outbox)
+        self.cause = cause
+
+
+class PeerListener:
+    """Whoever follows up when a peer came or went, and knows who has to go: the router."""
+
+    def peer_left(self, event: PeerDisconnected, now: float) -> None:
+        """Called after the session lost its outbox."""
+        raise NotImplementedError
+
+    def overfull(self, now: float) -> None:
+        """End the connections whose queues ran over where that is their policy: the events for it follow."""
+        raise NotImplementedError
+
+
+class FanoutState:
+    """The connected peers, and the events that change them."""
+
+    def __init__(self, load: QueueTotals) -> None:
+        self._load = load
+        self.peers: dict[Session, Outbox] = {}
+        # Outboxes that got something since the shell last looked: it wakes their writers once for each read.
+        self.touched: list[Outbox] = []
+        self._events: deque[PeerEvent] = deque()
+        self._draining = False
+
+    def post(self, event: PeerEvent) -> None:
+        """Queue an event; it takes effect at the next `drain`."""
+        self._events.append(event)
+
+    @property
+    def pending(self) -> bool:
+        """True when events wait."""
+        return bool(self._events)
+
+    def drain(self, listener: PeerListener, now: float) -> None:
+        """Apply all events that wait, in order. Called before each batch is routed; never runs inside itself."""
+        load = self._load
+        load.now = now
+        overflowed = load.overflowed
+        if self._draining or not (self._events or overflowed):
+            return
+        self._draining = True
+        try:
+            while self._events or overflowed:
+                if overflowed:
+                    listener.overfull(now)
+                while self._events:
+                    event = self._events.popleft()
+                    if self.apply(event) and isinstance(event, PeerDisconnected):
+                        listener.peer_left(event, now)
+        finally:
+            self._draining = False
+
+    def apply(self, event: PeerEvent) -> bool:
+        """Apply one event. False when it says nothing new: the connection that it ends was replaced, or is gone."""
+        session = event.session
+        if isinstance(event, PeerDisconnected):
+            if session.outbox is not event.outbox:
+                return False
+            session.detach(event.outbox)
+            session.outbox = None
+            _place_shared(session, False)
+            del self.peers[session]
+            return True
+        session.outbox = event.outbox
+        event.outbox.ledger = session.ledger
+        _place_shared(session, True)
+        self.peers[session] = event.outbox
+        return True
+
+
+def _place_shared(session: Session, connected: bool) -> None:
+    """Move its shared subscriptions to the connected members of their groups, or to the others (section 4.8.2)."""
+    session.connected = connected
+    if session.shared > 0:
+        for subscription in session.subscriptions.values():
+            group = subscription.group
+            if group is not None:
+                group.place(subscription)

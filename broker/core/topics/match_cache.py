@@ -1,0 +1,325 @@
+"""The match cache: what the trie answered for the topics that are published now.
+
+Owns `MatchCache`, which stands in front of a trie and through which filters enter and leave it, and `Route`, what it
+answers: the filter entries that match a topic, with room for what the router computes from them.
+
+Promises:
+- An answer is always what the trie would say now. A route holds live entries: subscribers that come and go at a
+  filter change the entry's version and never touch the cache. A filter that is new to the trie is added to the
+  routes of the topics it matches, and no others are looked at: a tree of the cached topics leads to them, so that
+  the cost follows what matches and not the size of the cache. One that matches more than `EXTEND_MOST` of them, or
+  makes the search longer than `WALK_MOST`, has all routes forgotten instead: a new filter costs no more than that,
+  whatever is remembered. A filter that leaves stays in the routes that hold it, retired and empty for ever, until
+  they are next added to; the same filter coming back is a new filter with a new entry.
+- Bounded: at most `max_topics` routes, and at most `max_weight` references held by them all, the router's plans
+  included, and the levels of the tree of topics as what they weigh; none for a topic name longer than
+  `LONGEST_TOPIC` bytes.
+- A flood of topics that never come back costs little and pushes out nothing that is used. When the cache is full, a
+  topic gets in on its second miss, if the door still remembers the first; and the routes stand on a clock, whose
+  hand passes over a route that was used since it last came by, once, and evicts the first that was not.
+
+Refuses: to look at who is connected or allowed. A route says which filters match, and that is all.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.core.topics.subscription import CHANGES, FilterEntry
+from broker.core.topics.topic_tree import Retainable, RetainedTree
+from broker.core.topics.trie_base import Trie
+
+# Topics longer than this are looked up in the trie each time: 10,000 of the longest names would be 655 MB of keys.
+LONGEST_TOPIC: Final = 1024
+
+# The door remembers one byte of a hash in each of so many places for each route. A byte that is equal by chance (1 in
+# 255) lets a newcomer in early, and nothing worse. Two topics that share a place could keep each other out for ever, so
+# that one in so many newcomers is let in unseen.
+DOOR_PLACES: Final = 4
+DOOR_MOST: Final = 1 << 20  # bytes
+DOOR_LUCK: Final = 32
+
+
+# Cached topics that a new filter matches are found in batches of so many; a cursor bounds what it does for each.
+STEP: Final = 16
+
+# A new filter is added to no more than about so many routes, found in about so many steps (levels looked at): less than
+# half a millisecond compiled. A client can send 10,000 such filters in one read. Beyond, all is forgotten, and each
+# topic that is published again costs one look-up in the trie: dearer in the end, where such filters come all the time,
+# so that the bounds should not be small either.
+EXTEND_MOST: Final = 1024
+WALK_MOST: Final = 4096
+
+# Routes of at most so many entries are swept of retired ones whenever they grow.
+SWEEP_ALWAYS: Final = 8
+
+
+# References (to filters, and to subscribers in plans) that all routes together may hold. Without this bound, 10,000
+# topics that 4,000 subscribers of "#" see would hold 40 million.
+MAX_WEIGHT: Final = 2_000_000
+
+# What a level of the tree of cached topics weighs, in references of 8 bytes. Measured: 100 to 200 bytes compiled, 180
+# to 280 interpreted. Without it, 16,384 topics of 128 levels would take 350 MB.
+NODE_WEIGHT: Final = 20
+
+
+class Route(Retainable):
+    """The filters that match one topic."""
+
+    def __init__(self, topic: bytes, entries: list[FilterEntry]) -> None:
+        self.topic = topic
+        self.entries = entries  # to be read only; retired ones may be among them
+        self.tapped: bool = False  # whether messages of the topic are recorded
+        # The router's: what it made of the entries, and the `version()` it made it from.
+        self.plan: object | None = None
+        self.plan_version: int = -1
+        # The cache's.
+        self.used: bool = False  # since the clock's hand last came by
+        self.place: int = -1  # on the clock; -1 when it is not cached (any more)
+        self.weight: int = 1 + len(entries)  # references held; see `MatchCache.charge`
+        self._past: int = 0  # the versions of entries that are no longer held
+        self._version: int = 0  # as of `_as_of`
+        self._as_of: int = -1  # the count of changes when the versions were last summed up
+        self._swept: int = len(entries)  # how many were left when retired ones were last taken out
+
+    def version(self) -> int:
+        """The sum of the entries' versions. Each only grows, so an equal sum means that nothing changed.
+
+        A new filter's entry comes in with version 0 and nobody listening, and so changes nothing by itself. Nothing is
+        summed up again before some entry, of whatever topic, has changed.
+        """
+        changes = CHANGES.count
+        if changes == self._as_of:
+            return self._version
+        total = self._past
+        for entry in self.entries:
+            total += entry.version
+        self._version = total
+        self._as_of = changes
+        return total
+
+    def extend(self, entry: FilterEntry) -> int:
+        """Add the entry of a new filter; by how much the number of entries grew.
+
+        Retired entries go when there may be many: a filter that comes and goes all the time must not pile them up.
+        """
+        before = len(self.entries)
+        if before <= SWEEP_ALWAYS or before > 2 * self._swept:
+            self._sweep()
+        self.entries.append(entry)
+        return len(self.entries) - before
+
+    def _sweep(self) -> None:
+        retired = 0
+        for entry in self.entries:
+            if entry.retired:
+                retired += 1
+        if retired > 0:
+            alive: list[FilterEntry] = []
+            for entry in self.entries:
+                if entry.retired:
+                    self._past += entry.version
+                else:
+                    alive.append(entry)
+            self.entries = alive
+        self._swept = len(self.entries)
+
+
+class MatchCache:
+    """A trie with a memory of its answers. Insert and remove filters here, not in the trie behind it."""
+
+    def __init__(self, trie: Trie, max_topics: int, max_weight: int = MAX_WEIGHT) -> None:
+        """`max_topics`: how many topics to remember; 0 turns the cache off. `max_weight`: see `charge`."""
+        self.trie = trie
+        self.max_topics = max_topics
+        self.max_weight = max_weight
+        # What is recorded: filters that are not subscriptions. Set while nothing is remembered.
+        self.taps: Trie | None = None
+        self.weight: int = 0  # of all remembered routes and of the tree that finds them
+        # Counters since the start.
+        self.hits: int = 0
+        self.misses: int = 0
+        self.evicted: int = 0  # to make room
+        self.extended: int = 0  # because of a new filter
+        self.walked: int = 0  # levels looked at to find them
+        self.cleared: int = 0  # because a new filter matched too many
+        self.turned_away: int = 0  # at the door of the full cache, the lucky ones counted with them
+        self._routes: dict[bytes, Route] = {}
+        self._index = RetainedTree()
+        self._clock: list[Route | None] = []
+        self._free: list[int] = []  # places on the clock that dropped routes left
+        self._hand: int = 0
+        self._door = bytearray(min(max(max_topics, 1) * DOOR_PLACES, DOOR_MOST))
+
+    def __len__(self) -> int:
+        """How many routes are remembered."""
+        return len(self._routes)
+
+    def lookup(self, topic: bytes) -> Route | None:
+        """The remembered route of a topic (UTF-8), or None."""
+        route = self._routes.get(topic)
+        if route is not None:
+            route.used = True
+            self.hits += 1
+        return route
+
+    def store(self, topic: bytes) -> Route:
+        """Ask the trie about a topic that `lookup` did not know, and remember the answer where the bounds allow it.
+
+        The topic is a valid name in valid UTF-8.
+        """
+        self.misses += 1
+        name = str(topic, "utf-8")
+        route = Route(topic, self.trie.match(name))
+        if self.taps is not None:
+            route.tapped = len(self.taps.match(name)) > 0
+        if self.max_topics <= 0 or len(topic) > LONGEST_TOPIC or self._alone(route) > self.max_weight:
+            return route
+        if len(self._routes) < self.max_topics or self._admits(topic):
+            self._remember(name, route)
+        return route
+
+    def route(self, topic: bytes) -> Route:
+        """The route of a topic, from memory or from the trie."""
+        route = self.lookup(topic)
+        return self.store(topic) if route is None else route
+
+    def charge(self, route: Route, references: int) -> None:
+        """Say that the route's plan now holds so many references, so that the bound on all of them keeps holding.
+
+        Others make room. A route that is too heavy by itself is forgotten: its plan serves once.
+        """
+        if self._routes.get(route.topic) is not route:
+            return
+        weight = 1 + len(route.entries) + references
+        self.weight += weight - route.weight
+        route.weight = weight
+        if self._alone(route) > self.max_weight:
+            self._forget(route)
+            self.evicted += 1
+            return
+        route.used = True
+        while self.weight > self.max_weight:
+            self._evict(route)
+
+    def insert(self, topic_filter: str) -> FilterEntry:
+        """The entry of a filter, made when it is not there yet; then the routes that it matches have it."""
+        trie = self.trie
+        before = len(trie)
+        entry = trie.insert(topic_filter)
+        if self._routes and len(trie) != before:
+            self._extend(entry)
+        return entry
+
+    def remove(self, topic_filter: str) -> bool:
+        """Take a filter out of the trie; False when it is not there.
+
+        Raises:
+            ValueError: somebody still listens at it.
+        """
+        return self.trie.remove(topic_filter)
+
+    def clear(self) -> None:
+        """Forget all routes."""
+        self._routes.clear()
+        self._index = RetainedTree()
+        self._clock.clear()
+        self._free.clear()
+        self._hand = 0
+        self.weight = 0
+
+    def _admits(self, topic: bytes) -> bool:
+        """Whether a topic may get into the full cache; from now on the door remembers it."""
+        door = self._door
+        number = hash(topic)
+        place = number % len(door)
+        mark = (number >> 32) % 255 + 1
+        if door[place] == mark:
+            return True
+        door[place] = mark
+        self.turned_away += 1
+        return self.turned_away % DOOR_LUCK == 0
+
+    def _alone(self, route: Route) -> int:
+        """What the cache would weigh with nothing but this route in it."""
+        return route.weight + (route.topic.count(b"/") + 1) * NODE_WEIGHT
+
+    def _remember(self, name: str, route: Route) -> None:
+        clock = self._clock
+        routes = self._routes
+        while len(routes) >= self.max_topics:
+            self._evict(None)
+        if self._free:
+            place = self._free.pop()
+            clock[place] = route
+        else:
+            place = len(clock)
+            clock.append(route)
+        route.place = place
+        routes[route.topic] = route
+        index = self._index
+        levels = index.node_count
+        index.set(name, route)
+        # Only now is it known how many levels it does not share with others.
+        self.weight += route.weight + (index.node_count - levels) * NODE_WEIGHT
+        while self.weight > self.max_weight:
+            self._evict(route)
+
+    def _evict(self, spared: Route | None) -> None:
+        """Forget one route, not the spared one. The hand clears, once, each mark that a hit set."""
+        clock = self._clock
+        place = self._hand
+        while True:
+            if place >= len(clock):
+                place = 0
+            route = clock[place]
+            place += 1
+            if route is None or route is spared:
+                continue
+            if not route.used:
+                break
+            route.used = False
+        self._hand = place
+        self._forget(route)
+        self.evicted += 1
+
+    def _forget(self, route: Route) -> None:
+        del self._routes[route.topic]
+        index = self._index
+        levels = index.node_count
+        index.remove(str(route.topic, "utf-8"))
+        place = route.place
+        self._clock[place] = None
+        self._free.append(place)
+        route.place = -1
+        self.weight -= route.weight + (levels - index.node_count) * NODE_WEIGHT
+
+    def _extend(self, entry: FilterEntry) -> None:
+        """Add the entry of a new filter to the routes of the topics that it matches."""
+        topic_filter = entry.topic_filter
+        if not ("+" in topic_filter or "#" in topic_filter):
+            route = self._routes.get(topic_filter.encode())
+            if route is not None:
+                self._extend_route(route, entry)
+        else:
+            cursor = self._index.walk(topic_filter)
+            found = 0
+            while not cursor.done:
+                if found >= EXTEND_MOST or cursor.steps >= WALK_MOST:
+                    self.clear()
+                    self.cleared += 1
+                    break
+                for node in cursor.take(STEP):
+                    cached = node.value
+                    if isinstance(cached, Route):
+                        self._extend_route(cached, entry)
+                        found += 1
+            self.walked += cursor.steps
+        while self.weight > self.max_weight:
+            self._evict(None)
+
+    def _extend_route(self, route: Route, entry: FilterEntry) -> None:
+        grown = route.extend(entry)
+        route.weight += grown
+        self.weight += grown
+        self.extended += 1

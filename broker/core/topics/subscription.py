@@ -1,0 +1,310 @@
+"""What hangs at a topic filter: its subscriptions and its share groups.
+
+Owns three records that know each other: a `FilterEntry` (one topic filter of the trie), its `Subscription`s, and its
+`SharedGroup`s; and `Changes`, the count of what happened to all of them. The trie finds entries; sessions hold
+subscriptions; the router reads both.
+
+Promises:
+- `add` and `discard` cost the same however many subscribers share the filter: each subscription knows its slot in
+  the list it stands in, and leaves by having the last one take its place. The order of subscribers is therefore
+  arbitrary.
+- The members of a share group that are connected stand apart from those that are away. One that comes or goes moves
+  from the one list to the other as cheaply, so that nobody who looks for a receiver ever walks over the absent.
+- An entry that left the trie is retired and takes nobody any more: a subscription that would never get a message is
+  an error at once.
+- `FilterEntry.version` grows at each change of what the entry would deliver, and never goes back. What was computed
+  from an entry holds as long as the version does. `CHANGES.count` grows with every version of every entry: as long as
+  it stands still, no version needs to be looked at.
+- Memory: two million filters, most with one subscriber, are the case to build for. An entry with a single ordinary
+  subscription points at it; lists and dicts appear with the second, or with the first share group.
+
+Refuses: to choose whom a message goes to. `SharedGroup.next_member` is a turn counter, not a policy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    # Compiled, these attributes take a byte each; interpreted, they are ordinary ints.
+    from mypy_extensions import u8
+
+
+class Changes:
+    """How often any entry's version has grown."""
+
+    def __init__(self) -> None:
+        self.count: int = 0
+
+
+CHANGES: Final = Changes()
+"""One for the process. With several brokers in it each may look at its versions once more than it had to."""
+
+
+class Subscriber:
+    """Base of whatever holds subscriptions (the session). It stands here so that this module needs no other."""
+
+    connected: bool = False
+    """Whether its shared subscriptions stand among the connected ones. See `SharedGroup.place`."""
+    shared: int = 0
+    """How many of its subscriptions are members of share groups."""
+
+
+class OwnQueue:
+    """Base of what a subscription's messages wait in where it has terms of its own (`queues.subscription_queue`)."""
+
+
+class Subscription:
+    """One subscriber's interest in one topic filter, with the options of section 3.8.3.1.
+
+    Plain data. Options may be changed in place when a client subscribes again; call `FilterEntry.touch` then.
+    """
+
+    def __init__(
+        self,
+        session: Subscriber,
+        topic_filter: str,
+        qos: int = 0,
+        no_local: bool = False,
+        retain_as_published: bool = False,
+        retain_handling: int = 0,
+        identifier: int = 0,
+    ) -> None:
+        self.session = session
+        # As the client wrote it: with "$share/name/" where it is shared.
+        self.topic_filter = topic_filter
+        # Where it hangs; None before `add` and after `discard`.
+        self.entry: FilterEntry | None = None
+        self.group: SharedGroup | None = None
+        self.slot: int = 0  # its index in the list it stands in
+        self.present = False  # whether that list is the one of a group's connected members
+        self.identifier = identifier  # Subscription Identifier; 0 when there is none
+        self.sub_queue: OwnQueue | None = None  # the terms that its messages keep to, where they have their own
+        self.qos: u8 = qos
+        self.retain_handling: u8 = retain_handling
+        self.no_local = no_local
+        self.retain_as_published = retain_as_published
+
+
+def identifiers(subscription: Subscription) -> tuple[int, ...]:
+    """The subscription's identifier as a tuple: empty when it has none."""
+    return (subscription.identifier,) if subscription.identifier > 0 else ()
+
+
+class SharedGroup:
+    """The members of one share name at one topic filter (section 4.8.2): each message goes to one of them."""
+
+    def __init__(self, name: str, entry: FilterEntry) -> None:
+        self.name = name
+        self.entry = entry
+        # Both in no order. Read them; never change them.
+        self.connected: list[Subscription] = []
+        self.away: list[Subscription] = []
+        self.cursor: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many members there are."""
+        return len(self.connected) + len(self.away)
+
+    @property
+    def members(self) -> list[Subscription]:
+        """All of them, the connected ones first: a copy, for those who are in no hurry."""
+        return [*self.connected, *self.away]
+
+    def next_member(self) -> Subscription | None:
+        """Whose turn it is, in rotation: among those who are connected, or, with nobody there, among the others.
+
+        None for an empty group. The router passes over a member that cannot take a message now by asking again.
+        """
+        turns = self.connected if self.connected else self.away
+        count = len(turns)
+        if count == 0:
+            return None
+        at = self.cursor
+        if at >= count:
+            at = 0
+        self.cursor = at + 1
+        return turns[at]
+
+    def add(self, member: Subscription) -> None:
+        """Take in a member; `FilterEntry.add` is who calls this."""
+        member.present = member.session.connected
+        turns = self.connected if member.present else self.away
+        member.slot = len(turns)
+        turns.append(member)
+
+    def discard(self, member: Subscription) -> None:
+        """Let a member go; `FilterEntry.discard` is who calls this."""
+        _take_out(self.connected if member.present else self.away, member)
+
+    def place(self, member: Subscription) -> None:
+        """Its session came or went (`Subscriber.connected`): move the member to where it belongs now.
+
+        Cost: independent of how many there are. No version grows: whoever keeps a group asks it for a member each time.
+        """
+        if member.present != member.session.connected:
+            self.discard(member)
+            self.add(member)
+
+
+class SubscriberSet:
+    """What an entry holds beside a single ordinary subscription. Private to `FilterEntry`."""
+
+    def __init__(self) -> None:
+        self.subscriptions: list[Subscription] = []
+        self.groups: dict[str, SharedGroup] = {}
+
+
+_NO_GROUPS: Final[dict[str, SharedGroup]] = {}
+
+# What a retired entry holds.
+_GONE: Final = SubscriberSet()
+
+
+class FilterEntry:
+    """One topic filter in the trie, and who listens to it."""
+
+    def __init__(self, topic_filter: str) -> None:
+        self.topic_filter = topic_filter  # without "$share/name/"
+        self.version: int = 0
+        self._held: Subscription | SubscriberSet | None = None
+
+    @property
+    def subscriptions(self) -> list[Subscription]:
+        """The ordinary subscriptions, in no order. Read it; never change it. It is not a copy when there are many."""
+        held = self._held
+        if isinstance(held, Subscription):
+            return [held]
+        if isinstance(held, SubscriberSet):
+            return held.subscriptions
+        return []
+
+    @property
+    def sole(self) -> Subscription | None:
+        """The one ordinary subscription of an entry that has nothing else; None for any other entry."""
+        held = self._held
+        return held if isinstance(held, Subscription) else None
+
+    @property
+    def groups(self) -> dict[str, SharedGroup]:
+        """The share groups by name. Read it; never change it."""
+        held = self._held
+        if isinstance(held, SubscriberSet):
+            return held.groups
+        return _NO_GROUPS
+
+    @property
+    def empty(self) -> bool:
+        """Whether nobody listens, so that the filter can leave the trie."""
+        held = self._held
+        if held is None:
+            return True
+        if isinstance(held, SubscriberSet):
+            return not held.subscriptions and not held.groups
+        return False
+
+    @property
+    def subscriber_count(self) -> int:
+        """How many subscriptions hang here, members of share groups included."""
+        held = self._held
+        if isinstance(held, Subscription):
+            return 1
+        if isinstance(held, SubscriberSet):
+            count = len(held.subscriptions)
+            for group in held.groups.values():
+                count += group.size
+            return count
+        return 0
+
+    def add(self, subscription: Subscription, group_name: str = "") -> None:
+        """Hang a subscription here, or in the share group of that name, which appears with its first member.
+
+        Cost: independent of how many are here. The subscription must hang nowhere yet.
+
+        Raises:
+            ValueError: it already hangs somewhere, or the entry is retired.
+        """
+        if subscription.entry is not None:
+            raise ValueError("the subscription already hangs at a topic filter")
+        held = self._held
+        if held is _GONE:
+            raise ValueError(f"topic filter {self.topic_filter!r} has left the trie")
+        if group_name:
+            crowd = self._crowd()
+            group = crowd.groups.get(group_name)
+            if group is None:
+                group = SharedGroup(group_name, self)
+                crowd.groups[group_name] = group
+            subscription.group = group
+            group.add(subscription)
+            subscription.session.shared += 1
+        elif held is None:
+            subscription.slot = 0
+            self._held = subscription
+        else:
+            crowd = self._crowd()
+            subscription.slot = len(crowd.subscriptions)
+            crowd.subscriptions.append(subscription)
+        subscription.entry = self
+        self.touch()
+
+    def discard(self, subscription: Subscription) -> bool:
+        """Take a subscription away; False when it does not hang here. Cost: independent of how many are here."""
+        if subscription.entry is not self:
+            return False
+        held = self._held
+        group = subscription.group
+        if group is not None:
+            group.discard(subscription)
+            subscription.session.shared -= 1
+            if group.size == 0 and isinstance(held, SubscriberSet):
+                del held.groups[group.name]
+        elif isinstance(held, SubscriberSet):
+            _take_out(held.subscriptions, subscription)
+        else:
+            self._held = None
+        if isinstance(held, SubscriberSet) and not held.subscriptions and not held.groups:
+            self._held = None
+        subscription.entry = None
+        subscription.group = None
+        self.touch()
+        return True
+
+    def touch(self) -> None:
+        """Say that a subscription's options changed in place, so that nothing computed before is used again."""
+        self.version += 1
+        CHANGES.count += 1
+
+    @property
+    def retired(self) -> bool:
+        """Whether the filter has left the trie. The same filter may be there again, with another entry."""
+        return self._held is _GONE
+
+    def retire(self) -> None:
+        """Called by the trie when the filter leaves it.
+
+        Raises:
+            ValueError: somebody still listens.
+        """
+        if not self.empty:
+            raise ValueError(f"somebody still listens at {self.topic_filter!r}")
+        self._held = _GONE
+
+    def _crowd(self) -> SubscriberSet:
+        held = self._held
+        if isinstance(held, SubscriberSet):
+            return held
+        crowd = SubscriberSet()
+        if isinstance(held, Subscription):
+            crowd.subscriptions.append(held)  # its slot is 0 already
+        self._held = crowd
+        return crowd
+
+
+def _take_out(members: list[Subscription], leaving: Subscription) -> None:
+    """Remove by letting the last one take the free slot."""
+    last = members.pop()
+    if last is not leaving:
+        members[leaving.slot] = last
+        last.slot = leaving.slot

@@ -1,0 +1,47 @@
+"""The topic-filter trie: its two layouts under one interface, and the records that hang in it.
+
+Owns the choice of layout, `create`, and the names that other rooms import. What a layout promises stands in its own
+file: `trie_nodes` (a node for each prefix) and `trie_compact` (tables, and nothing between them).
+
+Refuses: an unknown layout, with ValueError; the settings have turned it away before.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.core.topics.subscription import FilterEntry, SharedGroup, Subscriber, Subscription
+from broker.core.topics.trie_base import Trie
+from broker.core.topics.trie_compact import CompactTrie
+from broker.core.topics.trie_nodes import NodeTrie
+
+__all__ = [
+    "COMPACT",
+    "LAYOUTS",
+    "NODES",
+    "CompactTrie",
+    "FilterEntry",
+    "NodeTrie",
+    "SharedGroup",
+    "Subscriber",
+    "Subscription",
+    "Trie",
+    "create",
+]
+
+NODES: Final = "nodes"
+COMPACT: Final = "compact"
+LAYOUTS: Final[tuple[str, ...]] = (COMPACT, NODES)
+
+
+def create(layout: str) -> Trie:
+    """An empty trie of the layout of that name, one of `LAYOUTS`.
+
+    Raises:
+        ValueError: there is no such layout.
+    """
+    if layout == NODES:
+        return NodeTrie()
+    if layout == COMPACT:
+        return CompactTrie()
+    raise ValueError(f"no trie layout {layout!r}: there are {', '.join(LAYOUTS)}")

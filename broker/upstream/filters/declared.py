@@ -1,0 +1,133 @@
+"""What the upstream has within a budget, and the way from there to something else.
+
+Owns `Declared`: the declared entries, the order of the calls when they change, and the time at which the next fold may
+be opened.
+
+Promises: what is new is declared before what it covers is withdrawn, as long as there is room for both; never are more
+declared than the caller's limit. `due` costs nothing to ask for.
+
+Refuses: to choose what is declared. `budget` does, with `folding`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.core.codec.topic_names import covers, has_wildcard, overlaps
+from broker.upstream.filters.filter_tree import FilterTree
+from broker.upstream.filters.folding import Entry, literal_depth
+from broker.upstream.filters.ledger import UpstreamSubscriptions
+
+# A fold that had to stay is looked at again this many seconds after something has gone: that bounds what churn costs.
+LOOK_AGAIN: Final = 1.0
+
+
+class Declared:
+    """`declared`: what the upstream has. `hold`: seconds. `due`: no fold can be opened before; 0.0: there is none."""
+
+    def __init__(self, face: UpstreamSubscriptions, hold: float) -> None:
+        self._face = face
+        self.hold = hold
+        self.declared: dict[str, Entry] = {}
+        # The same filters.
+        self._tree = FilterTree()
+        self.due = 0.0
+        # Whether a fold has to stay although its time has come.
+        self._overdue = False
+
+    def covering(self, topic_filter: str, beside: str = "") -> Entry | None:
+        """A declared entry that covers the filter, other than itself and the one that is spelled `beside`."""
+        if not beside:
+            cover = self._tree.covering(topic_filter)
+        else:
+            self._tree.discard(beside)
+            cover = self._tree.covering(topic_filter)
+            self._tree.add(beside)
+        return None if cover is None else self.declared[cover]
+
+    def covers_some(self, topic_filter: str) -> bool:
+        """Whether something is declared that could be under this filter."""
+        if not has_wildcard(topic_filter):
+            return False
+        return any(not self.declared[each].alone for each in self._tree.inside(topic_filter))
+
+    def declare(self, entry: Entry, now: float) -> None:
+        """One more. The caller has counted."""
+        self.declared[entry.topic_filter] = entry
+        self._tree.add(entry.topic_filter)
+        if not entry.demanded:
+            self.look_at(entry, now)
+        self._face.declare(entry.topic_filter)
+
+    def withdraw(self, topic_filter: str) -> None:
+        """One less."""
+        del self.declared[topic_filter]
+        self._tree.discard(topic_filter)
+        self._face.withdraw(topic_filter)
+
+    def move(self, tops: dict[str, Entry], limit: int, now: float) -> None:
+        """From what is declared to `tops`, which are at most `limit`; no more are declared at any moment."""
+        leaving: list[str] = []
+        for topic_filter in self.declared:
+            top = tops.get(topic_filter)
+            if top is None:
+                leaving.append(topic_filter)
+            else:
+                self.declared[topic_filter] = top
+        waiting = [entry for entry in tops.values() if entry.topic_filter not in self.declared]
+        # Those first that make room.
+        waiting.sort(key=lambda entry: not any(covers(entry.topic_filter, each) for each in leaving))
+        for at, entry in enumerate(waiting):
+            if len(self.declared) >= limit:
+                gone = _least_missed(leaving, waiting[at:])
+                leaving.remove(gone)
+                self.withdraw(gone)
+            self.declare(entry, now)
+            stays: list[str] = []
+            for topic_filter in leaving:
+                if covers(entry.topic_filter, topic_filter):
+                    self.withdraw(topic_filter)
+                else:
+                    stays.append(topic_filter)
+            leaving = stays
+        for topic_filter in leaving:
+            self.withdraw(topic_filter)
+
+    def ripe(self, now: float) -> list[Entry]:
+        """The folds that have been there for long enough, the widest first."""
+        ripe = [entry for entry in self.declared.values() if not entry.demanded and entry.used + self.hold <= now]
+        ripe.sort(key=lambda each: (literal_depth(each.topic_filter.split("/")), len(each.parts), each.topic_filter))
+        return ripe
+
+    def look_at(self, fold: Entry, now: float) -> None:
+        """A declared fold may be opened some day. One whose time has come and that must stay: from time to time."""
+        due = fold.used + self.hold
+        if due <= now:
+            due = now + (LOOK_AGAIN if fold.again else max(self.hold, LOOK_AGAIN))
+            self._overdue = True
+        if self.due == 0.0 or due < self.due:
+            self.due = due
+
+    def look_again(self, now: float) -> None:
+        """When the next fold may be opened, from what is declared."""
+        self.due = 0.0
+        self._overdue = False
+        for entry in self.declared.values():
+            if not entry.demanded:
+                self.look_at(entry, now)
+
+    def something_went(self, now: float) -> None:
+        """Somebody asks for a filter no more: there may be room for the parts of a fold that had to stay."""
+        if self._overdue:
+            self.due = min(self.due, now + LOOK_AGAIN)
+
+
+def _least_missed(leaving: list[str], waiting: list[Entry]) -> str:
+    # What goes first to make room for the first that waits: one that nobody needs any more, or that it covers itself.
+    for topic_filter in leaving:
+        if not any(overlaps(entry.topic_filter, topic_filter) for entry in waiting):
+            return topic_filter
+    for topic_filter in leaving:
+        if covers(waiting[0].topic_filter, topic_filter):
+            return topic_filter
+    return leaving[0]

@@ -1,0 +1,146 @@
+"""Which topic filters an upstream broker is asked for: the filters of the local clients, counted, some of them folded.
+
+Owns `Ledger`: how many subscriptions ask for each filter, and the folding under configured aggregates. A filter that an
+aggregate includes is a child of it: the first child declares the aggregate, the last withdraws it. Everything else is
+forwarded as it is, once for each distinct filter, however many subscriptions share it. And `UpstreamSubscriptions`, to
+which the ledger speaks: what turns it into packets, or a test.
+
+Filters are in the upstream's terms and without `$share/name/`: a share group asks for its filter like anybody else.
+`$SYS` is left out by the caller. The rules:
+
+- An aggregate takes in a filter when it matches every topic that the filter matches (`topics.covers`); one that begins
+  with a wildcard takes in nothing that begins with `$` [MQTT-4.7.2-1].
+- Of several the widest takes it: an aggregate that another one includes is useless, and ignored. Where none is the
+  widest, the first in the list.
+- A filter that has a topic in common with one of `unfolded` is forwarded as it is.
+- A filter that is spelled like an aggregate is a child of it, so nothing is ever declared twice.
+
+Promises: for each filter, `UpstreamSubscriptions.declare` and `UpstreamSubscriptions.withdraw` alternate, beginning
+with `declare`. What is declared depends on what is asked for now and on nothing that was: coming and going leaves
+nothing behind. Both cost the same however many filters are asked for: a look-up, and for a filter that is new a walk
+along its levels, however many aggregates there are, and a look at each of `unfolded`. Without aggregates a filter
+costs one entry in one table.
+
+Refuses: to limit how many filters are declared. `budget` does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mypy_extensions import mypyc_attr
+
+from broker.core.codec.topic_names import overlaps
+from broker.upstream.filters.filter_tree import CoverSet
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class UpstreamSubscriptions:
+    """The side of a ledger that looks upstream. The default ignores what it is told."""
+
+    def declare(self, topic_filter: str) -> None:
+        """The upstream is to have this filter from now on."""
+
+    def withdraw(self, topic_filter: str) -> None:
+        """The upstream is to have this filter no more."""
+
+
+class Ledger:
+    """The filters of the local clients, folded under the aggregates. `subscriptions`: how many ask, in all."""
+
+    def __init__(
+        self, face: UpstreamSubscriptions, aggregates: Sequence[str] = (), unfolded: Sequence[str] = ()
+    ) -> None:
+        """Valid topic filters, in the upstream's terms. Nothing is declared before somebody asks."""
+        self._face = face
+        self._aggregates = CoverSet(aggregates)
+        self._unfolded = list(unfolded)
+        self.subscriptions = 0
+        # How many subscriptions ask for each filter, folded or not; the aggregate of each folded one; how many distinct
+        # filters each declared aggregate stands for.
+        self._counts: dict[str, int] = {}
+        self._under: dict[str, str] = {}
+        self._children: dict[str, int] = {}
+
+    def add(self, topic_filter: str, now: float = 0.0) -> None:
+        """One more subscription at a valid topic filter."""
+        del now
+        self.subscriptions += 1
+        counts = self._counts
+        count = counts.get(topic_filter, 0)
+        counts[topic_filter] = count + 1
+        if count > 0:
+            return
+        aggregate = self._aggregate_of(topic_filter) if self._aggregates.kept else None
+        if aggregate is None:
+            self._face.declare(topic_filter)
+            return
+        self._under[topic_filter] = aggregate
+        children = self._children.get(aggregate, 0)
+        self._children[aggregate] = children + 1
+        if children == 0:
+            self._face.declare(aggregate)
+
+    def remove(self, topic_filter: str, now: float = 0.0) -> None:
+        """One subscription less at a topic filter.
+
+        Raises:
+            ValueError: nobody asks for the filter, so that somebody counts wrongly.
+        """
+        del now
+        counts = self._counts
+        count = counts.get(topic_filter, 0)
+        if count == 0:
+            raise ValueError(f"nobody asks for {topic_filter!r}")
+        self.subscriptions -= 1
+        if count > 1:
+            counts[topic_filter] = count - 1
+            return
+        del counts[topic_filter]
+        aggregate = self._under.pop(topic_filter, None) if self._under else None
+        if aggregate is None:
+            self._face.withdraw(topic_filter)
+            return
+        children = self._children[aggregate] - 1
+        if children > 0:
+            self._children[aggregate] = children
+            return
+        del self._children[aggregate]
+        self._face.withdraw(aggregate)
+
+    def tick(self, now: float) -> None:
+        """Time passes, and nothing here depends on it."""
+
+    def next_tick(self) -> float:
+        """When `tick` has something to do: 0.0, never."""
+        return 0.0
+
+    @property
+    def demanded(self) -> int:
+        """How many distinct filters are asked for."""
+        return len(self._counts)
+
+    @property
+    def declared(self) -> list[str]:
+        """What the upstream is to have now, each filter once; made anew at each call."""
+        under = self._under
+        forwarded = [topic_filter for topic_filter in self._counts if topic_filter not in under]
+        return [*forwarded, *self._children]
+
+    def children(self, topic_filter: str) -> int:
+        """How many distinct filters a declared one stands for: 1 for one that is forwarded as it is, 0 for no such."""
+        if topic_filter in self._children:
+            return self._children[topic_filter]
+        return 1 if topic_filter in self._counts and topic_filter not in self._under else 0
+
+    def _aggregate_of(self, topic_filter: str) -> str | None:
+        aggregate = self._aggregates.first(topic_filter)
+        # One that is spelled like its aggregate is declared as what it is, either way.
+        if aggregate is None or (aggregate != topic_filter and is_unfolded(topic_filter, self._unfolded)):
+            return None
+        return aggregate
+
+
+def is_unfolded(topic_filter: str, unfolded: Sequence[str]) -> bool:
+    """Whether the filter has a topic in common with one of those that are never folded."""
+    return any(overlaps(each, topic_filter) for each in unfolded)

@@ -1,0 +1,510 @@
+"""One link to an upstream broker: it connects, and connects again, and tells the upstream what is asked for here.
+
+Owns the life of a link: its session in the router, its ledger, and one connection at a time.
+
+Promises:
+- It connects again for as long as it runs, later and later up to `retry_max`, at a time that is not the others'.
+- With `version = "auto"` it speaks 5.0 where the upstream does, and 3.1.1 otherwise, with the bridge bit where that is
+  known.
+- What is asked for here is asked for upstream soon after, many filters in one packet.
+- An orderly stop gives what waits `flush` seconds to get up, and says goodbye.
+
+Refuses: to be the only one (`links`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import ssl
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from broker.core.codec import reasons
+from broker.core.codec.packets import V5, V311, SubscriptionRequest
+from broker.core.codec.topic_names import parse_shared
+from broker.core.queues.message import Delivery, Message
+from broker.core.queues.outbox import Outbox
+from broker.core.routing.loop_detection import UPLINKS
+from broker.net import sockets
+from broker.settings import Upstream, parse_upstream
+from broker.upstream.filters.budget import BudgetLedger
+from broker.upstream.filters.declarer import Declarer
+from broker.upstream.filters.ledger import Ledger
+from broker.upstream.filters.mapping import Mapping
+from broker.upstream.links import choices
+from broker.upstream.protocol.connection import Owner, UpstreamConnection
+from broker.upstream.protocol.downlink import LinkStats
+from broker.upstream.protocol.replays import Replays
+from broker.upstream.protocol.session import UplinkSession
+from broker.upstream.protocol.uplink import CONNECTED, Uplink
+
+if TYPE_CHECKING:
+    from broker.net.server import Server
+
+PATIENCE: Final = 10.0
+"""Seconds for the network connection, and again for the CONNACK."""
+
+STEADY: Final = 5.0
+"""Seconds that a connection has to last for the next attempt to come soon."""
+
+TURN: Final = 0.05
+"""Seconds between two turns over retained messages that lost their source."""
+
+LOOK: Final = 1.0
+"""Seconds between two looks at what may be over."""
+
+LEAVING: Final = 1_024
+"""Retained messages that are looked at in one turn when a link leaves."""
+
+WAYS: Final = {
+    "auto": ((V5, False), (V311, True), (V311, False)),
+    "5.0": ((V5, False),),
+    "3.1.1": ((V311, True), (V311, False)),
+}
+"""Protocol version, and whether with the bridge bit, in the order in which they are tried."""
+
+WORDLESS: Final = frozenset({0, reasons.PROTOCOL_ERROR, reasons.MALFORMED_PACKET})
+"""How a connection ends whose other end does not understand the CONNECT."""
+
+OF_THE_CONNECTION: Final = (
+    "url", "username", "password", "password_file", "ca_file", "cert_file", "key_file", "client_id", "version",
+    "keep_alive", "session_expiry", "status_topic", "subscribe_qos",
+)  # fmt: skip
+"""The settings that need another connection when they change."""
+
+OF_THE_FILTERS: Final = ("subscribe", "aggregate", "max_filters", "hold", "roots", "unfolded")
+"""The settings that say what is asked for upstream."""
+
+
+class UpstreamLink(Owner):
+    """One of the broker's links. Made and started on the event loop."""
+
+    def __init__(self, server: Server, settings: Upstream, broker_id: str, hop_limit: int) -> None:
+        self.server = server
+        self.settings = settings
+        self.name = settings.name
+        self.log: Any = server.log
+        self.loop = server.loop
+        router = server.router
+        self.mapping = Mapping(settings.local_prefix, settings.remote_prefix)
+        # A broker that was stopped and is started again goes on with what waited.
+        kept = router.sessions.get(UPLINKS + settings.name)
+        if isinstance(kept, UplinkSession) and kept.mapping.alike(self.mapping):
+            self.session = kept
+            kept.mapping = self.mapping
+            kept.broker_id = broker_id
+        else:
+            self.session = UplinkSession(
+                settings.name, self.mapping, broker_id, hop_limit, router.counters, router.sessions
+            )
+        self.declarer = Declarer(settings.subscribe_qos, settings.packet_filters)
+        self.replays = Replays(router, self.session)
+        self.figures = LinkStats()
+        self.ledger: Ledger | BudgetLedger = Ledger(self.declarer)
+        self.connection: UpstreamConnection | None = None
+        self.state = "stopped"
+        self.trouble = ""
+        """Why there is no connection, if there is none."""
+        self.connects = 0
+        self.outside = 0
+        """Demanded filters of which nothing is asked for: they lie outside the prefix or the roots."""
+        self._broker_id = broker_id
+        self._spoken: tuple[int, bool] | None = None
+        """How the upstream was spoken to last."""
+        self._known = False
+        """Whether the upstream's session is of this link's time."""
+        self._task: asyncio.Task[None] | None = None
+        self._done: asyncio.Future[None] | None = None
+        self._changed: asyncio.Handle | None = None
+        self._ticking: asyncio.TimerHandle | None = None
+        self._hurry = asyncio.Event()
+        self._stopping = False
+        self._told = ""
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Take its place among the sessions, and begin to connect."""
+        self.server.router.adopt(self.session)
+        self._settle_queue()
+        self._publish()
+        self.survey()
+        self._stopping = False
+        self._task = self.loop.create_task(self._run(), name=f"upstream {self.name}")
+
+    def change(self, settings: Upstream) -> bool:
+        """Go on with other settings, and connect again where these are about the connection.
+
+        What waits to go up goes on waiting. False: the prefixes differ, so that what waits has the wrong names; then
+        nothing has changed, and another link has to take this one's place.
+        """
+        old = self.settings
+        if not self.mapping.alike(Mapping(settings.local_prefix, settings.remote_prefix)):
+            return False
+        self.settings = settings
+        self.declarer.qos = settings.subscribe_qos
+        self.declarer.packet_filters = settings.packet_filters
+        self._settle_queue()
+        self._publish()
+        if _differ(old, settings, OF_THE_FILTERS):
+            self.survey()
+        self._flush_soon()
+        if _differ(old, settings, OF_THE_CONNECTION):
+            elsewhere = (old.url, old.client_id) != (settings.url, settings.client_id)
+            anew = elsewhere or old.subscribe_qos != settings.subscribe_qos
+            self._spoken = None
+            if anew:
+                self._known = False
+            if self.connection is not None:
+                self.connection.close("the settings have changed", anew)
+            if elsewhere:
+                self.declarer.move()
+                # Nor are the packet identifiers of what came from there of any meaning, nor what it would not take.
+                self.session.incoming_qos2 = None
+                self.session.forgive()
+            elif anew:
+                self.declarer.renew()
+            self._hurry.set()
+        return True
+
+    def survey(self) -> None:
+        """Have the upstream asked for what local clients want now, by the settings as they are now."""
+        settings = self.settings
+        self.mapping.roots = tuple(settings.roots)
+        self.outside = 0
+        self.declarer.gather()
+        self.ledger = choices.ledger(settings, self.mapping, self.declarer)
+        if settings.subscribe == "demand":
+            for session in self.server.router.sessions.values():
+                if not session.uplink:
+                    for name in session.subscriptions:
+                        self.wanted(parse_shared(name)[1])
+        else:
+            for name in choices.names(settings.subscribe, self.mapping):
+                self.declarer.declare(name)
+        self.declarer.settle(settings.max_filters if settings.aggregate == "auto" else 0)
+
+    def _settle_queue(self) -> None:
+        self.session.limit(*choices.queue(self.settings, self.session))
+        self.session.queue_qos0 = self.settings.queue_qos0
+
+    def _publish(self) -> None:
+        """Subscribe here to what goes up, and to nothing else."""
+        router = self.server.router
+        wanted = choices.published(self.settings, self.mapping)
+        for topic_filter in list(self.session.subscriptions):
+            if topic_filter not in wanted:
+                router.unsubscribe(self.session, topic_filter)
+        for topic_filter in wanted:
+            old = self.session.subscriptions.get(topic_filter)
+            if old is None or old.qos != min(self.settings.publish_qos, router.limits.max_qos):
+                request = SubscriptionRequest(topic_filter, self.settings.publish_qos, True, True, 0)
+                router.subscribe(self.session, "", topic_filter, request, 0)
+
+    async def stop(self, flush: float, forget: bool) -> None:
+        """Send what waits, for `flush` seconds at most, and disconnect.
+
+        `forget`: the link is gone for good; the upstream is told to keep nothing of it.
+        """
+        self._stopping = True
+        if forget:
+            for topic_filter in list(self.declarer.wanted):
+                self.declarer.withdraw(topic_filter)
+            self._flush()
+        until = self.loop.time() + flush
+        # Nothing tells when the last acknowledgement has come.
+        while self.connected and not self._idle() and self.loop.time() < until:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+        connection = self.connection
+        if connection is not None and not connection.over:
+            over = self._done = self.loop.create_future()
+            connection.close("the link was stopped", forget or self.settings.clean_start)
+            await asyncio.wait([over], timeout=PATIENCE)
+        for handle in (self._changed, self._ticking):
+            if handle is not None:
+                handle.cancel()
+        self._changed = self._ticking = None
+        self.connection = None
+        self.state = "stopped"
+
+    async def leave(self) -> None:
+        """Give up its place among the sessions: what waits there is lost, and counted.
+
+        What the upstream had retained is forgotten: nobody will say any more when it has changed.
+        """
+        router = self.server.router
+        router.end_session(self.session, self.loop.time())
+        cursor = router.retained.walk(self.mapping.local + "#")
+        while not cursor.done:
+            for node in cursor.take(LEAVING):
+                message = node.value
+                if isinstance(message, Message) and message.publisher == self.session.client_id:
+                    router.drop_retained(node.topic)
+            await asyncio.sleep(0)
+
+    def _idle(self) -> bool:
+        session = self.session
+        outbox = session.outbox
+        return (
+            not session.inflight and not session.backlog and (outbox is None or outbox.empty) and self.declarer.settled
+        )
+
+    @property
+    def connected(self) -> bool:
+        """Whether the upstream has accepted us."""
+        return self.connection is not None and self.connection.uplink.state == CONNECTED
+
+    async def _run(self) -> None:
+        """Connect, and again, until stopped."""
+        failures = 0
+        while True:
+            self._hurry.clear()
+            failures = 0 if await self._round() else failures + 1
+            longest = min(self.settings.retry_max, self.settings.retry_min * 2.0 ** min(max(failures - 1, 0), 32))
+            self.state = "waiting"
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(longest * random.uniform(0.5, 1.0)):
+                    await self._hurry.wait()
+
+    async def _round(self) -> bool:
+        """Try each version that may be spoken until one is, and stay connected. Whether that lasted."""
+        settings = self.settings
+        for way in WAYS[settings.version]:
+            began = self.loop.time()
+            connection = await self._attempt(way)
+            if connection is not None and connection.was_open and self._is_broom(connection):
+                # The old session has ended with this connection: now for one that stays.
+                connection = await self._attempt(way)
+            if connection is None:
+                return False
+            if connection.was_open:
+                self._spoken = way
+                # Without the message that it ended the connection for, it may last.
+                return connection.uplink.given_up is not None or self.loop.time() - began >= STEADY
+            code = connection.uplink.close_code
+            # It says that it does not speak this version, or closes without a word, as some do on those who speak it.
+            # But one that has spoken it before has another reason.
+            if code != reasons.UNSUPPORTED_PROTOCOL_VERSION and (code not in WORDLESS or way == self._spoken):
+                return False
+        return False
+
+    def _is_broom(self, connection: UpstreamConnection) -> bool:
+        """Whether a connection was only there to have the upstream forget an earlier session of ours.
+
+        In 3.1.1 a session that begins anew ends with its connection.
+        """
+        lasts = self.settings.session_expiry > 0
+        return connection.uplink.version == V311 and connection.clean_start and lasts
+
+    async def _attempt(self, way: tuple[int, bool]) -> UpstreamConnection | None:
+        """One connection, from its beginning to its end; None when there was no network connection."""
+        settings = self.settings
+        self.state = "connecting"
+        version, bridge = way
+        clean = settings.clean_start and not self._known
+        try:
+            offer = choices.offer(settings, self.server.settings, self.server.router.limits, self._broker_id)
+            context = choices.tls(settings)
+        except ValueError as error:
+            self._failed(str(error))
+            return None
+        router = self.server.router
+        outbox = Outbox(router.fanout.touched, router.counters, offer.live_messages, offer.live_bytes)
+        uplink = Uplink(router, self.session, self.declarer, self.replays, self.figures, offer, outbox, version, bridge)
+        if not clean and not self._known:
+            uplink.stale = choices.may_be_stale(settings, self.mapping)
+        if version == V311 and settings.session_expiry == 0:
+            clean = True
+        connection = UpstreamConnection(self.server.hub, uplink, self, clean, PATIENCE)
+        uplink.broom = self._is_broom(connection)
+        remote = parse_upstream(settings.url)
+        self._done = self.loop.create_future()
+        self.connection = connection
+        try:
+            async with asyncio.timeout(PATIENCE):
+                transport, _ = await self.loop.create_connection(
+                    lambda: cast(asyncio.Protocol, connection),
+                    remote.host,
+                    remote.port,
+                    ssl=context,
+                )
+            sockets.tune(transport.get_extra_info("socket"), self.server.settings)
+        except TimeoutError:
+            self._failed(f"no network connection to {remote.host}:{remote.port} within {PATIENCE:g} s")
+            self.connection = None
+            return None
+        except (OSError, UnicodeError) as error:
+            self._failed(f"no network connection to {remote.host}:{remote.port}: {_why(error)}")
+            self.connection = None
+            return None
+        except asyncio.CancelledError:
+            self._unmade(connection)
+            raise
+        await self._done
+        self.connection = None
+        if not (uplink.broom and connection.was_open):
+            self._failed(uplink.close_text)
+        return connection
+
+    def _unmade(self, connection: UpstreamConnection) -> None:
+        """Stopped while the network connection was being made."""
+        if not connection.made:
+            self.connection = None
+
+    # -- what the connection says --------------------------------------------------------------------------------------
+
+    def opened(self) -> None:
+        """The upstream has accepted us."""
+        connection = self.connection
+        assert connection is not None
+        uplink = connection.uplink
+        self._known = True
+        if uplink.broom:
+            return
+        self.state = "connected"
+        self.trouble = self._told = ""
+        self.connects += 1
+        self.log.info(
+            "upstream connected",
+            upstream=self.name,
+            url=self.settings.url,
+            version=uplink.spoken,
+            session_present=uplink.session_present,
+            filters=len(self.declarer.wanted),
+        )
+        self._tick_soon(LOOK)
+
+    def ended(self) -> None:
+        """The connection is over; or an earlier one that was given up before it was made."""
+        connection = self.connection
+        if connection is not None and connection.uplink.given_up is not None:
+            self._tell_given_up(connection.uplink.given_up, connection.uplink.close_text)
+        if (connection is None or connection.over) and self._done is not None and not self._done.done():
+            self._done.set_result(None)
+
+    def _tell_given_up(self, delivery: Delivery, why: str) -> None:
+        message = delivery.message
+        self.log.error(
+            "upstream ended connections for a message: it is dropped",
+            upstream=self.name,
+            topic=message.topic.decode()[:256],
+            bytes=len(message.payload()),
+            qos=delivery.qos,
+            publisher=message.publisher[:256],
+            why=why,
+            topic_barred=self.session.trial.bars(message.topic, self.loop.time()),
+        )
+
+    def moved(self) -> None:
+        """Tell of what the upstream has refused, and see after what it holds no more."""
+        self._look_after_replays()
+        connection = self.connection
+        if connection is not None and connection.uplink.refused:
+            refused = connection.uplink.refused
+            connection.uplink.refused = []
+            for topic_filter, code in refused[:10]:
+                self.log.error(
+                    "upstream refused a topic filter",
+                    upstream=self.name,
+                    topic_filter=topic_filter[:256],
+                    reason=reasons.name(code),
+                )
+            if len(refused) > 10:
+                self.log.error("upstream refused topic filters", upstream=self.name, more=len(refused) - 10)
+
+    def broke(self, error: Exception) -> None:
+        """A fault of ours, for the log."""
+        self.log.error("internal error", upstream=self.name, exc_info=error)
+
+    def _failed(self, why: str) -> None:
+        """There is no connection. The log has it once, and again when the reason changes."""
+        self.trouble = why
+        if why != self._told and not self._stopping:
+            self._told = why
+            self.log.warning("upstream not connected", upstream=self.name, url=self.settings.url, why=why)
+
+    # -- what is asked for ---------------------------------------------------------------------------------------------
+
+    @property
+    def demanding(self) -> bool:
+        """Whether what local clients ask for is asked for upstream."""
+        return self.settings.subscribe == "demand"
+
+    def wanted(self, topic_filter: str) -> None:
+        """One more local subscription."""
+        names = self.mapping.asked(topic_filter)
+        if not names:
+            self.outside += 1
+        now = self.loop.time()
+        for name in names:
+            self.ledger.add(name, now)
+        self._flush_soon()
+
+    def unwanted(self, topic_filter: str) -> None:
+        """One local subscription less."""
+        names = self.mapping.asked(topic_filter)
+        if not names:
+            self.outside -= 1
+        now = self.loop.time()
+        for name in names:
+            self.ledger.remove(name, now)
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        """Once for all that changes in this turn of the event loop."""
+        if self._changed is None:
+            self._changed = self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._changed = None
+        connection = self.connection
+        if connection is not None and self.connected:
+            connection.uplink.declare(self.loop.time())
+            self.server.hub.after_batch()
+        due = self.ledger.next_tick()
+        if due > 0.0:
+            self._tick_soon(max(0.0, due - self.loop.time()))
+        # Some may have been refused without a word from upstream.
+        self.moved()
+
+    def _look_after_replays(self) -> None:
+        """Whatever was asked for or withdrawn has its consequences later."""
+        if self.connected and self.replays.waits:
+            self._tick_soon(TURN if self.replays.busy else LOOK)
+
+    def _tick_soon(self, delay: float) -> None:
+        when = self.loop.time() + delay
+        if self._ticking is not None:
+            if self._ticking.when() <= when:
+                return
+            self._ticking.cancel()
+        self._ticking = self.loop.call_at(when, self._tick)
+
+    def _tick(self) -> None:
+        """What is due by time: folds that are opened again, retained messages that lost their source."""
+        self._ticking = None
+        now = self.loop.time()
+        self.ledger.tick(now)
+        if self.connected:
+            self.replays.turn(self.declarer.table, now)
+            self._look_after_replays()
+        self._flush_soon()
+
+
+def _why(error: Exception) -> str:
+    """One line about a network connection that could not be made."""
+    if isinstance(error, UnicodeError):
+        return "the host in the url is no name that can be looked up"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate is not trusted: {error.verify_message}"
+    return str(error) or type(error).__name__
+
+
+def _differ(old: Upstream, new: Upstream, names: tuple[str, ...]) -> bool:
+    """Whether one of these settings is another one."""
+    return any(getattr(old, name) != getattr(new, name) for name in names)

@@ -1,0 +1,44 @@
+"""What is told of a link under `$SYS/broker/upstream/<name>/`.
+
+Owns the names of the topics and what stands in them. docs/federation.md explains each; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from broker.upstream.filters.budget import BudgetLedger
+from broker.upstream.links.link import UpstreamLink
+
+
+def status(link: UpstreamLink) -> list[tuple[str, object]]:
+    """Topic (below the link's) and value of everything that is told of it."""
+    figures = link.figures
+    session = link.session
+    declarer = link.declarer
+    ledger = link.ledger
+    connection = link.connection
+    return [
+        ("state", link.state),
+        ("trouble", link.trouble),
+        ("version", connection.uplink.spoken if connection is not None and link.connected else ""),
+        ("connects", link.connects),
+        ("filters/demanded", ledger.demanded),
+        ("filters/declared", len(declarer.wanted)),
+        ("filters/held", len(declarer.held)),
+        ("filters/refused", len(declarer.refused)),
+        ("filters/without room", ledger.refused if isinstance(ledger, BudgetLedger) else 0),
+        ("filters/outside", link.outside),
+        ("messages/received", figures.received),
+        ("messages/unmatched", figures.unmatched),
+        ("messages/over-forwarding", f"{figures.unmatched / figures.received:.4f}" if figures.received else "0"),
+        ("messages/copies", figures.copies),
+        ("messages/replayed", figures.replayed),
+        ("messages/looped", figures.looped),
+        ("messages/nameless", figures.nameless),
+        ("messages/sent", session.delivered_in_all()),
+        ("messages/rejected", figures.rejected),
+        ("messages/given up", figures.given_up),
+        ("messages/doubtful", len(session.trial.doubtful)),
+        ("messages/kept back", session.kept_back),
+        ("messages/queued", session.queued()),
+        ("messages/dropped", session.ledger.in_all()),
+    ]

@@ -1,0 +1,216 @@
+"""What an upstream broker sends: from its PUBLISH to the router, and back to the acknowledgement.
+
+Owns the acknowledgements that go up, and the decision whether a message is published here. The base of `Uplink`, which
+owns everything else about a connection.
+
+Promises:
+- A message from upstream is published here before it is acknowledged there; a QoS 2 message once [MQTT-4.3.3-10].
+- Acknowledgements go in the order in which the messages came, also where one of them has to wait until it is known
+  whether a request was served [MQTT-4.6.0-2] [MQTT-4.6.0-3].
+- A message that has been here goes no further; nothing from upstream goes back there.
+- What is not published is counted, by the reason (`LinkStats`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from broker.core.codec import reasons
+from broker.core.codec.encoder import ack
+from broker.core.codec.errors import ProtocolViolation, ReceiveMaximumExceeded
+from broker.core.codec.packets import PUBACK, PUBREC, V5, Publish
+from broker.core.queues.message import Message
+from broker.core.queues.outbox import Outbox, Peer
+from broker.core.queues.requests import PATIENCE, Request
+from broker.core.routing.loop_detection import visited, with_hop
+from broker.core.routing.router import Router
+from broker.upstream.filters.declarer import Declarer
+from broker.upstream.protocol.replays import Replays
+from broker.upstream.protocol.session import UplinkSession, renamed
+
+UNANSWERED: Final = -1
+"""In place of a reason code: it is not known yet."""
+
+MOST_ACKS: Final = 131_070
+"""Acknowledgements that can wait for others: one PUBREC or PUBACK, and one PUBCOMP, for each packet identifier."""
+
+
+class Held:
+    """An acknowledgement that waits, for itself or for one before it. `since` in seconds."""
+
+    def __init__(self, kind: int, packet_id: int, code: int, since: float) -> None:
+        self.kind = kind
+        self.packet_id = packet_id
+        self.code = code
+        self.since = since
+
+
+class LinkStats:
+    """What a link has done since it was made."""
+
+    def __init__(self) -> None:
+        # Sent up, and refused there; or given up, since the upstream ended the connection for it.
+        self.rejected = 0
+        self.given_up = 0
+        self.received = 0
+        # Of these: asked for by nobody here, another one's copy, retained and known already, gone in a circle.
+        self.unmatched = 0
+        self.copies = 0
+        self.replayed = 0
+        self.looped = 0
+        # Without a name here.
+        self.nameless = 0
+
+
+class Downlink(Peer):
+    """The receiving side of one connection to an upstream. `version`: 4 or 5."""
+
+    def __init__(
+        self,
+        router: Router,
+        session: UplinkSession,
+        declarer: Declarer,
+        replays: Replays,
+        figures: LinkStats,
+        outbox: Outbox,
+        version: int,
+    ) -> None:
+        self.router = router
+        self.session = session
+        self.declarer = declarer
+        self.replays = replays
+        self.figures = figures
+        self.outbox = outbox
+        self.version = version
+        self.v5 = version == V5
+        # The broker id of the upstream, if it has told one.
+        self.peer_id = ""
+        # Acknowledgements that wait for the first of them.
+        self._acks: deque[Held] = deque()
+        # Requests from upstream whose answers wait for other links, by packet identifier.
+        self._requests: dict[int, Request] = {}
+
+    def _published(self, packet: Publish, now: float) -> None:
+        """Publish here what the upstream sent, unless it has been here, and acknowledge it."""
+        session = self.session
+        figures = self.figures
+        figures.received += 1
+        packet_id = packet.packet_id
+        if packet_id in self._requests:
+            # It came again before it was acknowledged: the answer that it waits for is for both.
+            return
+        if packet.qos == 2:
+            incoming_qos2 = session.incoming_qos2
+            if incoming_qos2 is None:
+                incoming_qos2 = set()
+                session.incoming_qos2 = incoming_qos2
+            elif packet_id in incoming_qos2:
+                # Known already: acknowledged again, not published again [MQTT-4.3.3-10].
+                self._acknowledge(PUBREC, packet_id, reasons.SUCCESS, now)
+                return
+            incoming_qos2.add(packet_id)
+        kind = PUBACK if packet.qos == 1 else PUBREC
+        looped = figures.looped
+        message = self._undressed(packet, now)
+        reached = figures.looped == looped
+        if message is not None:
+            router = self.router
+            if packet.request and packet.qos > 0 and self.peer_id:
+                request = Request(packet_id, packet.qos)
+                count = router.ask(message, session, request)
+                if request.waits(self, count):
+                    self._requests[packet_id] = request
+                    self._acknowledge(kind, packet_id, UNANSWERED, now)
+                    return
+            else:
+                count = router.publish(message, session)
+            reached = count > 0
+            if not reached:
+                figures.unmatched += 1
+        if packet.qos > 0:
+            # Only a broker that knows what a link is takes this from a client: the code is a server's.
+            code = reasons.SUCCESS if reached or not self.peer_id else reasons.NO_MATCHING_SUBSCRIBERS
+            self._acknowledge(kind, packet_id, code, now)
+
+    def _undressed(self, packet: Publish, now: float) -> Message | None:
+        """The message as it is here; None, and counted: it is not for us."""
+        session = self.session
+        figures = self.figures
+        if packet.topic_alias > 0:
+            raise ProtocolViolation("a topic alias, and none was allowed")  # [MQTT-3.1.2-27]
+        if not self.declarer.accepted(packet.topic, packet.subscription_ids):
+            figures.copies += 1
+            return None
+        topic = session.mapping.local_topic(packet.topic)
+        limits = self.router.limits
+        if topic is None or 0 < limits.max_topic_levels <= topic.count(b"/"):
+            figures.nameless += 1
+            return None
+        properties = packet.properties
+        if self.v5:
+            been = visited(properties) if properties else []
+            if session.broker_id in been or 0 < session.hop_limit <= len(been):
+                figures.looped += 1
+                return None
+            if self.peer_id and (not been or been[-1] != self.peer_id):
+                properties = with_hop(properties, self.peer_id)
+            if packet.properties and not session.mapping.plain:
+                properties = renamed(properties, session.mapping, False)
+        expires_at = now + packet.message_expiry if packet.message_expiry >= 0 else 0.0
+        retain = packet.retain and limits.retain_available
+        message = Message(topic, packet.payload, packet.qos, retain, properties, expires_at, session.client_id)
+        if packet.retain and self.replays.knows(message, packet.topic, now):
+            figures.replayed += 1
+            return None
+        return message
+
+    def _acknowledge(self, kind: int, packet_id: int, code: int, now: float) -> None:
+        if not self._acks and code != UNANSWERED:
+            self.outbox.control(ack(kind, packet_id, code, self.version))
+            return
+        if len(self._acks) >= MOST_ACKS:
+            raise ReceiveMaximumExceeded("more publishes than there are packet identifiers")
+        self._acks.append(Held(kind, packet_id, code, now))
+        self._send_acks()
+
+    def _send_acks(self) -> None:
+        """Send the acknowledgements up to the first that is not known yet."""
+        acks = self._acks
+        while acks and acks[0].code != UNANSWERED:
+            held = acks.popleft()
+            self.outbox.control(ack(held.kind, held.packet_id, held.code, self.version))
+
+    # -- answers to requests -------------------------------------------------------------------------------------------
+
+    def answer(self, packet_id: int, qos: int, reached: bool) -> None:
+        """Whether a request from upstream was served is known now (`core/requests`)."""
+        kind = PUBACK if qos == 1 else PUBREC
+        self._requests.pop(packet_id, None)
+        for held in self._acks:
+            if held.kind == kind and held.packet_id == packet_id and held.code == UNANSWERED:
+                held.code = reasons.SUCCESS if reached else reasons.NO_MATCHING_SUBSCRIBERS
+                break
+        self._send_acks()
+
+    @property
+    def answer_due(self) -> float:
+        """When `hurry` has something to do; 0.0: never, as things stand."""
+        return self._acks[0].since + PATIENCE if self._acks else 0.0
+
+    def hurry(self, now: float) -> None:
+        """Wait no longer for what other links say of the requests that have waited for as long as they may."""
+        while self._acks and self._acks[0].since + PATIENCE <= now:
+            held = self._acks[0]
+            request = self._requests.pop(held.packet_id, None)
+            if request is not None:
+                request.peer = None
+            held.code = reasons.SUCCESS
+            self._send_acks()
+
+    def _forget(self) -> None:
+        """The connection is over: nothing is acknowledged any more."""
+        self._acks.clear()
+        for request in self._requests.values():
+            request.peer = None
+        self._requests.clear()

@@ -1,0 +1,410 @@
+"""The session of a link: what goes up waits here, as what goes down to a client waits in that client's session.
+
+Owns what a message becomes on its way up: its name there, the brokers that it has come through, and what the upstream
+takes of QoS and RETAIN. Everything else is `Session`'s: queue, window, packet identifiers, ledger.
+
+Promises:
+- A message that has been at the upstream, or has come over as many links as are allowed, is kept back and counted.
+- A message keeps its properties, and its Response Topic is renamed as its topic is.
+- The session lives as long as its link is in the settings, whatever becomes of its connections: what is in flight or
+  waits survives an outage within the bounds.
+- While it is not known which message has the upstream end the connection, they go one by one (`trial`), and QoS 0
+  waits.
+
+Refuses: connections (`uplink`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from broker.core.codec.packets import NEVER
+from broker.core.codec.primitives import string
+from broker.core.codec.properties import RESPONSE_TOPIC, properties_of
+from broker.core.codec.topic_names import parse_shared
+from broker.core.counters import EXPIRED, REFUSED, TOO_LARGE, Counters
+from broker.core.queues.message import DROPPED, QUEUED, RELEASED, SENT, Delivery, Message
+from broker.core.queues.outbox import KEPT_BACK
+from broker.core.queues.subscription_queue import SubscriptionQueue
+from broker.core.routing.loop_detection import UPLINKS, visited, with_hop
+from broker.core.session.session import HEADROOM, Session
+from broker.core.topics.subscription import SharedGroup
+from broker.core.topics.topic_tree import RetainedTree
+from broker.upstream.filters.declarer import FIRST_ID
+from broker.upstream.filters.mapping import Mapping
+from broker.upstream.protocol.poison_messages import PoisonMessageDetector
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+LOOKED_AT: Final = 1_000
+"""Messages in the queue among which one is looked for that can go in place of the doubtful ones."""
+
+
+class UplinkSession(Session):
+    """The session of one link. `hop_limit`: brokers that a message may have come through; 0: no limit.
+
+    `sessions`: those of the router, by client identifier.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        mapping: Mapping,
+        broker_id: str,
+        hop_limit: int,
+        counters: Counters,
+        sessions: dict[str, Session],
+    ) -> None:
+        super().__init__(UPLINKS + name, 0, 0, counters)
+        self._sessions = sessions
+        self.mapping = mapping
+        self.broker_id = broker_id
+        self.hop_limit = hop_limit
+        self.uplink = True
+        self.expiry_interval = NEVER
+        # What the upstream is and takes; `plain_text`: the link has no properties, 3.1.1.
+        self.peer_id = ""
+        self.plain_text = False
+        self.max_qos = 2
+        self.retain_available = True
+        # Messages that were not sent up: they have been there, came too far, or have no name there.
+        self.kept_back: i64 = 0
+        self.trial = PoisonMessageDetector()
+        # For which the queue of QoS 0 has a place that nothing stands in: so all that comes waits behind it.
+        self._one_by_one = False
+        # How many messages had been offered when none was found that could go in place of the doubtful ones.
+        self._looked_after: i64 = -1
+
+    def attach(self, version: int, window: int, plain: bool) -> None:
+        """A connection takes this session up. See `Session.attach`."""
+        super().attach(version, window, plain)
+        self.plain_text = not self.v5
+        self.trial.opened()
+        self._looked_after = -1
+        if self.trial.on:
+            self.quota = 0
+            self.hold_qos0()
+        else:
+            self._release_qos0()
+        self.update_fast_path()
+
+    def update_fast_path(self) -> None:
+        """Frames go up as they came only where nothing about them changes: the same name, and no properties at all."""
+        super().update_fast_path()
+        if not self.plain_text or not self.mapping.plain:
+            self.fast_path = False
+
+    def deliver(
+        self,
+        message: Message,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        group: SharedGroup | None,
+        sub_queue: SubscriptionQueue | None = None,
+    ) -> int:
+        """Offer a message to the upstream: as `Session.deliver`, or KEPT_BACK.
+
+        Without subscription identifiers: what a client publishes has none [MQTT-3.3.4-6].
+        """
+        del identifiers
+        if qos == 0 and self.outbox is None and not self.queue_qos0:
+            return super().deliver(message, 0, retain, (), group, sub_queue)
+        dressed = self.dressed(message)
+        if dressed is None:
+            return KEPT_BACK
+        if self.trial.bars(dressed.topic, self._load.now):
+            self.offered += 1
+            return self._drop(REFUSED)
+        answer = super().deliver(
+            dressed, min(qos, self.max_qos), retain and self.retain_available, (), group, sub_queue
+        )
+        if self.trial.on and self.outbox is not None:
+            # It may be the one that is waited for.
+            self.outbox.schedule_flush()
+        return answer
+
+    def _allocate(self) -> int:
+        """A packet identifier that is not in use, and none of those that are the declarer's."""
+        if len(self.inflight) >= FIRST_ID - 1:
+            return 0
+        packet_id = super()._allocate()
+        while packet_id >= FIRST_ID:
+            packet_id = super()._allocate()
+        return packet_id
+
+    def dress(self, delivery: Delivery) -> bool:
+        """Make a retained message what it is upstream. False: it is not sent."""
+        dressed = self.dressed(delivery.message) if self.retain_available else None
+        if dressed is None:
+            return False
+        if self.trial.bars(dressed.topic, self._load.now):
+            self.offered += 1
+            self._drop(REFUSED)
+            return False
+        delivery.message = dressed
+        delivery.qos = min(delivery.qos, self.max_qos)
+        return True
+
+    def dressed(self, message: Message) -> Message | None:
+        """The message as it is upstream; None, and counted: it is kept back."""
+        topic = self.mapping.remote_topic(message.topic)
+        properties = message.properties
+        if topic is not None and properties:
+            been = visited(properties)
+            if been and (self.peer_id in been or self.broker_id in been or 0 < self.hop_limit <= len(been)):
+                topic = None
+        if topic is not None and message.publisher.startswith(UPLINKS) and not self._may_pass(message.publisher):
+            topic = None
+        if topic is None:
+            self.kept_back += 1
+            return None
+        if properties and not self.mapping.plain:
+            properties = renamed(properties, self.mapping, True)
+        return Message(
+            topic,
+            message.payload(),
+            message.qos,
+            message.retain,
+            with_hop(properties, self.broker_id),
+            message.expires_at,
+            message.publisher,
+        )
+
+    def _may_pass(self, link: str) -> bool:
+        """Whether what came down another link may go up this one: only if both carry the path of a message.
+
+        Without one nobody could tell that it comes round, should they lead to the same broker.
+        """
+        source = self._sessions.get(link)
+        return not self.plain_text and not (isinstance(source, UplinkSession) and source.plain_text)
+
+    # -- one by one ----------------------------------------------------------------------------------------------------
+
+    def pump(self, now: float) -> bool:
+        """Fill the outbox, as `Session.pump`; on trial `send_alone` does that."""
+        return not self.trial.on and super().pump(now)
+
+    def unacknowledged(self) -> list[Delivery]:
+        """What was written and not acknowledged, oldest first."""
+        return [each for each in self.inflight.values() if each.state == SENT and each.attempts > 0]
+
+    def next_alone(self, now: float) -> Delivery | None:
+        """The message whose turn it is to go alone; None: none has its turn, or the trial is over."""
+        trial = self.trial
+        trial.forget_finished()
+        if not trial.doubtful:
+            return next((each for each in self.inflight.values() if each.state == SENT), None)
+        delivery: Delivery | None = None
+        if trial.wants_another(now) and self._looked_after != self.offered:
+            delivery = self._another(now)
+            if delivery is None:
+                self._looked_after = self.offered
+        return trial.retried(now) if delivery is None else delivery
+
+    def free_expired(self) -> None:
+        """On trial: what expired before it was written is not waited for."""
+        outbox = self.outbox
+        if outbox is not None and outbox.has_expired:
+            self._free_expired(outbox)
+            self.trial.forget_finished()
+
+    def send_alone(self, now: float) -> bool:
+        """On trial, and with nothing on its way: send the message whose turn it is. False: nothing was sent.
+
+        When all that was in flight has been acknowledged, and nothing is doubtful, the trial is over.
+        """
+        outbox = self.outbox
+        if outbox is None or outbox.closed:
+            return False
+        trial = self.trial
+        while True:
+            delivery = self.next_alone(now)
+            if delivery is None:
+                if not trial.doubtful:
+                    self._end_trial(now)
+                return False
+            size = delivery.message.size() + HEADROOM
+            if outbox.too_large(delivery) or size > outbox.max_bytes:
+                if delivery.state == QUEUED:
+                    self.shed_one(delivery, TOO_LARGE)
+                    continue
+                self._finish(delivery)
+                if delivery.attempts == 0:
+                    self._drop(TOO_LARGE)
+                continue
+            if not outbox.has_room(size) or (delivery.state == QUEUED and not self._fly(delivery)):
+                return False
+            trial.sent(delivery, now)
+            outbox.push(delivery)
+            return True
+
+    def _another(self, now: float) -> Delivery | None:
+        """A message to be sent in place of the doubtful ones, in flight or of those that wait."""
+        trial = self.trial
+        for alike in (False, True):
+            for delivery in self.inflight.values():
+                if delivery.state == SENT and trial.passes(delivery, alike):
+                    return delivery
+            pending = self.pending
+            if pending is None:
+                continue
+            for delivery in islice(pending, LOOKED_AT):
+                if self._may_fly(delivery, alike, now):
+                    return delivery
+            if not alike and len(pending) > LOOKED_AT:
+                # It may just have come, behind very many of a topic that is doubtful.
+                for delivery in islice(reversed(pending), LOOKED_AT):
+                    if self._may_fly(delivery, alike, now):
+                        return delivery
+        return None
+
+    def _may_fly(self, delivery: Delivery, alike: bool, now: float) -> bool:
+        return (
+            delivery.state != DROPPED
+            and delivery.qos > 0
+            and not delivery.message.expired(now)
+            and self.trial.passes(delivery, alike)
+        )
+
+    def _fly(self, delivery: Delivery) -> bool:
+        """Take a message out of the queue, wherever it stands, and give it a packet identifier."""
+        packet_id = self._allocate()
+        pending = self.pending
+        if packet_id == 0 or pending is None:
+            return False
+        pending.remove(delivery)
+        self._unqueue(delivery)
+        if delivery.sub_queue is not None:
+            delivery.sub_queue.leave(delivery)
+        delivery.packet_id = packet_id
+        delivery.state = SENT
+        self._in_flight(delivery)
+        return True
+
+    def hold_qos0(self) -> None:
+        """Nothing is to go beside the message that goes alone."""
+        if not self._one_by_one:
+            self._one_by_one = True
+            self._pending_qos0 += 1
+            self.update_fast_path()
+
+    def _release_qos0(self) -> None:
+        if self._one_by_one:
+            self._one_by_one = False
+            self._pending_qos0 -= 1
+            self.update_fast_path()
+
+    def let_qos0_pass(self, now: float) -> None:
+        """No message has its turn: what needs none goes."""
+        self._release_qos0()
+        pending = self.pending
+        outbox = self.outbox
+        if outbox is None or pending is None or self._pending_qos0 == 0:
+            return
+        stays: deque[Delivery] = deque()
+        for delivery in pending:
+            if delivery.state == DROPPED:
+                continue
+            size = delivery.message.size()
+            if delivery.qos > 0 or not outbox.has_room(size + HEADROOM):
+                stays.append(delivery)
+                continue
+            self._unqueue(delivery)
+            if delivery.message.expired(now):
+                self._give_up(delivery, EXPIRED)
+            elif outbox.too_large(delivery):
+                self._give_up(delivery, TOO_LARGE)
+            else:
+                self._let_go(size)
+                outbox.push(delivery)
+        self._gaps = 0
+        self.pending = stays if stays else None
+
+    def _end_trial(self, now: float) -> None:
+        """Everything goes as ever."""
+        self.trial.over()
+        self.quota = self.window
+        self._release_qos0()
+        self._go_on(now)
+
+    def forgive(self) -> None:
+        """The link leads to another upstream from its next connection on."""
+        self.trial.reset()
+        self._release_qos0()
+
+    def give_up(self, delivery: Delivery, now: float) -> None:
+        """The upstream ends the connection for this message: it is lost, and what waits of its topic, if that is
+        barred. For a connection that is over."""
+        self._refuse(delivery)
+        topic = delivery.message.topic
+        if not self.trial.bars(topic, now):
+            return
+        for each in list(self.inflight.values()):
+            if each.state == SENT and each.message.topic == topic:
+                self._refuse(each)
+        if self.pending is not None:
+            for each in list(self.pending):
+                if each.state != DROPPED and each.message.topic == topic:
+                    self.shed_one(each, REFUSED)
+
+    def _refuse(self, delivery: Delivery) -> None:
+        self._finish(delivery)
+        delivery.settle(True)
+        if delivery.attempts > 0:
+            # It counted as delivered when it was written.
+            self.delivered -= 1
+        self._drop(REFUSED)
+
+    def begin_anew(self, retained: RetainedTree) -> None:
+        """The upstream has no session of ours: what is in flight goes as if for the first time, and what is retained.
+
+        A QoS 2 message that it had received (PUBREC) is its own since, and not sent again [MQTT-4.4.0-1].
+        """
+        for delivery in list(self.inflight.values()):
+            if delivery.state == RELEASED:
+                self._finish(delivery)
+        self.incoming_qos2 = None
+        for subscription in self.subscriptions.values():
+            self.start_stream(subscription, retained.walk(parse_shared(subscription.topic_filter)[1]))
+
+    def lower(self) -> None:
+        """Have nothing that waits be above the QoS that the upstream takes [MQTT-3.2.2-11], nor be retained if it
+        retains nothing [MQTT-3.2.2-14]."""
+        most = self.max_qos
+        for delivery in list(self.inflight.values()):
+            delivery.retain = delivery.retain and self.retain_available
+            if delivery.qos > most and delivery.state != RELEASED:
+                if most > 0:
+                    delivery.qos = most
+                    continue
+                self._finish(delivery)
+                if delivery.attempts == 0:
+                    self._drop(TOO_LARGE)
+        if self.pending is not None:
+            for delivery in self.pending:
+                delivery.retain = delivery.retain and self.retain_available
+                if delivery.qos > most and delivery.state != DROPPED:
+                    delivery.qos = most
+                    if most == 0:
+                        self._pending_qos0 += 1
+
+
+def renamed(properties: bytes, mapping: Mapping, up: bool) -> bytes:
+    """The properties of a message that crosses the link, with its Response Topic as it is called on the other side.
+
+    One that has no name there stays as it is.
+    """
+    if RESPONSE_TOPIC not in properties:
+        return properties
+    for identifier, start, stop in properties_of(properties):
+        if identifier == RESPONSE_TOPIC:
+            topic = properties[start + 3 : stop]
+            other = mapping.remote_topic(topic) if up else mapping.local_topic(topic)
+            if other is None:
+                return properties
+            return properties[: start + 1] + string(other) + properties[stop:]
+    return properties

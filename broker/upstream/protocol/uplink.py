@@ -1,0 +1,465 @@
+"""One connection to an upstream broker, without the socket: the client's side of the protocol.
+
+Owns what was offered and negotiated, and what is sent but for messages. What comes down is its base's, `Downlink`; what
+goes up is the link's session's; the subscriptions are the declarer's.
+
+Promises:
+- A packet that breaks the protocol ends the connection, and nothing else.
+
+Refuses: sockets, timers, and when to connect (`connection`, `link`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.core.causes import CONNECTION_LOST
+from broker.core.codec import reasons
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.encoder import PINGREQ, encode, publish
+from broker.core.codec.errors import ProtocolError, ProtocolViolation
+from broker.core.codec.packets import (
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+    V5,
+    Ack,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingresp,
+    Publish,
+    Suback,
+    Unsuback,
+    Will,
+)
+from broker.core.codec.properties import (
+    ASSIGNED_CLIENT_IDENTIFIER,
+    MAXIMUM_PACKET_SIZE,
+    MAXIMUM_QOS,
+    REASON_STRING,
+    RECEIVE_MAXIMUM,
+    RETAIN_AVAILABLE,
+    SERVER_KEEP_ALIVE,
+    SESSION_EXPIRY_INTERVAL,
+    SUBSCRIPTION_IDENTIFIER_AVAILABLE,
+)
+from broker.core.queues.message import DONE, Delivery
+from broker.core.queues.outbox import LARGEST_PACKET, Outbox
+from broker.core.routing.loop_detection import LINK
+from broker.core.routing.peers import PeerConnected, PeerDisconnected
+from broker.core.routing.router import Router
+from broker.upstream.filters.declarer import Declarer
+from broker.upstream.protocol.downlink import Downlink, LinkStats
+from broker.upstream.protocol.replays import Replays
+from broker.upstream.protocol.session import UplinkSession
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+CONNECTING: Final = 0
+CONNECTED: Final = 1
+CLOSED: Final = 2
+
+TURN: Final = 4_096
+"""Packets, and 16 times as many deliveries, that are acted on before others have their turn."""
+
+UPSTREAM: Final = "upstream"
+"""What stands for the address of a link's other end in a record."""
+
+V3_REASONS: Final = {
+    1: reasons.UNSUPPORTED_PROTOCOL_VERSION,
+    2: reasons.CLIENT_IDENTIFIER_NOT_VALID,
+    3: reasons.SERVER_UNAVAILABLE,
+    4: reasons.BAD_USER_NAME_OR_PASSWORD,
+    5: reasons.NOT_AUTHORIZED,
+}
+"""The return codes of a CONNACK of 3.1.1 (section 3.2.2.3) as reason codes."""
+
+
+class Offer:
+    """What a link offers to its upstream. Sizes in bytes, times in seconds; 0 where there is no limit."""
+
+    def __init__(self) -> None:
+        self.client_id = ""
+        self.user_name: str | None = None
+        self.password: bytes | None = None
+        self.keep_alive = 60
+        self.session_expiry = 0
+        self.status_topic = ""
+        self.receive_maximum = 65_535
+        self.max_inflight = 65_535
+        self.max_packet_size = LARGEST_PACKET
+        self.queue_policy = 0
+        self.live_messages = 0
+        self.live_bytes = 0
+
+
+class Uplink(Downlink):
+    """The protocol state of one connection. `version` 4 or 5; `bridge`: with the bridge bit of 3.1.1."""
+
+    def __init__(
+        self,
+        router: Router,
+        session: UplinkSession,
+        declarer: Declarer,
+        replays: Replays,
+        figures: LinkStats,
+        offer: Offer,
+        outbox: Outbox,
+        version: int,
+        bridge: bool,
+    ) -> None:
+        super().__init__(router, session, declarer, replays, figures, outbox, version)
+        self.offer = offer
+        self.bridge = bridge
+        self.decoder = Decoder(offer.max_packet_size, False, version)
+        self.state = CONNECTING
+        # How it ended: a reason code where there was one, and words.
+        self.close_code = 0
+        self.close_text = ""
+        self.final_packet = b""
+        # What the CONNECT said; and whether the connection is there only to end an earlier session.
+        self.clean_start = False
+        self.broom = False
+        # What the upstream said.
+        self.accepted = False
+        self.session_present = False
+        self.keep_alive = offer.keep_alive
+        # Filters that a session from before this program's start may hold.
+        self.stale: list[str] = []
+        # What the upstream refused to be subscribed to: for the log.
+        self.refused: list[tuple[str, int]] = []
+        # The message that it ended the connection for, if that is sure: for the log.
+        self.given_up: Delivery | None = None
+        # A read is not through: the shell calls `go_on`.
+        self.unfinished = False
+        # That is because somebody here has fallen behind: a little later, then.
+        self.hurried = False
+        self.last_received = 0.0
+        self.ping_sent = 0.0
+        outbox.peer = self
+        outbox.v5 = self.v5
+
+    @property
+    def spoken(self) -> str:
+        """The version of MQTT, for people."""
+        if self.v5:
+            return "5.0"
+        return "3.1.1 bridge" if self.bridge else "3.1.1"
+
+    # -- what the shell calls ------------------------------------------------------------------------------------------
+
+    def hello(self, clean_start: bool) -> bytes:
+        """The CONNECT. A session that is to stay is asked for; in 3.1.1 that is one without Clean Session."""
+        offer = self.offer
+        self.clean_start = clean_start
+        will: Will | None = None
+        if offer.status_topic:
+            will = Will(offer.status_topic, b"0", 1, True)
+        packet = Connect(
+            offer.client_id, self.version, clean_start, offer.keep_alive, will, offer.user_name, offer.password
+        )
+        packet.bridge = self.bridge
+        if self.v5:
+            integers = packet.properties.integers
+            integers[SESSION_EXPIRY_INTERVAL] = offer.session_expiry
+            if offer.receive_maximum < 65_535:
+                integers[RECEIVE_MAXIMUM] = offer.receive_maximum
+            if offer.max_packet_size < LARGEST_PACKET:
+                integers[MAXIMUM_PACKET_SIZE] = offer.max_packet_size
+            packet.properties.user.append((LINK, self.session.broker_id))
+        return encode(packet, self.version)
+
+    def receive(self, data: bytes, now: float) -> None:
+        """Take a read and act on it, or on as much as one turn allows (`unfinished`)."""
+        self.router.counters.bytes_received += len(data)
+        self.last_received = now
+        self.decoder.feed(data)
+        self.go_on(now)
+
+    def go_on(self, now: float) -> None:
+        """A turn: what happened to others first, then what the upstream sent."""
+        if self.state == CLOSED:
+            return
+        router = self.router
+        router.fanout.drain(router, now)
+        try:
+            self._run(now)
+        except ProtocolError as error:
+            self._fail(error)
+        router.fanout.drain(router, now)
+
+    def _run(self, now: float) -> None:
+        """Act on the packets that are there; end the turn when it was long, or has half filled somebody's queue."""
+        decoder = self.decoder
+        router = self.router
+        counters = router.counters
+        half_full = counters.half_full
+        backed_up = counters.backed_up
+        before = router.work
+        done: i64 = 0
+        self.unfinished = False
+        self.hurried = False
+        while self.state != CLOSED:
+            if (
+                done >= TURN
+                or router.work - before >= TURN * 16
+                or counters.half_full != half_full
+                or counters.backed_up != backed_up
+            ):
+                self.unfinished = decoder.end < len(decoder.buffer)
+                if self.unfinished:
+                    self.hurried = counters.backed_up != backed_up
+                    return
+            if not decoder.next_frame():
+                return
+            done += 1
+            counters.packets_received += 1
+            kind: i64 = decoder.header >> 4
+            if self.state == CONNECTED and kind == 3:
+                counters.messages_received += 1
+                self._published(decoder.publish(), now)
+            elif self.state == CONNECTED and 4 <= kind <= 7 and decoder.short_ack() > 0:
+                self._acknowledged(kind, decoder.short_ack(), 0, now)
+            else:
+                self._packet(decoder.packet(), now)
+
+    def declare(self, now: float) -> None:
+        """Send what the declarer has to say."""
+        if self.state == CONNECTED:
+            asked: list[str] = []
+            made = self.declarer.packets(asked)
+            self.refused += self.declarer.take_unasked()
+            # Before the upstream can have answered.
+            for topic_filter in asked:
+                self.replays.expect(topic_filter, now)
+            for packet in made:
+                self.outbox.control(packet)
+
+    def refill(self, now: float) -> bool:
+        """After the writer took a batch: queue what waited for room. True when it should take another."""
+        self.router.counters.load.now = now
+        self.look(now)
+        more = self.state == CONNECTED and self.session.backlog and self.session.pump(now)
+        return more or not self.outbox.empty
+
+    def look(self, now: float) -> None:
+        """Time has passed: see whether a doubtful message is to be tried again."""
+        if self.session.trial.on:
+            self._try(now)
+
+    def ping(self, now: float) -> None:
+        """Ask the upstream whether it is there."""
+        self.ping_sent = now
+        self.outbox.control(PINGREQ)
+
+    def close(self, reason_code: int, text: str, forget: bool, now: float) -> None:
+        """End the connection from this side, with a DISCONNECT. `forget`: the upstream need not keep our session."""
+        if self.state == CLOSED:
+            return
+        if self.state == CONNECTED:
+            if reason_code == reasons.SUCCESS and self.offer.status_topic:
+                # A DISCONNECT takes the will away, so its word is said before.
+                self.final_packet = publish(Publish(self.offer.status_topic.encode(), b"0", 0, True), self.version)
+            packet = Disconnect(reason_code)
+            if forget and self.v5:
+                packet.properties.integers[SESSION_EXPIRY_INTERVAL] = 0
+            self.final_packet += encode(packet, self.version)
+        self._end(reason_code, text)
+        self.router.fanout.drain(self.router, now)
+
+    def lost(self, text: str, now: float, closed: bool = False) -> None:
+        """The connection is gone, or given up. `closed`: the upstream has closed it, by all that can be seen."""
+        if closed:
+            self._judge(0, now)
+        self._end(0, text)
+        self.router.fanout.drain(self.router, now)
+
+    def take_over(self, now: float) -> None:
+        """Nobody else can have this client identifier; but the shell may end a link."""
+        self.close(reasons.SUCCESS, "replaced", False, now)
+
+    def overflow(self, now: float) -> None:
+        """No policy of a link ends it."""
+
+    # -- endings -------------------------------------------------------------------------------------------------------
+
+    def _end(self, code: int, text: str) -> None:
+        if self.state == CLOSED:
+            return
+        was_connected = self.state == CONNECTED
+        self.state = CLOSED
+        self.close_code = code
+        self.close_text = text
+        self._forget()
+        if was_connected:
+            self.declarer.close()
+            if self.router.tap is not None:
+                self.router.tap.disconnected(self.session.client_id, UPSTREAM, CONNECTION_LOST)
+            self.router.fanout.post(PeerDisconnected(self.session, self.outbox, CONNECTION_LOST))
+        else:
+            self.outbox.close()
+        self.outbox.report_end()
+
+    def _judge(self, code: int, now: float) -> None:
+        """The upstream ends the connection: perhaps for a message (`trial`)."""
+        if self.state != CONNECTED:
+            return
+        session = self.session
+        delivery = session.trial.ended(code, self.declarer.quiet, session.unacknowledged(), now)
+        if delivery is not None:
+            self.given_up = delivery
+            self.figures.given_up += 1
+            session.give_up(delivery, now)
+
+    def _try(self, now: float) -> None:
+        """On trial: send the next message, when the upstream has answered everything that was sent before."""
+        session = self.session
+        trial = session.trial
+        session.free_expired()
+        if self.state != CONNECTED or trial.alone is not None or not self.declarer.quiet:
+            return
+        if trial.proved:
+            # Whatever comes after nothing has another answer to go after.
+            trial.proved = session.send_alone(now)
+        if trial.proved or not trial.on:
+            return
+        if not trial.doubtful or trial.asks(now) or session.next_alone(now) is not None:
+            session.hold_qos0()
+            if self.ping_sent == 0.0:
+                self.ping(now)
+        else:
+            session.let_qos0_pass(now)
+
+    def _fail(self, error: ProtocolError) -> None:
+        if self.state == CONNECTED and self.v5:
+            self.final_packet = encode(Disconnect(error.reason_code), V5)
+        self._end(error.reason_code, f"the upstream broke the protocol: {error}"[:256])
+
+    # -- packets -------------------------------------------------------------------------------------------------------
+
+    def _packet(self, packet: Packet, now: float) -> None:
+        if self.state == CONNECTING:
+            if not isinstance(packet, Connack):
+                raise ProtocolViolation("the first packet is not CONNACK")  # [MQTT-3.2.0-1]
+            self._on_connack(packet, now)
+        elif isinstance(packet, Ack):
+            self._acknowledged(packet.kind, packet.packet_id, packet.reason_code, now)
+        elif isinstance(packet, (Suback, Unsuback)):
+            self._declared(packet, now)
+        elif isinstance(packet, Pingresp):
+            self.ping_sent = 0.0
+            self.session.trial.answered()
+            self.look(now)
+        elif isinstance(packet, Disconnect):
+            text = packet.properties.strings.get(REASON_STRING, "") or reasons.name(packet.reason_code)
+            self._judge(packet.reason_code, now)
+            self._end(packet.reason_code, f"the upstream ended the connection: {text}"[:256])
+        else:
+            raise ProtocolViolation("a packet that does not belong here")
+
+    def _on_connack(self, packet: Connack, now: float) -> None:
+        code = packet.reason_code
+        if code != 0:
+            if not self.v5:
+                code = V3_REASONS.get(code, reasons.UNSPECIFIED_ERROR)
+            text = packet.properties.strings.get(REASON_STRING, "") or reasons.name(code)
+            self._end(code, f"the upstream refused the connection: {text}"[:256])
+            return
+        if packet.session_present and self.clean_start:
+            # What it has is not what we know of [MQTT-3.2.2-2] [MQTT-3.2.2-4].
+            raise ProtocolViolation("a session is present after a clean start")
+        for name, value in packet.properties.user:
+            if name == LINK:
+                self.peer_id = value
+        if self.peer_id == self.session.broker_id:
+            self.final_packet = encode(Disconnect(reasons.SUCCESS), self.version)
+            self._end(reasons.IMPLEMENTATION_SPECIFIC_ERROR, "the upstream is this broker itself, or has its broker_id")
+            return
+        self.accepted = True
+        if self.broom:
+            self.final_packet = encode(Disconnect(reasons.SUCCESS), self.version)
+            self._end(reasons.SUCCESS, "an earlier session was ended")
+            return
+        integers = packet.properties.integers
+        offer = self.offer
+        session = self.session
+        outbox = self.outbox
+        router = self.router
+        self.state = CONNECTED
+        self.session_present = packet.session_present
+        self.keep_alive = integers.get(SERVER_KEEP_ALIVE, offer.keep_alive)  # [MQTT-3.1.2-21]
+        if not offer.client_id:
+            offer.client_id = packet.properties.strings.get(ASSIGNED_CLIENT_IDENTIFIER, "")
+        outbox.max_packet = integers.get(MAXIMUM_PACKET_SIZE, LARGEST_PACKET)  # [MQTT-3.2.2-15]
+        outbox.limit(offer.queue_policy, offer.live_messages, offer.live_bytes)
+        session.peer_id = self.peer_id
+        session.max_qos = integers.get(MAXIMUM_QOS, 2)
+        session.retain_available = integers.get(RETAIN_AVAILABLE, 1) == 1  # [MQTT-3.2.2-14]
+        # In 5.0 the upstream tells whether a message reached anybody.
+        session.answers = self.v5
+        window = min(offer.max_inflight, integers.get(RECEIVE_MAXIMUM, 65_535))  # [MQTT-3.3.4-7]
+        session.attach(self.version, window, True)
+        if router.tap is not None:
+            # The session is one that goes on, whether the upstream's does or not.
+            router.tap.connected(session.client_id, UPSTREAM, None, self.version, False, True)
+        router.fanout.post(PeerConnected(session, outbox))
+        router.fanout.drain(router, now)
+        if not packet.session_present:
+            session.begin_anew(router.retained)
+        session.lower()
+        identifies = self.v5 and integers.get(SUBSCRIPTION_IDENTIFIER_AVAILABLE, 1) == 1
+        self.replays.open(packet.session_present, identifies, now)
+        gone = self.declarer.open(self.version, packet.session_present, identifies, outbox.max_packet, self.stale)
+        self.replays.withdrawn(gone)
+        if offer.status_topic:
+            # It is one of the session's messages, as far as the accounts go.
+            session.offered += 1
+            outbox.offer(publish(Publish(offer.status_topic.encode(), b"1", 0, session.retain_available), self.version))
+        self.declare(now)
+        session.resume(now)
+        self.look(now)
+
+    def _declared(self, packet: Suback | Unsuback, now: float) -> None:
+        """A SUBACK or UNSUBACK: go on with what comes next, and forget what was kept for the filters that went."""
+        gone = self.declarer.withdrawn(packet.packet_id)
+        self.refused += self.declarer.acknowledged(packet.packet_id, packet.reason_codes)
+        if gone:
+            self.replays.withdrawn(gone)
+            # Before anybody here can subscribe again and be given what is old.
+            self.replays.turn(self.declarer.table, now)
+        self.declare(now)
+        self.look(now)
+
+    def _acknowledged(self, kind: int, packet_id: int, reason_code: int, now: float) -> None:
+        session = self.session
+        if reason_code >= 0x80 and kind in (PUBACK, PUBREC):
+            # It is over all the same [MQTT-4.4.0-2].
+            self.figures.rejected += 1
+        if self.replays.guards and kind in (PUBACK, PUBREC):
+            delivery = session.inflight.get(packet_id)
+            if delivery is not None:
+                self.replays.arrived(delivery.message.topic)
+        if kind == PUBACK:
+            session.on_puback(packet_id, reason_code, now)
+        elif kind == PUBREC:
+            session.on_pubrec(packet_id, reason_code, now)
+        elif kind == PUBCOMP:
+            session.on_pubcomp(packet_id, now)
+        else:
+            incoming_qos2 = session.incoming_qos2
+            code = reasons.SUCCESS
+            if incoming_qos2 is not None and packet_id in incoming_qos2:
+                incoming_qos2.discard(packet_id)
+            elif self.v5:
+                code = reasons.PACKET_IDENTIFIER_NOT_FOUND
+            self._acknowledge(PUBCOMP, packet_id, code, now)
+        trial = session.trial
+        if trial.on:
+            trial.answers += 1
+            alone = trial.alone
+            if alone is not None and alone.state == DONE:
+                trial.acknowledged()
+            self._try(now)

@@ -1,0 +1,313 @@
+"""`broker.core.codec.decoder`: every wire case in every way it can arrive, streams, limits, reason codes, topics."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.core.codec import packets as p
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.encoder import encode
+from broker.core.codec.errors import ProtocolError, ProtocolViolation
+from broker.core.codec.packets import Packet, Publish
+from broker.core.codec.primitives import varint
+from tests.core.codec import reason_codes
+from tests.core.codec.wire_cases import CASES, INVALID, MAX_PACKET_SIZE, VALID, Case, senders
+from tests.core.strategies import VERSIONS, client_packets, connects, publishes, server_packets
+
+LARGEST = 268_435_460
+"""Bytes of the largest packet that the protocol knows: five of fixed header and the largest Remaining Length."""
+
+RECEIVED = [pytest.param(case, server, id=f"{case.name} {server}") for case in CASES for server in senders(case)]
+RECEIVED_VALID = [pytest.param(case, server, id=f"{case.name} {server}") for case in VALID for server in senders(case)]
+LATER_INVALID = [
+    pytest.param(case, server, id=f"{case.name} {server}")
+    for case in INVALID
+    if case.version > 0  # before the CONNECT there is no good packet to stand behind
+    for server in senders(case)
+]
+
+
+def drain(decoder: Decoder) -> list[Packet]:
+    """Every packet that is whole."""
+    found: list[Packet] = []
+    while decoder.next_frame():
+        found.append(decoder.packet())
+    return found
+
+
+def receive(case: Case, server: bool, *reads: bytes) -> list[Packet]:
+    """Decode the reads; the case's version is in force, packets are taken out after each read."""
+    decoder = Decoder(MAX_PACKET_SIZE, server, case.version)
+    found: list[Packet] = []
+    for read in reads:
+        decoder.feed(read)
+        found.extend(drain(decoder))
+    if case.packet is not None:
+        assert decoder.pending_size == 0
+    return found
+
+
+def expect(case: Case, server: bool, *reads: bytes) -> None:
+    """The reads give the case's packet and nothing else, or its error."""
+    if case.error is None:
+        assert receive(case, server, *reads) == [case.packet]
+        return
+    with pytest.raises(case.error) as caught:
+        receive(case, server, *reads)
+    assert type(caught.value) is case.error
+    assert caught.value.reason_code == case.reason
+
+
+class TestCases:
+    """The table of wire cases."""
+
+    def test_names_are_unique(self) -> None:
+        assert len({case.name for case in CASES}) == len(CASES)
+
+    @pytest.mark.parametrize(("case", "server"), RECEIVED)
+    def test_whole(self, case: Case, server: bool) -> None:
+        expect(case, server, case.raw)
+
+    @pytest.mark.parametrize(("case", "server"), RECEIVED)
+    def test_byte_by_byte(self, case: Case, server: bool) -> None:
+        expect(case, server, *(case.raw[i : i + 1] for i in range(len(case.raw))))
+
+    @pytest.mark.parametrize(("case", "server"), RECEIVED)
+    def test_split_everywhere(self, case: Case, server: bool) -> None:
+        for cut in range(1, len(case.raw)):
+            expect(case, server, case.raw[:cut], case.raw[cut:])
+
+    @pytest.mark.parametrize(("case", "server"), RECEIVED)
+    def test_every_prefix_is_incomplete_or_refused(self, case: Case, server: bool) -> None:
+        for size in range(len(case.raw)):
+            if case.error is None:
+                assert receive_prefix(case, server, size) == []
+                continue
+            try:
+                found = receive_prefix(case, server, size)
+            except case.error:
+                continue
+            assert found == []
+
+    @pytest.mark.parametrize(("case", "server"), RECEIVED_VALID)
+    def test_every_shortened_packet_is_decoded_or_refused(self, case: Case, server: bool) -> None:
+        """A packet whose declared length is honest and too short: a ProtocolError or a packet, no other exception."""
+        body_at = len(case.raw) - _remaining_length(case.raw)
+        for size in range(len(case.raw) - body_at):
+            raw = case.raw[:1] + varint(size) + case.raw[body_at : body_at + size]
+            decoder = Decoder(MAX_PACKET_SIZE, server, case.version)
+            decoder.feed(raw + b"\xff" * 8)
+            assert decoder.next_frame()
+            try:
+                decoder.packet()
+            except ProtocolError:
+                continue
+            assert decoder.end == len(raw)
+
+    @pytest.mark.parametrize(("case", "server"), RECEIVED_VALID)
+    def test_bytes_of_the_next_packet_behind_it(self, case: Case, server: bool) -> None:
+        decoder = Decoder(MAX_PACKET_SIZE, server, case.version)
+        decoder.feed(case.raw + case.raw)
+        assert drain(decoder) == [case.packet, case.packet]
+        decoder.feed(case.raw + case.raw[:1])
+        assert drain(decoder) == [case.packet]
+        assert decoder.pending_size == 1
+        decoder.feed(case.raw[1:])
+        assert drain(decoder) == [case.packet]
+
+    @pytest.mark.parametrize(("case", "server"), RECEIVED_VALID)
+    def test_frame_bounds(self, case: Case, server: bool) -> None:
+        decoder = Decoder(MAX_PACKET_SIZE, server, case.version)
+        decoder.feed(case.raw + case.raw)
+        for _ in range(2):
+            assert decoder.next_frame()
+            assert decoder.buffer[decoder.start : decoder.end] == case.raw
+            assert decoder.header == case.raw[0]
+            assert decoder.end - decoder.body == _remaining_length(case.raw)
+
+    @pytest.mark.parametrize(("case", "server"), LATER_INVALID)
+    def test_refused_behind_a_good_packet(self, case: Case, server: bool) -> None:
+        good = b"\x32\x06\x00\x01a\x00\x01x" if case.version < 5 else b"\x32\x07\x00\x01a\x00\x01\x00x"
+        with pytest.raises(ProtocolError) as caught:
+            receive(case, server, good + case.raw)
+        assert caught.value.reason_code == case.reason
+
+
+def receive_prefix(case: Case, server: bool, size: int) -> list[Packet]:
+    decoder = Decoder(MAX_PACKET_SIZE, server, case.version)
+    decoder.feed(case.raw[:size])
+    found = drain(decoder)
+    assert decoder.pending_size == size
+    return found
+
+
+def _remaining_length(raw: bytes) -> int:
+    length = 0
+    for index in range(1, 5):
+        length |= (raw[index] & 127) << 7 * (index - 1)
+        if raw[index] < 128:
+            break
+    return length
+
+
+class TestStreams:
+    """Packets one after another, cut anywhere."""
+
+    @given(st.data(), st.sampled_from(VERSIONS), st.booleans())
+    def test_any_packets_in_any_reads(self, data: st.DataObject, version: int, server: bool) -> None:
+        kinds = client_packets(version) if server else server_packets(version)
+        sent = data.draw(st.lists(kinds, max_size=6))
+        stream = b"".join(encode(packet, version) for packet in sent)
+        cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+        decoder = Decoder(LARGEST, server, version)
+        found: list[Packet] = []
+        for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+            decoder.feed(stream[start:stop])
+            found.extend(drain(decoder))
+        assert found == sent
+        assert decoder.pending_size == 0
+
+    @given(st.sampled_from(VERSIONS).flatmap(connects))
+    def test_connect_sets_the_version(self, packet: p.Connect) -> None:
+        decoder = Decoder(LARGEST)
+        decoder.feed(encode(packet, 0))
+        assert decoder.version == 0
+        assert decoder.next_frame()
+        assert decoder.packet() == packet
+        assert decoder.version == packet.version
+
+
+class TestReasonCodes:
+    """Each packet accepts the reason codes of its table and no others."""
+
+    @pytest.mark.parametrize(
+        ("head", "tail", "server", "allowed"),
+        [
+            (b"\x20\x03\x00", b"\x00", False, reason_codes.CONNACK),  # [MQTT-3.2.2-8]
+            (b"\x40\x03\x00\x01", b"", True, reason_codes.PUBACK),  # [MQTT-3.4.2-1]
+            (b"\x50\x03\x00\x01", b"", True, reason_codes.PUBACK),  # [MQTT-3.5.2-1]
+            (b"\x62\x03\x00\x01", b"", True, reason_codes.PUBREL),  # [MQTT-3.6.2-1]
+            (b"\x70\x03\x00\x01", b"", True, reason_codes.PUBREL),  # [MQTT-3.7.2-1]
+            (b"\x90\x04\x00\x01\x00", b"", False, reason_codes.SUBACK),  # [MQTT-3.9.3-2]
+            (b"\xb0\x04\x00\x01\x00", b"", False, reason_codes.UNSUBACK),  # [MQTT-3.11.3-2]
+            (b"\xe0\x01", b"", True, reason_codes.DISCONNECT_CLIENT),  # [MQTT-3.14.2-1]
+            (b"\xe0\x01", b"", False, (*reason_codes.DISCONNECT_SERVER, 0x8C)),  # [MQTT-3.14.2-1]; 0x8C: section 2.4
+            (b"\xf0\x06", b"\x04\x15\x00\x01m", True, (0x18, 0x19)),  # [MQTT-3.15.2-1]
+            (b"\xf0\x06", b"\x04\x15\x00\x01m", False, (0x00, 0x18)),  # [MQTT-3.15.2-1]
+        ],
+    )
+    def test_all(self, head: bytes, tail: bytes, server: bool, allowed: tuple[int, ...]) -> None:
+        accepted = []
+        for code in range(256):
+            decoder = Decoder(100, server, 5)
+            decoder.feed(head + bytes((code,)) + tail)
+            assert decoder.next_frame()
+            try:
+                decoder.packet()
+            except ProtocolViolation:
+                continue
+            accepted.append(code)
+        assert accepted == sorted(allowed)
+
+
+class TestState:
+    """What depends on the version in force."""
+
+    def test_short_ack(self) -> None:
+        decoder = Decoder(100, True, 5)
+        frames = {
+            b"\x40\x02\x01\x02": 0x0102,
+            b"\x50\x03\x00\x07\x00": 7,
+            b"\x62\x04\xff\xff\x00\x00": 0xFFFF,
+            b"\x70\x02\x00\x01": 1,
+            b"\x40\x03\x00\x01\x10": -1,
+            b"\x40\x04\x00\x01\x10\x00": -1,
+            b"\x40\x04\x00\x01\x00\x01": -1,
+            b"\x40\x05\x00\x01\x00\x00\x00": -1,
+            b"\x40\x02\x00\x00": -1,
+            b"\x40\x01\x01": -1,
+            b"\x30\x02\x00\x01": -1,
+            b"\x82\x02\x00\x01": -1,
+            b"\xc0\x00": -1,
+        }
+        decoder.feed(b"".join(frames))
+        for expected in frames.values():
+            assert decoder.next_frame()
+            assert decoder.short_ack() == expected
+
+    def test_short_ack_before_5_has_two_bytes(self) -> None:
+        for version, expected in ((4, [1, -1]), (0, [-1, -1])):
+            decoder = Decoder(100, True, version)
+            decoder.feed(b"\x40\x02\x00\x01\x40\x03\x00\x01\x00")
+            found = []
+            while decoder.next_frame():
+                found.append(decoder.short_ack())
+            assert found == expected
+
+    def test_publish_before_connect(self) -> None:
+        """[MQTT-3.1.0-1]"""
+        decoder = Decoder(100)
+        decoder.feed(b"\x30\x03\x00\x01a")
+        assert decoder.next_frame()
+        with pytest.raises(ProtocolViolation):
+            decoder.publish()
+
+    @pytest.mark.parametrize(("level", "answer"), [(0, 4), (2, 4), (3, 4), (6, 5), (100, 5)])
+    def test_version_to_answer_an_unknown_level_in(self, level: int, answer: int) -> None:
+        """[MQTT-3.1.2-2] [MQTT3-3.1.2-2]"""
+        decoder = Decoder(100)
+        decoder.feed(b"\x10\x0d\x00\x04MQTT" + bytes((level,)) + b"\x02\x00\x00\x00\x00\x00")
+        assert decoder.next_frame()
+        with pytest.raises(ProtocolError) as caught:
+            decoder.packet()
+        assert caught.value.reason_code == 0x84
+        assert decoder.version == answer
+
+
+class TestTopics:
+    """Topic names on the wire."""
+
+    @given(publishes(p.V5), st.sampled_from("+#"), st.data())
+    def test_wildcards_are_refused_anywhere(self, packet: Publish, wildcard: str, data: st.DataObject) -> None:
+        """[MQTT-3.3.2-2]"""
+        topic = packet.topic.decode()
+        at = data.draw(st.integers(0, len(topic)))
+        packet.topic = (topic[:at] + wildcard + topic[at:]).encode()
+        decoder = Decoder(LARGEST, True, 5)
+        decoder.feed(encode(packet, 5))
+        assert decoder.next_frame()
+        with pytest.raises(ProtocolError) as caught:
+            decoder.packet()
+        assert caught.value.reason_code == 0x90
+
+    @given(st.binary(min_size=1, max_size=12))
+    def test_utf8(self, topic: bytes) -> None:
+        """[MQTT-1.5.4-1] [MQTT-4.7.3-2] held against Python's own strict decoder."""
+        try:
+            good = not set("\0+#") & set(topic.decode("utf-8", "strict"))
+        except UnicodeDecodeError:
+            good = False
+        decoder = Decoder(LARGEST, True, 4)
+        decoder.feed(encode(Publish(topic, b""), 4))
+        assert decoder.next_frame()
+        try:
+            assert decoder.publish().topic == topic
+        except ProtocolError:
+            assert not good
+        else:
+            assert good
+
+    def test_longest_topic(self) -> None:
+        """[MQTT-4.7.3-3]"""
+        packet = Publish(b"x" * 65_535, b"")
+        decoder = Decoder(LARGEST, True, 4)
+        decoder.feed(encode(packet, 4))
+        assert drain(decoder) == [packet]
+
+    def test_many_subscription_identifiers(self) -> None:
+        packet = Publish(b"t", b"", subscription_ids=tuple(range(1, 3_001)))
+        decoder = Decoder(1 << 20, False, 5)
+        decoder.feed(encode(packet, 5))
+        assert drain(decoder) == [packet]

@@ -1,0 +1,175 @@
+"""`broker.core.codec.encoder`: the wire cases' bytes, everything back through the decoder, and what has no encoding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.core.codec import encoder
+from broker.core.codec import packets as p
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.encoder import encode
+from broker.core.codec.packets import Packet, Publish
+from tests.core.codec.wire_cases import VALID, Case, props, senders
+from tests.core.strategies import VERSIONS, acks, client_packets, connects, packet_ids, server_packets
+
+
+def back(raw: bytes, server: bool, version: int) -> Packet:
+    """The one packet in `raw`."""
+    decoder = Decoder(268_435_460, server, version)
+    decoder.feed(raw)
+    assert decoder.next_frame()
+    packet = decoder.packet()
+    assert decoder.pending_size == 0
+    return packet
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in VALID])
+def test_wire_cases(case: Case) -> None:
+    assert case.packet is not None
+    raw = encode(case.packet, case.version)
+    assert (raw == case.raw) == case.canonical
+    for server in senders(case):
+        assert back(raw, server, case.version) == case.packet
+
+
+class TestRoundTrip:
+    """Every packet that can be sent comes back as it was."""
+
+    @given(st.sampled_from(VERSIONS).flatmap(lambda version: st.tuples(st.just(version), client_packets(version))))
+    def test_from_a_client(self, drawn: tuple[int, Packet]) -> None:
+        version, packet = drawn
+        assert back(encode(packet, version), True, version) == packet
+
+    @given(st.sampled_from(VERSIONS).flatmap(lambda version: st.tuples(st.just(version), server_packets(version))))
+    def test_from_a_server(self, drawn: tuple[int, Packet]) -> None:
+        version, packet = drawn
+        assert back(encode(packet, version), False, version) == packet
+
+    @given(st.sampled_from(VERSIONS).flatmap(connects))
+    def test_connect(self, packet: p.Connect) -> None:
+        assert back(encode(packet, packet.version), True, 0) == packet
+
+    @pytest.mark.parametrize("size", [0, 100, 127, 128, 16_383, 16_384, 65_535, 2_097_152])
+    @pytest.mark.parametrize("version", [4, 5])
+    def test_sizes(self, size: int, version: int) -> None:
+        packet = Publish(b"t", bytes(size), 1, packet_id=1)
+        assert back(encode(packet, version), True, version) == packet
+
+
+class TestAck:
+    """The fast path of acknowledgements."""
+
+    @given(acks(p.V5), st.sampled_from(VERSIONS))
+    def test_is_what_encode_says(self, packet: p.Ack, version: int) -> None:
+        bare = p.Ack(packet.kind, packet.packet_id, packet.reason_code)
+        assert encoder.ack(bare.kind, bare.packet_id, bare.reason_code, version) == encode(bare, version)
+
+    @given(st.integers(p.PUBACK, p.PUBCOMP), packet_ids)
+    def test_success_takes_four_bytes(self, kind: int, packet_id: int) -> None:
+        assert len(encoder.ack(kind, packet_id, 0, p.V5)) == 4
+
+    @pytest.mark.parametrize(("kind", "packet_id"), [(3, 1), (8, 1), (4, 0), (4, -1), (4, 65_536)])
+    def test_refused(self, kind: int, packet_id: int) -> None:
+        with pytest.raises(ValueError, match=r"acknowledgement|packet identifier"):
+            encoder.ack(kind, packet_id)
+
+
+class TestBefore5:
+    """What 3.1.1 has no place for is left out."""
+
+    @pytest.mark.parametrize(
+        ("packet", "raw"),
+        [
+            (p.Disconnect(0x8E, props(("a", "b"))), b"\xe0\x00"),
+            (p.Ack(p.PUBREC, 1, 0x87, props(("a", "b"))), b"\x50\x02\x00\x01"),
+            (p.Suback(1, [0, 0x8F], props(("a", "b"))), b"\x90\x04\x00\x01\x00\x80"),  # [MQTT3-3.9.3-2]
+            (p.Unsuback(1, [0, 0x11]), b"\xb0\x02\x00\x01"),
+            (p.Subscribe(1, [p.SubscriptionRequest("a", 1, True, True, 2)]), b"\x82\x06\x00\x01\x00\x01a\x01"),
+            (Publish(b"a", b"x", 0, False, False, 0, b"\x01\x01", 5, 60, (1,)), b"\x30\x04\x00\x01ax"),
+        ],
+    )
+    def test_left_out(self, packet: Packet, raw: bytes) -> None:
+        assert encode(packet, 4) == raw
+
+
+_WILL = p.Will("w", b"")
+
+IMPOSSIBLE: list[tuple[Packet, int]] = [
+    (Publish(b"t", b"", 3), 4),
+    (Publish(b"t", b"", -1), 4),
+    (Publish(b"t", b"", 1), 4),
+    (Publish(b"t", b"", 1, packet_id=65_536), 4),
+    (Publish(b"t", b"", 0, packet_id=1), 4),  # [MQTT-2.2.1-2]
+    (Publish(b"t", b"", 0, dup=True), 4),  # [MQTT-3.3.1-2]
+    (Publish(b"t" * 65_536, b""), 4),
+    (Publish(b"t", b"", topic_alias=65_536), 5),
+    (Publish(b"t", b"", message_expiry=4_294_967_296), 5),
+    (Publish(b"t", b"", subscription_ids=(0,)), 5),
+    (Publish(b"t", b"", subscription_ids=(268_435_456,)), 5),
+    (p.Connect("\0"), 0),  # [MQTT-1.5.4-2]
+    (p.Connect("\ud800"), 0),  # [MQTT-1.5.4-1]
+    (p.Connect("x" * 65_536), 0),
+    (p.Connect("x", 2), 0),
+    (p.Connect("x", keep_alive=65_536), 0),
+    (p.Connect("x", keep_alive=-1), 0),
+    (p.Connect("x", password=b"p"), 0),  # [MQTT3-3.1.2-22]
+    (p.Connect("x", 5, bridge=True), 0),
+    (p.Connect("x", will=replace(_WILL, qos=3)), 0),  # [MQTT-3.1.2-12]
+    (p.Connect("x", 5, will=replace(_WILL, delay=-1)), 0),
+    (p.Connect("x", will=replace(_WILL, payload=bytes(65_536))), 0),
+    (p.Connect("x", 5, properties=props(i={0x21: 0})), 0),
+    (p.Connect("x", 5, properties=props(i={0x24: 0})), 0),
+    (p.Connect("x", 5, properties=props(i={0x15: 0})), 0),
+    (p.Connect("x", 5, properties=props(s={0x16: ""})), 0),
+    (p.Connect("x", 5, properties=props(b={0x7E: b""})), 0),
+    (p.Connect("x", 5, properties=props(("\0", ""))), 0),
+    (p.Connack(reason_code=0x84), 4),
+    (p.Connack(reason_code=-1), 4),
+    (p.Connack(reason_code=256), 5),
+    (p.Connack(True, 0x84), 5),  # [MQTT-3.2.2-6]
+    (p.Ack(p.PUBACK, 0), 4),
+    (p.Ack(p.SUBACK, 1), 4),
+    (p.Ack(p.SUBACK, 1, 0, props(("a", "b"))), 5),
+    (p.Ack(p.PUBACK, 1, 256), 5),
+    (p.Subscribe(1, []), 4),  # [MQTT-3.8.3-2]
+    (p.Subscribe(0, [p.SubscriptionRequest("a")]), 4),
+    (p.Subscribe(1, [p.SubscriptionRequest("a", 3)]), 5),
+    (p.Subscribe(1, [p.SubscriptionRequest("a", 0, False, False, 3)]), 5),
+    (p.Suback(0, [0]), 4),
+    (p.Suback(1, [256]), 5),
+    (p.Unsubscribe(1, []), 4),  # [MQTT-3.10.3-2]
+    (p.Unsubscribe(0, ["a"]), 4),
+    (p.Unsuback(0), 4),
+    (p.Disconnect(256), 5),
+    (p.Auth(0x18), 4),
+    (Packet(), 4),
+]
+
+
+@pytest.mark.parametrize(("packet", "version"), IMPOSSIBLE)
+def test_what_has_no_encoding(packet: Packet, version: int) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        encode(packet, version)
+
+
+def test_larger_than_any_packet() -> None:
+    """Nothing is joined before the size is known to be writable."""
+    with pytest.raises(ValueError, match="268435456"):
+        encode(Publish(b"t", bytes(268_435_453)), 4)
+
+
+def test_publish_properties_in_front_of_forwarded_ones() -> None:
+    assert encoder.publish_properties(b"\x01\x01", 7, 60, (1, 128)) == (
+        b"\x0f\x02\x00\x00\x00\x3c\x0b\x01\x0b\x80\x01\x23\x00\x07\x01\x01"
+    )
+    assert encoder.publish_properties(b"\x01\x01") == b"\x02\x01\x01"
+    assert encoder.publish_properties(b"") == b"\x00"
+
+
+@pytest.mark.parametrize(("packet", "raw"), [(p.Pingreq(), encoder.PINGREQ), (p.Pingresp(), encoder.PINGRESP)])
+def test_ping(packet: Packet, raw: bytes) -> None:
+    assert encode(packet, 4) == encode(packet, 5) == raw

@@ -1,0 +1,228 @@
+"""AUTH exchanges of section 4.12, with a method made for the test: before CONNACK, and again on an open connection."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.core.codec import packets as p
+from broker.core.codec.packets import V5, Auth, Connack, Connect, Disconnect
+from broker.core.codec.properties import Properties
+from broker.core.connection.protocol import CONNECTED
+from broker.core.hooks import AccessControl, AuthExchange, AuthMethod
+from tests.core.harness import Client, Network, bag
+
+
+class CountingExchange(AuthExchange):
+    """Challenges with a number; the client must answer with the next. Two rounds; 'no' fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rounds = 0
+
+    def start(self, connect: Connect, data: bytes | None) -> None:
+        assert connect.client_id
+        self.rounds = 0
+        self._step(data)
+
+    def proceed(self, data: bytes | None) -> None:
+        self._step(data)
+
+    def again(self, data: bytes | None) -> None:
+        self.rounds = 0
+        self._step(data)
+
+    def _step(self, data: bytes | None) -> None:
+        if data != b"%d" % self.rounds:
+            self.reason_code, self.data = 0x87, None
+            return
+        self.rounds += 1
+        self.reason_code = 0x18 if self.rounds < 3 else 0
+        self.data = b"%d" % (10 * self.rounds)
+
+
+class Counting(AuthMethod):
+    """The method's factory."""
+
+    def begin(self) -> AuthExchange:
+        return CountingExchange()
+
+
+class Closed(AccessControl):
+    """A gate that nobody passes."""
+
+    def admit(self, connect: Connect, address: str, ticket: object) -> int:
+        del connect, address, ticket
+        return 0x8A
+
+
+def _method(name: str, data: bytes | None = None) -> Properties:
+    return bag(s={0x15: name}, b={} if data is None else {0x16: data})
+
+
+class TestAuth:
+    """Exchanges of section 4.12."""
+
+    def begin(self, pace: int = 0) -> tuple[Network, Client]:
+        """A client that sent its CONNECT."""
+        network = Network(pace=pace)
+        network.router.auth_methods["counting"] = Counting()
+        client = network.idle("c")
+        client.connect(properties=_method("counting", b"0"))
+        return network, client
+
+    def say(self, client: Client, code: int, data: bytes | None, name: str = "counting") -> None:
+        """Send an AUTH."""
+        client.send(Auth(code, _method(name, data)))
+        client.network.settle()
+
+    def accepted(self) -> tuple[Network, Client]:
+        """A client that got through."""
+        network, client = self.begin()
+        self.say(client, 0x18, b"1")
+        self.say(client, 0x18, b"2")
+        assert client.connack.reason_code == 0
+        return network, client
+
+    @pytest.mark.parametrize("pace", [0, 1])
+    def test_success(self, pace: int) -> None:
+        """AUTH 0x18 in each round, CONNACK 0x00 at the end, all with the method.
+
+        [MQTT-4.12.0-2] [MQTT-4.12.0-3] [MQTT-4.12.0-5] [MQTT-3.15.2-1] [MQTT-3.2.0-1]
+        """
+        network, client = self.begin(pace)
+        assert client.connack.reason_code == -1
+        self.say(client, 0x18, b"1")
+        assert network.router.sessions == {}
+        self.say(client, 0x18, b"2")
+        assert [(one.reason_code, one.properties) for one in client.got(Auth)] == [
+            (0x18, _method("counting", b"10")),
+            (0x18, _method("counting", b"20")),
+        ]
+        assert client.connack.reason_code == 0
+        assert client.connack.properties.strings[0x15] == "counting"
+        assert client.connack.properties.binaries[0x16] == b"30"
+        assert client.wire.protocol.state == CONNECTED
+        client.ping()
+
+    def test_unknown_method(self) -> None:
+        """0x8C [MQTT-4.12.0-1]."""
+        network = Network()
+        client = network.idle("c")
+        assert client.connect(properties=_method("none")).reason_code == 0x8C
+        assert client.closed
+
+    def test_large_challenge(self) -> None:
+        """An AUTH that the client cannot take is not sent: the connection ends [MQTT-3.1.2-24] [MQTT-3.15.2-2]."""
+        network = Network()
+        network.router.auth_methods["counting"] = Counting()
+        client = network.idle("c")
+        client.connect(properties=_method("counting", b"0"), max_packet=16)
+        assert client.closed
+        assert client.got(Auth) == []
+        assert network.router.sessions == {}
+
+    @pytest.mark.parametrize("rounds", [0, 1, 2])
+    def test_failure(self, rounds: int) -> None:
+        """A CONNACK with the exchange's code, and closed [MQTT-4.12.0-4] [MQTT-4.13.2-1]."""
+        network, client = self.begin()
+        for number in range(rounds):
+            self.say(client, 0x18, b"%d" % (number + 1) if number + 1 < rounds else b"no")
+        if rounds == 0:
+            client = network.idle("d")
+            client.connect(properties=_method("counting", b"no"))
+        assert client.connack.reason_code == 0x87
+        assert client.closed
+        assert network.router.sessions == {}
+
+    @pytest.mark.parametrize(
+        "packet",
+        [
+            Auth(0x18, _method("other", b"1")),
+            Auth(0x19, _method("counting", b"1")),
+            p.Pingreq(),
+            p.Publish(b"t", b"x"),
+            Connect("c", V5),
+        ],
+        ids=["other method", "re-authenticate", "ping", "publish", "connect"],
+    )
+    def test_what_may_not_come_meanwhile(self, packet: p.Packet) -> None:
+        """Only AUTH of the method and DISCONNECT; the answer is a CONNACK.
+
+        [MQTT-3.1.2-30] [MQTT-4.12.0-5] [MQTT-3.14.0-1]
+        """
+        network, client = self.begin()
+        client.send(packet)
+        network.settle()
+        assert client.closed
+        assert client.got(Disconnect) == []
+        assert client.connack.reason_code in (-1, 0x82, 0x8C)
+
+    def test_goodbye_meanwhile(self) -> None:
+        """DISCONNECT ends it."""
+        network, client = self.begin()
+        client.disconnect()
+        assert client.closed
+        assert network.router.sessions == {}
+
+    def test_without_method(self) -> None:
+        """No AUTH and no method for who named none; AUTH from such a client is a protocol error.
+
+        [MQTT-4.12.0-6] [MQTT-4.12.0-7]
+        """
+        network = Network()
+        network.router.auth_methods["counting"] = Counting()
+        client = network.client("c")
+        assert 0x15 not in client.connack.properties.strings
+        self.say(client, 0x18, b"1")
+        assert client.end == 0x82
+        assert client.got(Auth) == []
+
+    def test_again(self) -> None:
+        """Re-authentication while traffic goes on; it ends with AUTH 0x00 [MQTT-4.12.1-1] [MQTT-3.15.2-1]."""
+        _, client = self.accepted()
+        for _ in range(2):
+            before = len(client.got(Auth))
+            self.say(client, 0x19, b"0")
+            client.ping()
+            self.say(client, 0x18, b"1")
+            client.publish("t", b"x", 1)
+            self.say(client, 0x18, b"2")
+            assert [one.reason_code for one in client.got(Auth)[before:]] == [0x18, 0x18, 0]
+            assert {one.properties.strings[0x15] for one in client.got(Auth)} == {"counting"}
+        assert len(client.got(Connack)) == 1
+
+    def test_again_and_failed(self) -> None:
+        """DISCONNECT with the code, and closed [MQTT-4.12.1-2]."""
+        _, client = self.accepted()
+        self.say(client, 0x19, b"0")
+        self.say(client, 0x18, b"no")
+        assert client.end == 0x87
+
+    @pytest.mark.parametrize(("code", "name"), [(0x19, "other"), (0x18, "counting")])
+    def test_again_but_wrong(self, code: int, name: str) -> None:
+        """Another method, or 0x18 with no exchange under way [MQTT-4.12.1-1] [MQTT-4.12.0-5]."""
+        _, client = self.accepted()
+        self.say(client, code, b"0", name)
+        assert client.end in (0x82, 0x8C)
+
+    def test_twice_at_once(self) -> None:
+        """A second 0x19 before the first is through is a protocol error, section 4.12.1."""
+        _, client = self.accepted()
+        self.say(client, 0x19, b"0")
+        self.say(client, 0x19, b"0")
+        assert client.end == 0x82
+
+    def test_method_does_not_pass_the_gate_by(self) -> None:
+        """A client that the gate refuses does not get in by naming an authentication method."""
+        network = Network()
+        network.router.auth_methods["counting"] = Counting()
+        network.router.access_control = Closed()
+        client = network.idle("c")
+        client.connect(properties=_method("counting", b"0"))
+        for data in (b"1", b"2"):
+            if not client.closed:
+                client.send(Auth(0x18, _method("counting", data)))
+                network.settle()
+        assert client.connack.reason_code == 0x8A
+        assert client.closed
+        assert network.router.sessions == {}

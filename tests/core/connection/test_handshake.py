@@ -1,0 +1,357 @@
+"""CONNECT and CONNACK: what is negotiated, what is refused, and gates that answer now or later."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from broker.core.codec import packets as p
+from broker.core.codec.packets import V5, V31, V311, Connack, Connect, Will
+from broker.core.codec.packets import SubscriptionRequest as Request
+from broker.core.codec.properties import Properties
+from broker.core.connection.protocol import ServerProtocol
+from broker.core.hooks import LATER, AccessControl
+from tests.core.harness import Network, bag, limits
+
+CONNACK_REASONS = {
+    0x00, 0x80, 0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87, 0x88, 0x89, 0x8A, 0x8C, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B,
+    0x9C, 0x9D, 0x9F,
+}  # fmt: skip
+
+
+class TestConnack:
+    """What an accepted CONNECT is told."""
+
+    def test_defaults_go_unsaid(self) -> None:
+        """A broker that limits nothing sends no limits [MQTT-3.1.4-5] [MQTT-3.2.2-1] [MQTT-3.2.2-8]."""
+        given = limits(receive_maximum=65_535, topic_alias_maximum=0, max_packet_size=268_435_460)
+        client = Network(given).client("c")
+        assert client.connack == Connack()
+
+    def test_limits_are_told(self) -> None:
+        """Everything that differs from the protocol's default is in the CONNACK [MQTT-3.2.2-9]."""
+        given = limits(
+            receive_maximum=7, max_qos=1, retain_available=0, max_packet_size=999, topic_alias_maximum=5,
+            wildcard_subscriptions=0, subscription_identifiers=0, shared_subscriptions=0, max_keep_alive=30,
+            max_session_expiry=60,
+        )  # fmt: skip
+        client = Network(given).client("c", keep_alive=31, expiry=61)
+        assert client.connack.properties.integers == {
+            0x11: 60, 0x13: 30, 0x21: 7, 0x22: 5, 0x24: 1, 0x25: 0, 0x27: 999, 0x28: 0, 0x29: 0, 0x2A: 0,
+        }  # fmt: skip
+        assert client.wire.protocol.keep_alive == 30
+
+    @pytest.mark.parametrize(
+        ("asked", "limit", "used"), [(0, 0, 0), (10, 0, 10), (10, 60, 10), (0, 60, 60), (61, 60, 60)]
+    )
+    def test_keep_alive(self, asked: int, limit: int, used: int) -> None:
+        """The client's, unless the server sets its own and says so [MQTT-3.2.2-22]."""
+        client = Network(limits(max_keep_alive=limit)).client("c", keep_alive=asked)
+        assert client.wire.protocol.keep_alive == used
+        assert client.connack.properties.integers.get(0x13, asked) == used
+
+    def test_311_gets_no_properties(self) -> None:
+        """Two bytes, and Session Present for 3.1.1 only."""
+        network = Network(limits(max_qos=1))
+        for version in (V31, V311):
+            client = network.client(f"c{version}", version, clean=False)
+            assert client.connack == Connack()
+            client.cut()
+            client.connect(clean=False)
+            assert client.connack.session_present == (version == V311)
+            client.cut()
+
+    @pytest.mark.parametrize("asked", [None, 0, 1])
+    def test_no_response_information(self, asked: int | None) -> None:
+        """None is sent, above all not to those who did not ask [MQTT-3.1.2-28]."""
+        client = Network().client("c", properties=bag(i={} if asked is None else {0x19: asked}))
+        assert 0x1A not in client.connack.properties.strings
+
+    def test_no_problem_information(self) -> None:
+        """Without Request Problem Information no SUBACK, PUBACK … carries a text; DISCONNECT may [MQTT-3.1.2-29]."""
+        network = Network(limits(max_subscriptions_per_client=1))
+        client = network.client("c", properties=bag(i={0x17: 0}))
+        client.subscribe("a", "b")
+        client.unsubscribe("a", "none")
+        client.publish("nobody", b"", 1)
+        client.publish("nobody", b"", 2)
+        for packet in client.packets:
+            held = getattr(packet, "properties", None)
+            if not isinstance(packet, Connack) and isinstance(held, Properties):
+                assert not held
+
+
+class TestClientIdentifier:
+    """Empty, long, odd."""
+
+    @pytest.mark.parametrize("version", [V31, V311, V5])
+    def test_every_plain_one(self, version: int) -> None:
+        """1 to 23 letters and digits are accepted, and name the session [MQTT-3.1.3-5] [MQTT-3.1.3-2]."""
+        network = Network()
+        for client_id in ("0", "aZ9" * 7 + "xy", "abcdefghijklmnopqrstuvw"):
+            network.client(client_id, version)
+            assert client_id in network.router.sessions
+
+    def test_assigned(self) -> None:
+        """An empty one is replaced by a unique one, which 5.0 clients are told.
+
+        [MQTT-3.1.3-6] [MQTT-3.1.3-7] [MQTT-3.2.2-16]
+        """
+        network = Network()
+        given = set()
+        for _ in range(20):
+            client = network.idle("")
+            client.connect(expiry=100)
+            name = client.connack.properties.strings[0x12]
+            assert name in network.router.sessions
+            given.add(name)
+        assert len(given) == 20
+        client.cut()
+        back = network.idle(name)
+        assert back.connect(clean=False, expiry=10).session_present
+        assert 0x12 not in back.connack.properties.strings
+
+    def test_empty_in_311(self) -> None:
+        """With Clean Session 1 one is made; with 0 it is refused with 0x02.
+
+        [MQTT3-3.1.3-7] [MQTT3-3.1.3-8] [MQTT3-3.2.2-5] [MQTT-3.2.2-7]
+        """
+        network = Network()
+        assert network.idle("", V311).connect(clean=True).reason_code == 0
+        for version, clean in ((V311, False), (V31, True), (V31, False)):
+            client = network.idle("", version)
+            assert client.connect(clean=clean).reason_code == 2
+            assert client.closed
+        assert len(network.router.sessions) == 1
+
+    @pytest.mark.parametrize(("version", "code"), [(V311, 2), (V5, 0x85)])
+    def test_refused(self, version: int, code: int) -> None:
+        """Too long, or empty where that is not allowed [MQTT-3.1.3-8] [MQTT3-3.1.3-9] [MQTT-3.2.2-6]."""
+        network = Network(limits(max_client_id_length=10, allow_empty_client_id=0))
+        for client_id in ("x" * 11, "\N{GREEK SMALL LETTER PI}" * 6, ""):
+            client = network.idle(client_id, version)
+            answer = client.connect()
+            assert (answer.reason_code, answer.session_present, client.closed) == (code, False, True)
+        network.client("x" * 10, version).ping()
+
+
+class TestRefusals:
+    """CONNECTs that the settings do not take."""
+
+    @pytest.mark.parametrize(("version", "codes"), [(V311, (5, 3, 3)), (V5, (0x87, 0x97, 0x89))])
+    def test_room_and_names(self, version: int, codes: tuple[int, int, int]) -> None:
+        """No anonymous clients, no room for sessions, no room for connections [MQTT-3.1.4-2] [MQTT3-4.8.0-2]."""
+        changes: list[dict[str, int]] = [{"allow_anonymous": 0}, {"max_sessions": 1}, {"max_connections": 1}]
+        for change, code in zip(changes, codes, strict=True):
+            network = Network(limits(**change))
+            network.client("first", user_name="u", password=b"p")
+            client = network.idle("second", version)
+            assert client.connect().reason_code == code
+            assert client.closed
+            assert len(network.router.sessions) == 1
+            # The one that is there may come back.
+            assert network.idle("first", version).connect(user_name="u").reason_code == 0
+
+    @pytest.mark.parametrize(
+        ("change", "will", "code"),
+        [
+            ("max_qos", Will("w", b"", 2), 0x9B),
+            ("retain_available", Will("w", b"", 0, True), 0x9A),
+            ("max_topic_levels", Will("w/w", b""), 0x90),
+        ],
+    )
+    def test_wills(self, change: str, will: Will, code: int) -> None:
+        """A will that could not be published is refused at once [MQTT-3.2.2-12] [MQTT-3.2.2-13]."""
+        network = Network(limits(**{change: 1 if change != "retain_available" else 0}))
+        client = network.idle("c")
+        assert client.connect(will=will).reason_code == code
+        assert client.closed
+        old = network.idle("o", V311)
+        old.connect(will=will)
+        assert old.closed
+        assert network.router.sessions == {}
+
+    def test_will_to_system_topics(self) -> None:
+        """What a client may not publish it may not leave behind either."""
+        network = Network()
+        client = network.idle("c")
+        assert client.connect(will=Will("$SYS/x", b"")).reason_code >= 0x80
+
+    @pytest.mark.parametrize("size", [5, 20, 60])
+    def test_refusal_fits(self, size: int) -> None:
+        """A Reason String that does not fit is left out; the judge measures [MQTT-3.2.2-19] [MQTT-3.2.2-20]."""
+        network = Network(limits(allow_anonymous=0))
+        client = network.idle("c")
+        assert client.connect(max_packet=size).reason_code == 0x87
+        assert client.closed
+
+    def test_client_that_cannot_take_the_connack(self) -> None:
+        """A CONNACK that does not fit is not sent, and then no DISCONNECT either [MQTT-3.1.2-24] [MQTT-3.14.0-1]."""
+        network = Network()
+        client = network.idle("c")
+        client.connect(max_packet=6)
+        assert client.closed
+        assert client.packets == []
+        assert network.router.sessions == {}
+        assert network.router.fanout.peers == {}
+
+    def test_refused_while_connected_elsewhere(self) -> None:
+        """A refused CONNECT takes nothing over [MQTT-3.1.4-6]."""
+        network = Network(limits(allow_anonymous=0))
+        first = network.client("c", user_name="u")
+        second = network.idle("c")
+        assert second.connect().reason_code == 0x87
+        first.ping()
+
+
+class Keeper(AccessControl):
+    """A gate that says no to some, and `later` to others."""
+
+    def __init__(self) -> None:
+        self.waiting: list[ServerProtocol] = []
+        self.answer = 0
+
+    def admit(self, connect: Connect, address: str, ticket: object) -> int:
+        assert connect.version > 0
+        assert address.startswith("client:")
+        if self.answer == LATER:
+            assert isinstance(ticket, ServerProtocol)
+            self.waiting.append(ticket)
+        return self.answer
+
+    def may_publish(self, client_id: str, user_name: str | None, topic: str) -> bool:
+        return not topic.startswith(f"no/{client_id}/{user_name}")
+
+    def may_subscribe(self, client_id: str, user_name: str | None, topic_filter: str) -> bool:
+        return not topic_filter.startswith(f"no/{client_id}/{user_name}")
+
+
+class TestGate:
+    """Who may connect, publish and subscribe."""
+
+    def gated(self) -> tuple[Network, Keeper]:
+        """A network with a gate."""
+        network = Network()
+        keeper = Keeper()
+        network.router.access_control = keeper
+        return network, keeper
+
+    @pytest.mark.parametrize(("version", "code"), [(V311, 4), (V5, 0x86)])
+    def test_refused_at_once(self, version: int, code: int) -> None:
+        """The gate's reason code, in the form of the version [MQTT-3.1.4-2]."""
+        network, keeper = self.gated()
+        keeper.answer = 0x86
+        client = network.idle("c", version)
+        assert client.connect().reason_code == code
+        assert client.closed
+
+    def test_code_that_311_does_not_have(self) -> None:
+        """Then the connection is closed without a word [MQTT3-3.2.2-6]."""
+        network, keeper = self.gated()
+        keeper.answer = 0x9D
+        client = network.idle("c", V311)
+        assert client.connect().reason_code == -1
+        assert client.closed
+
+    @pytest.mark.parametrize(("pace", "version"), [*product((0, 1), (V311, V5))])
+    def test_later(self, pace: int, version: int) -> None:
+        """Packets that came with the CONNECT wait for the answer, and nothing is sent before it [MQTT-3.2.0-1]."""
+        network, keeper = self.gated()
+        network.pace = pace
+        keeper.answer = LATER
+        client = network.idle("c", version)
+        client.connect(settle=False)
+        client.post("t", b"x", 1)
+        client.send(p.Subscribe(9, [Request("t")]))
+        network.settle()
+        waiting = [client.wire.protocol.waiting]
+        assert client.packets == []
+        assert network.router.sessions == {}
+        [ticket] = keeper.waiting
+        ticket.admitted(0, network.now)
+        network.settle()
+        waiting.append(client.wire.protocol.waiting)
+        assert waiting == [True, False]
+        assert [packet.kind for packet in client.packets] == [p.CONNACK, p.PUBACK, p.SUBACK]
+
+    @pytest.mark.parametrize(("version", "code"), [(V311, 5), (V5, 0x87)])
+    def test_later_no(self, version: int, code: int) -> None:
+        """A late refusal: nothing of what was sent meanwhile is acted on [MQTT-3.1.4-6]."""
+        network, keeper = self.gated()
+        witness = network.client("w")
+        witness.subscribe("#")
+        keeper.answer = LATER
+        client = network.idle("c", version)
+        client.connect(settle=False)
+        client.post("t", b"x")
+        network.settle()
+        keeper.waiting[0].admitted(0x87, network.now)
+        network.settle()
+        assert client.connack.reason_code == code
+        assert client.closed
+        assert witness.take() == []
+        assert "c" not in network.router.sessions
+
+    def test_answer_after_the_end(self) -> None:
+        """Nothing happens when the connection ended meanwhile, or when it is answered twice."""
+        network, keeper = self.gated()
+        keeper.answer = LATER
+        client = network.idle("c")
+        client.connect()
+        client.cut()
+        keeper.waiting[0].admitted(0, network.now)
+        assert network.router.sessions == {}
+        client.connect()
+        keeper.waiting[1].admitted(0, network.now)
+        keeper.waiting[1].admitted(0x87, network.now)
+        network.settle()
+        assert client.connack.reason_code == 0
+        client.ping()
+
+    def test_two_wait_for_the_same_name(self) -> None:
+        """The one that is admitted last takes over."""
+        network, keeper = self.gated()
+        keeper.answer = LATER
+        client = network.idle("c")
+        client.connect()
+        client.connect()
+        for ticket in keeper.waiting:
+            ticket.admitted(0, network.now)
+        network.settle()
+        assert client.connack.reason_code == 0
+        assert client.ghosts[0].end == 0x8E
+        client.ping()
+
+    @pytest.mark.parametrize(("cause", "code"), [("connect-timeout", 0xA0), ("shutdown", 0x8B), ("keep-alive", 0x8D)])
+    def test_closed_while_waiting(self, cause: str, code: int) -> None:
+        """Before CONNACK there is no DISCONNECT, and a CONNACK has a reason of its own table.
+
+        [MQTT-3.14.0-1] [MQTT-3.2.2-8] [MQTT-3.2.0-1]
+        """
+        network, keeper = self.gated()
+        keeper.answer = LATER
+        client = network.idle("c")
+        client.connect()
+        client.wire.protocol.close(cause, code, "not today", network.now)
+        final_packet = client.wire.protocol.final_packet
+        assert final_packet == b"" or (final_packet[0] == 0x20 and final_packet[3] in CONNACK_REASONS - {0})
+
+    @pytest.mark.parametrize("version", [V311, V5])
+    def test_publish_and_subscribe(self, version: int) -> None:
+        """What the gate forbids is answered 0x87 where there is an answer, and has no effect; the connection stays."""
+        network, _ = self.gated()
+        witness = network.client("w")
+        witness.subscribe("#")
+        client = network.client("c", version, user_name="u")
+        for qos in (0, 1, 2):
+            client.publish("no/c/u", b"x", qos, retain=True)
+        client.publish("yes", b"y", 2)
+        assert witness.payloads() == [b"y"]
+        assert len(network.router.retained) == 0
+        assert client.outgoing == {}
+        expected = 0x87 if version == V5 else 0
+        assert [ack.reason_code for ack in client.acks(p.PUBACK)] == [expected]
+        assert client.acks(p.PUBREC)[0].reason_code == expected
+        refused = 0x87 if version == V5 else 0x80
+        assert client.subscribe("no/c/u/#", "$share/g/no/c/u", "yes") == [refused, refused, 0]

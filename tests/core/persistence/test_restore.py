@@ -1,0 +1,300 @@
+"""A router made of records: everything is back, times count on, and exactly-once goes on where it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.core.codec import packets as p
+from broker.core.codec.packets import NEVER, Ack, Publish, Will
+from broker.core.persistence.journal import (
+    DeliveryRecord,
+    Journal,
+    MessageRecord,
+    Saved,
+    SessionRecord,
+    SubscriptionRecord,
+    WillRecord,
+)
+from broker.core.persistence.restore import restore
+from broker.core.queues.message import RELEASED, SENT, Delivery
+from broker.core.topics.topic_tree import NODE_BYTES
+from tests.core.harness import START, Client, Network, limits, total_ledger
+
+
+def message(payload: bytes, topic: bytes = b"a", qos: int = 2, expires_in: float | None = None) -> MessageRecord:
+    return MessageRecord(topic, payload, qos, False, b"", expires_in, "p")
+
+
+def subscription(topic_filter: str, streaming: bool = False, identifier: int = 0) -> SubscriptionRecord:
+    return SubscriptionRecord(topic_filter, 2, False, True, 0, identifier, streaming)
+
+
+def delivery(number: int, payload: bytes, state: int = 0, packet_id: int = 0, attempts: int = 0) -> DeliveryRecord:
+    made = DeliveryRecord(number, None if state == RELEASED else message(payload), 2, False, (), "")
+    made.state = state
+    made.packet_id = packet_id
+    made.attempts = attempts
+    return made
+
+
+def session(client_id: str = "c", expiry: int = 100, gone_for: float | None = 10.0) -> SessionRecord:
+    return SessionRecord(client_id, expiry, gone_for)
+
+
+def network(
+    *sessions: SessionRecord, retained: tuple[MessageRecord, ...] = (), journal: Journal | None = None
+) -> Network:
+    """A new broker with these sessions, ticked once."""
+    made = Network()
+    saved = Saved()
+    saved.sessions.extend(sessions)
+    saved.retained.extend(retained)
+    made.router.journal = journal
+    restore(made.router, saved, made.now)
+    made.router.tick(made.now)
+    return made
+
+
+def back(made: Network, client_id: str = "c") -> Client:
+    """The client returns, and its session is there [MQTT-3.2.2-3]."""
+    client = made.idle(client_id)
+    client.judge.enabled = False
+    assert client.connect(clean=False, expiry=100).session_present
+    return client
+
+
+def test_deliveries_go_on_where_they_were() -> None:
+    """PUBREL for what was released, DUP for what was sent, then the rest in order [MQTT-4.4.0-1] [MQTT-4.6.0-1]."""
+    kept = session()
+    kept.deliveries += [
+        delivery(1, b"", RELEASED, 5, 1),
+        delivery(2, b"sent", SENT, 6, 1),
+        delivery(3, b"not sent", SENT, 7),
+        delivery(4, b"waiting"),
+        delivery(5, b"waiting too"),
+    ]
+    made = network(kept)
+    client = back(made)
+    first = [one for one in client.packets if isinstance(one, Ack | Publish)]
+    assert [(one.kind, one.packet_id) for one in first[:4]] == [
+        (p.PUBREL, 5),
+        (p.PUBLISH, 6),
+        (p.PUBLISH, 7),
+        (p.PUBLISH, 8),
+    ]
+    assert [(one.payload, one.dup) for one in client.take()] == [
+        (b"sent", True),
+        (b"not sent", False),
+        (b"waiting", False),
+        (b"waiting too", False),
+    ]
+    assert not made.session("c").inflight
+    assert total_ledger(made.router.sessions.values()) == []
+
+
+def test_publishes_of_the_client_go_on_where_they_were() -> None:
+    """A repeated QoS 2 publish is not routed again [MQTT-4.3.3-10]."""
+    kept = session()
+    kept.received.append(9)
+    made = network(kept)
+    witness = made.client("w")
+    witness.subscribe("a")
+    client = back(made)
+    for packet_id in (9, 10):
+        client.send(Publish(b"a", b"%d" % packet_id, 2, dup=True, packet_id=packet_id))
+    made.settle()
+    assert witness.payloads() == [b"10"]
+    # The client releases both: each is complete once [MQTT-4.3.3-11].
+    assert [one.reason_code for one in client.acks(p.PUBCOMP) if one.packet_id == 9] == [0]
+
+
+def test_subscriptions_and_groups_are_back() -> None:
+    kept = session()
+    kept.subscriptions += [subscription("a/+", identifier=7), subscription("a/#"), subscription("$share/g/b")]
+    other = session("d")
+    other.subscriptions.append(subscription("$share/g/b"))
+    made = network(kept, other)
+    assert made.router.subscription_count == 4
+    assert len(made.router.trie) == 3
+    client, mate = back(made), back(made, "d")
+    publisher = made.client("p")
+    publisher.publish("a/1", b"once", 1)
+    for payload in (b"1", b"2"):
+        publisher.publish("b", payload)
+    received = client.take()
+    assert (received[0].payload, received[0].subscription_ids) == (b"once", (7,))
+    assert sorted(client.payloads() + mate.payloads() + [one.payload for one in received[1:]]) == [b"1", b"2"]
+    assert client.unsubscribe("a/+", "a/#", "$share/g/b") == [0, 0, 0]
+    assert mate.unsubscribe("$share/g/b") == [0]
+    assert len(made.router.trie) == 0
+
+
+def test_a_shared_delivery_still_belongs_to_its_group() -> None:
+    """[MQTT-4.8.2-4]"""
+    kept = session()
+    kept.subscriptions.append(subscription("$share/g/a"))
+    waiting = DeliveryRecord(1, message(b"1"), 2, False, (), "$share/g/a")
+    kept.deliveries.append(waiting)
+    other = session("d")
+    other.subscriptions.append(subscription("$share/g/a"))
+    made = network(kept, other)
+    mate = back(made, "d")
+    client = made.idle("c")
+    client.connect(clean=True)
+    assert mate.payloads() == [b"1"]
+
+
+def test_a_shared_delivery_whose_subscription_is_gone_stays() -> None:
+    kept = session()
+    kept.deliveries.append(DeliveryRecord(1, message(b"1"), 2, False, (), "$share/g/a"))
+    assert back(network(kept)).payloads() == [b"1"]
+
+
+def test_retained_messages_are_back_and_expire() -> None:
+    """[MQTT-3.3.2-6]: what is left of the expiry interval counts."""
+    made = network(
+        retained=(message(b"stays", b"r/1"), message(b"goes", b"r/2", expires_in=5.0), message(b"", b"r/3", 2, -1.0))
+    )
+    assert len(made.router.retained) == 2
+    sizes = sum(made.router.retained.get(topic).size() for topic in ("r/1", "r/2"))  # type: ignore[union-attr]
+    assert made.router.retained_bytes == sizes + 3 * NODE_BYTES  # "r", "1" and "2"
+    made.advance(2)
+    client = made.client("c")
+    client.subscribe("r/#")
+    assert sorted((one.payload, one.message_expiry) for one in client.take()) == [(b"goes", 3), (b"stays", -1)]
+    made.advance(3)
+    assert len(made.router.retained) == 1
+
+
+def test_an_interrupted_stream_of_retained_messages_begins_again() -> None:
+    kept = session()
+    kept.subscriptions.append(subscription("r/#", streaming=True))
+    made = network(kept, retained=(message(b"1", b"r/1"), message(b"2", b"r/2")))
+    client = back(made)
+    assert sorted(client.payloads()) == [b"1", b"2"]
+    assert [one for one in client.got(Publish) if not one.retain] == []
+
+
+def test_one_message_of_many_sessions_is_one_object() -> None:
+    shared = message(b"1")
+    kept = [session("c"), session("d")]
+    for each in kept:
+        each.deliveries.append(DeliveryRecord(1, shared, 2, False, (), ""))
+    made = network(*kept)
+    [one], [other] = (made.session(name).pending or [] for name in ("c", "d"))
+    assert one.message is other.message
+
+
+@pytest.mark.parametrize(
+    ("expiry", "gone_for", "left"), [(100, 10.0, 90), (100, None, 100), (100, 250.0, 0), (1, 1.0, 0)]
+)
+def test_expiry_counts_on(expiry: int, gone_for: float | None, left: int) -> None:
+    """[MQTT-4.1.0-1]; a client that was connected when the broker died counts as disconnected now."""
+    made = network(session(expiry=expiry, gone_for=gone_for))
+    if left:
+        made.advance(left - 1)
+        assert "c" in made.router.sessions
+        made.advance(1)
+    assert "c" not in made.router.sessions
+    assert len(made.router.deadlines) == 0
+
+
+def test_some_sessions_never_expire() -> None:
+    made = network(session(expiry=NEVER, gone_for=1e9))
+    made.advance(1e9)
+    assert "c" in made.router.sessions
+
+
+@pytest.mark.parametrize(
+    ("due_in", "delay", "after"), [(5.0, 60, 5), (None, 7, 7), (None, 0, 0), (-3.0, 60, 0), (None, 500, 100)]
+)
+def test_delayed_wills_are_published(due_in: float | None, delay: int, after: int) -> None:
+    """Due after what is left of the delay, or at the end of the session; the others' queues are there by then."""
+    kept = session(gone_for=0.0)
+    kept.will = WillRecord(Will("w", b"gone", 1, delay=delay), due_in)
+    witness = session("w", NEVER)
+    witness.subscriptions.append(subscription("w"))
+    # The witness is restored after the session with the will, and its will is published all the same.
+    made = network(kept, witness)
+    if after:
+        made.advance(after - 1)
+        assert not made.session("w").pending
+        made.advance(1)
+    assert [each.message.payload() for each in made.session("w").pending or []] == [b"gone"]
+
+
+def test_a_return_calls_the_will_off() -> None:
+    """[MQTT-3.1.3-9]"""
+    kept = session()
+    kept.will = WillRecord(Will("w", b"gone", 1, delay=60), 5.0)
+    made = network(kept)
+    witness = made.client("w")
+    witness.subscribe("w")
+    back(made)
+    made.advance(50)
+    assert witness.payloads() == []
+
+
+def test_the_present_limits_hold() -> None:
+    made = Network(limits(session_messages=1, max_qos=1))
+    kept = session()
+    kept.subscriptions.append(subscription("a"))
+    kept.deliveries += [delivery(1, b"in flight", SENT, 1, 1), delivery(2, b"fits"), delivery(3, b"does not")]
+    finished: list[tuple[str, bytes]] = []
+
+    class Finished(Journal):
+        def finished(self, client_id: str, delivery: Delivery) -> None:
+            finished.append((client_id, delivery.message.payload()))
+
+    made.router.journal = Finished()
+    saved = Saved()
+    saved.sessions.append(kept)
+    restore(made.router, saved, made.now)
+    restored = made.session("c")
+    assert [each.message.payload() for each in restored.pending or []] == [b"fits"]
+    assert restored.subscriptions["a"].qos == 1
+    assert finished == [("c", b"does not")]
+    assert made.router.counters.dropped_in_all() == 1
+    assert total_ledger([restored]) == []
+
+
+def test_the_journal_hears_what_the_restart_changed_and_no_more() -> None:
+    """New objects for old deliveries; that a client is no longer connected; when its will is due."""
+    told: list[tuple[object, ...]] = []
+
+    class Notes(Journal):
+        def session_kept(self, client_id: str, expiry_interval: int, disconnected_at: float) -> None:
+            told.append((client_id, expiry_interval, disconnected_at))
+
+        def will_set(self, client_id: str, will: Will, due: float) -> None:
+            told.append((client_id, will.topic, due))
+
+        def restored(self, client_id: str, delivery: Delivery, number: int) -> None:
+            told.append((client_id, delivery.message.payload(), number))
+
+        def queued(self, *_: object) -> None:
+            raise AssertionError
+
+        def subscribed(self, *_: object) -> None:
+            raise AssertionError
+
+        def retained_set(self, *_: object) -> None:
+            raise AssertionError
+
+    kept = session()
+    kept.deliveries += [delivery(31, b"1", SENT, 1, 1), delivery(32, b"2")]
+    kept.subscriptions.append(subscription("a"))
+    died = session("d", gone_for=None)
+    died.will = WillRecord(Will("w", b"", delay=9), None)
+    network(kept, died, retained=(message(b"r"),), journal=Notes())
+    assert told == [("c", b"1", 31), ("c", b"2", 32), ("d", 100, START), ("d", "w", START + 9)]
+
+
+def test_only_a_new_router_can_be_restored() -> None:
+    used = Network()
+    used.client("c")
+    with pytest.raises(RuntimeError, match="new router"):
+        restore(used.router, Saved(), used.now)
+    retaining = network(retained=(message(b"1"),))
+    with pytest.raises(RuntimeError, match="new router"):
+        restore(retaining.router, Saved(), retaining.now)

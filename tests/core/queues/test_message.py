@@ -1,0 +1,142 @@
+"""A message's frames: each layout is right, made once where it can be, and its size never changes."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.packets import V5, V311, Publish
+from broker.core.codec.properties import encode_forward
+from broker.core.queues.message import Message
+
+FORWARD = encode_forward(1, "text/plain", "a/b", b"\x01\x02", [("k", "v"), ("k", "w")])
+payloads = st.one_of(st.binary(max_size=40), st.sampled_from((b"x" * 127, b"x" * 128, b"x" * 16_384)))
+
+
+def message(payload: bytes = b"p", properties: bytes = b"", expires_at: float = 0.0, qos: int = 0) -> Message:
+    """A message on topic `t/ü`."""
+    return Message("t/ü".encode(), payload, qos, False, properties, expires_at, "publisher")
+
+
+def read(frame: bytes, v5: bool) -> Publish:
+    """The one PUBLISH of a frame."""
+    decoder = Decoder(1 << 28, server=False, version=V5 if v5 else V311)
+    decoder.feed(frame)
+    assert decoder.next_frame()
+    assert decoder.end == len(frame)
+    return decoder.publish()
+
+
+@given(payloads, st.booleans(), st.booleans())
+def test_plain_frame(payload: bytes, v5: bool, with_properties: bool) -> None:
+    """QoS 0 of either version; made once [MQTT-2.2.1-2] [MQTT-3.3.1-2]."""
+    made = message(payload, FORWARD if with_properties else b"")
+    frame = made.qos0_frame(v5)
+    packet = read(frame, v5)
+    assert (packet.topic, packet.payload, packet.qos, packet.packet_id) == ("t/ü".encode(), payload, 0, 0)
+    assert (packet.retain, packet.dup) == (False, False)
+    assert packet.properties == (FORWARD if v5 and with_properties else b"")
+    assert made.qos0_frame(v5) is frame
+
+
+@given(payloads, st.booleans(), st.sampled_from((1, 2)), st.lists(st.integers(1, 65_535), min_size=1, max_size=4))
+def test_quality_frames(payload: bytes, v5: bool, qos: int, packet_ids: list[int]) -> None:
+    """First deliveries of QoS 1 and 2: only the identifier differs [MQTT-4.3.2-2] [MQTT-4.3.3-2]."""
+    made = message(payload, FORWARD)
+    for packet_id in packet_ids:
+        packet = read(made.quality_frame(v5, qos, packet_id), v5)
+        assert (packet.payload, packet.qos, packet.packet_id, packet.dup) == (payload, qos, packet_id, False)
+        assert packet.properties == (FORWARD if v5 else b"")
+
+
+def test_quality_frames_of_all_kinds_in_turn() -> None:
+    """Asking for one layout does not spoil the next."""
+    made = message(b"payload", FORWARD)
+    for _ in range(2):
+        for v5, qos in product((True, False), (1, 2)):
+            packet = read(made.quality_frame(v5, qos, 300), v5)
+            assert (packet.qos, packet.packet_id, packet.payload) == (qos, 300, b"payload")
+
+
+@given(
+    v5=st.booleans(),
+    qos=st.integers(0, 2),
+    retain=st.booleans(),
+    dup=st.booleans(),
+    packet_id=st.integers(1, 65_535),
+    identifiers=st.lists(st.integers(1, 268_435_455), max_size=40),
+    expiry=st.sampled_from((-1, 0, 1, 0xFFFFFFFF)),
+    alias=st.sampled_from((0, 1, 65_535)),
+    payload=payloads,
+)
+def test_any_frame(
+    v5: bool,
+    qos: int,
+    retain: bool,
+    dup: bool,
+    packet_id: int,
+    identifiers: list[int],
+    expiry: int,
+    alias: int,
+    payload: bytes,
+) -> None:
+    """What is asked for stands in the frame, and its size is what was worked out [MQTT-3.3.1-1] [MQTT-3.3.4-4]."""
+    made = message(payload, FORWARD)
+    frame = made.frame(v5, qos, retain, dup and qos > 0, packet_id, tuple(identifiers), expiry, alias, True)
+    packet = read(frame, v5)
+    assert (packet.topic, packet.payload, packet.qos, packet.retain) == ("t/ü".encode(), payload, qos, retain)
+    assert packet.dup == (dup and qos > 0)
+    assert packet.packet_id == (packet_id if qos else 0)
+    if v5:
+        assert packet.subscription_ids == tuple(identifiers)
+        assert (packet.message_expiry, packet.topic_alias) == (expiry, alias)
+        assert packet.properties == FORWARD
+    plain = made.frame(v5, qos, retain, dup and qos > 0, packet_id, tuple(identifiers), expiry, 0, True)
+    assert len(plain) == made.frame_size(v5, qos, tuple(identifiers), expiry >= 0)
+
+
+@pytest.mark.parametrize("count", [1, 8_192])
+def test_any_number_of_identifiers(count: int) -> None:
+    """All of them are there, in order, behind what else there is [MQTT-3.3.4-3] [MQTT-3.3.4-4]."""
+    made = message(b"x", FORWARD)
+    given = tuple(range(1, count + 1))
+    packet = read(made.frame(True, 1, False, False, 5, given, 60, 3, True), True)
+    assert (packet.subscription_ids, packet.message_expiry, packet.topic_alias) == (given, 60, 3)
+    assert (packet.properties, packet.payload) == (FORWARD, b"x")
+
+
+@pytest.mark.parametrize("v5", [False, True])
+def test_adopted_frame(v5: bool) -> None:
+    """The frame that came in is the one that goes out; the payload is cut out of it for other layouts."""
+    frame = b"\x30\x09\x00\x01t\x00hello" if v5 else b"\x30\x08\x00\x01thello"
+    made = Message(b"t", b"", 0, False, b"", 0.0, "p")
+    made.adopt_frame(frame, v5, len(frame) - 5)
+    size = made.size()
+    assert made.qos0_frame(v5) is frame
+    assert read(made.qos0_frame(not v5), not v5).payload == b"hello"
+    assert made.payload() == b"hello"
+    assert made.qos0_frame(v5) is frame
+    assert read(made.quality_frame(v5, 2, 9), v5).payload == b"hello"
+    assert made.size() == size == Message(b"t", b"hello", 0, False, b"", 0.0, "p").size()
+
+
+def test_frames_are_not_larger_than_counted() -> None:
+    """Bounds in bytes are bounds: no plain frame is larger than `size()`."""
+    for length in (0, 1, 127, 128, 16_383, 16_384, 70_000):
+        made = message(b"x" * length, FORWARD)
+        for v5 in (False, True):
+            assert len(made.qos0_frame(v5)) <= made.size()
+            assert len(made.quality_frame(v5, 1, 1)) <= made.size()
+
+
+@pytest.mark.parametrize(
+    ("expires_at", "now", "left"),
+    [(0.0, 5.0, -1), (10.0, 5.0, 5), (10.0, 5.5, 5), (10.0, 9.999, 1), (10.0, 10.0, 0), (10.0, 11.0, 0)],
+)
+def test_remaining_expiry(expires_at: float, now: float, left: int) -> None:
+    """Whole seconds, rounded up, so that what has not expired is never sent with 0 [MQTT-3.3.2-6]."""
+    assert message(expires_at=expires_at).remaining_expiry(now) == left

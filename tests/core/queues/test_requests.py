@@ -1,0 +1,746 @@
+"""Requests over links: the acknowledgement of a publish with a Response Topic tells whether anybody was reached."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from broker.core.causes import CONNECTION_LOST
+from broker.core.codec import packets as p
+from broker.core.codec.packets import V31, V311, Ack, Publish
+from broker.core.codec.properties import encode_forward
+from broker.core.codec.reasons import NO_MATCHING_SUBSCRIBERS, QUOTA_EXCEEDED, SUCCESS
+from broker.core.queues.message import Message
+from broker.core.queues.outbox import Peer
+from broker.core.queues.queue_policy import DROP_OLDEST, LATEST
+from broker.core.queues.requests import PATIENCE, Request
+from broker.core.routing.loop_detection import LINK
+from tests.core.harness import Client, Network, bag, limits, total_ledger, untouched
+
+ASKS = encode_forward(response_topic="answers/1", correlation_data=b"1")
+
+
+def link(network: Network, name: str = "link", qos: int = 1, topic_filter: str = "q/#", **connect: Any) -> Client:
+    """A link of another Canopy that asks for everything below `q/`, and acknowledges when it is told to."""
+    client = network.idle(name)
+    client.connect(clean=False, expiry=100, properties=bag((LINK, f"id-{name}")), **connect)
+    client.answering = False
+    client.subscribe(topic_filter, qos=qos)
+    return client
+
+
+def ask(client: Client, qos: int = 1, topic: str = "q/a", **more: Any) -> Publish:
+    """A request, which has arrived."""
+    return client.publish(topic, b"?", qos, properties=ASKS, **more)
+
+
+def say(client: Client, *codes: int) -> None:
+    """The link acknowledges its oldest deliveries with these reason codes, one after the other."""
+    for code in codes:
+        owed = client.unanswered[0]
+        assert isinstance(owed, Ack)
+        owed.reason_code = code
+        client.answer(1)
+
+
+def told(client: Client) -> list[tuple[int, int]]:
+    """The packet identifiers that were acknowledged with PUBACK or PUBREC, and how."""
+    return [(each.packet_id, each.reason_code) for each in client.got(Ack) if each.kind in (p.PUBACK, p.PUBREC)]
+
+
+def open_requests(network: Network) -> int:
+    """Deliveries that are still to tell whom they reach."""
+    count = 0
+    for session in network.router.sessions.values():
+        for delivery in [*session.inflight.values(), *(session.pending or ())]:
+            count += delivery.asked is not None
+    return count
+
+
+class TestOneLink:
+    """A request that only a link took."""
+
+    @pytest.mark.parametrize(("qos", "taken"), [*product((1, 2), (1, 2))])
+    @pytest.mark.parametrize(("said", "answer"), [(0x00, 0x00), (0x10, 0x10), (0x80, 0x00), (0x87, 0x00), (0x97, 0x00)])
+    def test_told_what_the_link_says(self, qos: int, taken: int, said: int, answer: int) -> None:
+        """The publisher hears nothing until then, and 0x10 only if the link says that."""
+        network = Network()
+        below, publisher = link(network, qos=taken), network.client("p")
+        packet = ask(publisher, qos)
+        assert below.payloads() == [b"?"]
+        assert told(publisher) == []
+        say(below, said)
+        assert told(publisher) == [(packet.packet_id, answer)]
+        below.answering = True
+        below.answer()
+        assert open_requests(network) == 0
+        assert publisher.outgoing == {}
+        assert not publisher.session.incoming_qos2
+        assert publisher.wire.outbox.held == publisher.wire.outbox.acks == 0
+        assert total_ledger(network.router.sessions.values()) == []
+
+    def test_several_at_once(self) -> None:
+        """Each has its own answer, in the order in which the answers come."""
+        network = Network()
+        below, publisher = link(network), network.client("p")
+        first, second, third = ask(publisher), ask(publisher, 2), ask(publisher)
+        say(below, 0x10, 0x00)
+        assert told(publisher) == [(first.packet_id, 0x10), (second.packet_id, 0)]
+        say(below, 0x10)
+        assert told(publisher)[2:] == [(third.packet_id, 0x10)]
+
+    def test_others_do_not_wait(self) -> None:
+        """Publishes that are no requests are acknowledged meanwhile, with the reason that they always had."""
+        network = Network()
+        below, publisher = link(network), network.client("p")
+        ask(publisher)
+        plain = [publisher.publish("q/a", b"", qos) for qos in (1, 2)]
+        plain += [publisher.publish("q/a", b"", qos, properties=encode_forward(user=[("a", "b")])) for qos in (1, 2)]
+        assert told(publisher) == [(each.packet_id, SUCCESS) for each in plain]
+        assert len(below.unanswered) == 5
+        assert open_requests(network) == 1
+
+    def test_at_qos_0(self) -> None:
+        """Nothing to acknowledge, nothing to wait for."""
+        network = Network()
+        link(network)
+        publisher = network.client("p")
+        ask(publisher, 0)
+        assert open_requests(network) == 0
+        assert not publisher.closed
+
+    def test_queued_behind_others(self) -> None:
+        """One that waits for the link's window is asked like one in flight."""
+        network = Network()
+        below, publisher = link(network, receive_maximum=1), network.client("p")
+        first, second = ask(publisher), ask(publisher)
+        assert below.session.pending_messages == 1
+        say(below, 0x10)
+        assert told(publisher) == [(first.packet_id, 0x10)]
+        say(below, 0x10)
+        assert told(publisher)[1:] == [(second.packet_id, 0x10)]
+
+    def test_retained(self) -> None:
+        """A retained request is kept at once."""
+        network = Network()
+        below, publisher = link(network), network.client("p")
+        ask(publisher, retain=True)
+        assert len(network.router.retained) == 1
+        say(below, 0x10)
+        assert [code for _, code in told(publisher)] == [0x10]
+
+    def test_of_its_own(self) -> None:
+        """A link that takes what it publishes itself answers itself; its end is nobody's loss."""
+        network = Network()
+        below = link(network)
+        packet = ask(below)
+        say(below, 0x10)
+        assert told(below) == [(packet.packet_id, 0x10)]
+        ask(below)
+        below.cut()
+        network.settle()
+        assert open_requests(network) == 0
+
+
+class TestAtOnce:
+    """What needs no waiting is acknowledged as ever."""
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_nobody(self, qos: int) -> None:
+        """0x10 for a request that nobody is there for."""
+        network = Network()
+        link(network)
+        publisher = network.client("p")
+        packet = ask(publisher, qos, "elsewhere")
+        assert told(publisher) == [(packet.packet_id, NO_MATCHING_SUBSCRIBERS)]
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    @pytest.mark.parametrize("granted", [0, 1, 2])
+    def test_an_ordinary_subscriber(self, qos: int, granted: int) -> None:
+        """Somebody was reached, whatever the link will say."""
+        network = Network()
+        below, publisher, other = link(network), network.client("p"), network.client("s")
+        other.subscribe("q/+", qos=granted)
+        packet = ask(publisher, qos)
+        assert told(publisher) == [(packet.packet_id, SUCCESS)]
+        say(below, 0x10)
+        assert len(told(publisher)) == 1
+        assert open_requests(network) == 0
+
+    def test_a_share_group(self) -> None:
+        """The same with one of a group."""
+        network = Network()
+        link(network)
+        network.client("s").subscribe("$share/g/q/a", qos=1)
+        publisher = network.client("p")
+        packet = ask(publisher)
+        assert told(publisher) == [(packet.packet_id, SUCCESS)]
+
+    def test_a_link_that_is_away(self) -> None:
+        """Its session takes it."""
+        network = Network()
+        below, publisher = link(network), network.client("p")
+        below.cut()
+        packet = ask(publisher)
+        assert told(publisher) == [(packet.packet_id, SUCCESS)]
+        assert below.session.pending_messages == 1
+        assert open_requests(network) == 0
+
+    def test_a_link_at_qos_0(self) -> None:
+        """Nobody will ever say whom it reaches."""
+        network = Network()
+        link(network, qos=0)
+        publisher = network.client("p")
+        packet = ask(publisher)
+        assert told(publisher) == [(packet.packet_id, SUCCESS)]
+
+    def test_a_link_at_qos_0_with_terms(self) -> None:
+        """The same where deliveries of QoS 0 wait as such, and newer ones take their place."""
+        network = Network(limits(queue_policy=LATEST))
+        below, publisher = link(network, qos=0), network.client("p")
+        below.wire.frozen = True
+        packets = [ask(publisher) for _ in range(3)]
+        assert told(publisher) == [(each.packet_id, SUCCESS) for each in packets]
+        assert open_requests(network) == 0
+        below.wire.frozen = False
+        network.settle()
+        assert len(below.take()) == 1
+
+    def test_a_client_that_is_no_link(self) -> None:
+        """Its PUBACK is its own business."""
+        network = Network()
+        other, publisher = network.client("s"), network.client("p")
+        other.answering = False
+        other.subscribe("q/a", qos=1)
+        packet = ask(publisher)
+        assert told(publisher) == [(packet.packet_id, SUCCESS)]
+
+    @pytest.mark.parametrize("version", [V31, V311])
+    def test_publishers_of_311(self, version: int) -> None:
+        """They have no requests."""
+        network = Network()
+        link(network)
+        publisher = network.client("p", version)
+        packet = publisher.publish("q/a", b"?", 1)
+        assert told(publisher) == [(packet.packet_id, SUCCESS)]
+
+    def test_too_large_for_the_link(self) -> None:
+        """It was for somebody, and is counted."""
+        network = Network()
+        below, publisher = link(network, max_packet=40), network.client("p")
+        packet = publisher.publish("q/a", b"x" * 100, 1, properties=ASKS)
+        assert told(publisher) == [(packet.packet_id, SUCCESS)]
+        assert sum(below.session.dropped_by_cause()) == 1
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_full(self, qos: int) -> None:
+        """With a queue that takes no more there is nothing to wait for."""
+        network = Network(limits(session_messages=1))
+        below, publisher = link(network, receive_maximum=1), network.client("p")
+        ask(publisher)
+        ask(publisher)
+        packet = ask(publisher, qos)
+        assert told(publisher) == [(packet.packet_id, SUCCESS)]
+        assert open_requests(network) == 2
+        assert sum(below.session.dropped_by_cause()) == 1
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_full_and_told(self, qos: int) -> None:
+        """0x97 where the publisher is to be told, if every queue has refused it; with one that took it, it is known."""
+        network = Network(limits(session_messages=1, tell_publisher=1))
+        below, publisher = link(network, receive_maximum=1), network.client("p")
+        ask(publisher)
+        ask(publisher)
+        packet = ask(publisher, qos)
+        assert told(publisher) == [(packet.packet_id, QUOTA_EXCEEDED)]
+        assert packet.packet_id not in (publisher.session.incoming_qos2 or ())
+        second = link(network, "second")
+        packet = ask(publisher, qos)
+        # What the full one had no room for counts as reached.
+        assert told(publisher)[1:] == [(packet.packet_id, SUCCESS)]
+        say(second, 0x10)
+        say(below, 0x10)
+        assert len(told(publisher)) == 3
+
+
+class TestSeveral:
+    """Several links took it, and nobody else."""
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_none_reaches_anybody(self, qos: int) -> None:
+        """Known when the last has said so."""
+        network = Network()
+        links = [link(network, f"l{number}", 1 + number % 2) for number in range(3)]
+        publisher = network.client("p")
+        packet = ask(publisher, qos)
+        for below in links:
+            assert told(publisher) == []
+            say(below, 0x10)
+        assert told(publisher) == [(packet.packet_id, 0x10)]
+
+    @pytest.mark.parametrize("reached", [0, 1, 2])
+    def test_one_does(self, reached: int) -> None:
+        """Known when that one has said so; what the others say is of no interest any more."""
+        network = Network()
+        links = [link(network, f"l{number}") for number in range(3)]
+        publisher = network.client("p")
+        packet = ask(publisher)
+        for number, below in enumerate(links):
+            say(below, 0x00 if number == reached else 0x10)
+            assert told(publisher) == ([(packet.packet_id, SUCCESS)] if number >= reached else [])
+        assert open_requests(network) == 0
+
+    def test_one_goes(self) -> None:
+        """One that is gone says nothing: that counts as reached."""
+        network = Network()
+        one, two = link(network, "one"), link(network, "two")
+        publisher = network.client("p")
+        packet = ask(publisher)
+        say(one, 0x10)
+        two.cut()
+        network.settle()
+        assert told(publisher) == [(packet.packet_id, SUCCESS)]
+
+    def test_several_filters(self) -> None:
+        """A link is asked once, however many of its filters match."""
+        network = Network()
+        below, publisher = link(network), network.client("p")
+        below.subscribe("q/a", "+/a", qos=2)
+        packet = ask(publisher)
+        assert len(below.unanswered) == 1
+        say(below, 0x10)
+        assert told(publisher) == [(packet.packet_id, 0x10)]
+
+
+class TestEnds:
+    """However a delivery ends, its request is settled."""
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_connection_lost(self, qos: int) -> None:
+        """In flight and queued alike; what the link says after its return is of no interest."""
+        network = Network()
+        below, publisher = link(network, receive_maximum=1), network.client("p")
+        packets = [ask(publisher, qos) for _ in range(3)]
+        below.cut()
+        network.settle()
+        assert told(publisher) == [(each.packet_id, SUCCESS) for each in packets]
+        below.answering = True
+        below.connect(clean=False, expiry=100, properties=bag((LINK, "x")))
+        assert len(below.take()) == 4
+        assert len(told(publisher)) == 3
+        assert total_ledger(network.router.sessions.values()) == []
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_a_link_that_says_nothing(self, qos: int) -> None:
+        """It holds nobody up for longer than a while; what it says later is of no interest."""
+        network = Network()
+        below, publisher = link(network), network.client("p")
+        packet = ask(publisher, qos)
+        network.advance(PATIENCE - 1.0)
+        assert told(publisher) == []
+        network.advance(1.0)
+        assert told(publisher) == [(packet.packet_id, SUCCESS)]
+        say(below, 0x10)
+        assert told(publisher) == [(packet.packet_id, SUCCESS)]
+        # What was answered in time does not fall due.
+        ask(publisher, qos)
+        say(below, 0x10)
+        assert len(network.router.deadlines) == 0
+
+    def test_disconnect(self) -> None:
+        """The link says goodbye, and its session ends with it."""
+        network = Network()
+        below, publisher = link(network), network.client("p")
+        packet = ask(publisher)
+        below.disconnect(0, bag(i={0x11: 0}))
+        assert told(publisher) == [(packet.packet_id, SUCCESS)]
+        assert "link" not in network.router.sessions
+
+    @pytest.mark.parametrize("clean", [False, True])
+    def test_taken_over(self, clean: bool) -> None:
+        """Another connection of the link comes in its place."""
+        network = Network()
+        below, publisher = link(network), network.client("p")
+        packet = ask(publisher)
+        below.connect(clean=clean, properties=bag((LINK, "x")))
+        assert told(publisher) == [(packet.packet_id, SUCCESS)]
+
+    def test_session_ended_while_connected(self) -> None:
+        """As a link of this broker's own does that is taken out of the settings."""
+        network = Network()
+        below, publisher = link(network, receive_maximum=1), network.client("p")
+        packets = [ask(publisher) for _ in range(2)]
+        session = below.session
+        network.router.end_session(session, network.now)
+        network.settle()
+        assert told(publisher) == [(each.packet_id, SUCCESS) for each in packets]
+        session.outbox = None
+        below.wire.lose(CONNECTION_LOST)
+
+    def test_session_ended_while_connected_and_in_a_group(self) -> None:
+        """The same, and another member gets the request."""
+        network = Network()
+        below, publisher = link(network, topic_filter="$share/g/q/#"), network.client("p")
+        packet = ask(publisher)
+        other = network.client("s")
+        other.subscribe("$share/g/q/#", qos=1)
+        session = below.session
+        network.router.end_session(session, network.now)
+        network.settle()
+        assert told(publisher) == [(packet.packet_id, SUCCESS)]
+        assert other.payloads() == [b"?"]
+        session.outbox = None
+
+    @pytest.mark.parametrize("written", [True, False])
+    def test_expired(self, written: bool) -> None:
+        """In the link's queue, or on its way to the writer."""
+        network = Network()
+        below, publisher = link(network, receive_maximum=1 if written else 5), network.client("p")
+        if written:
+            first = ask(publisher)
+            second = ask(publisher, expiry=2)
+            network.advance(3)
+            say(below, 0x10)
+            assert told(publisher) == [(first.packet_id, 0x10), (second.packet_id, SUCCESS)]
+        else:
+            below.wire.frozen = True
+            second = ask(publisher, expiry=2)
+            network.advance(3)
+            assert told(publisher) == []
+            below.wire.frozen = False
+            network.settle()
+            assert told(publisher) == [(second.packet_id, SUCCESS)]
+        assert open_requests(network) == 0
+        assert total_ledger(network.router.sessions.values()) == []
+
+    def test_shed(self) -> None:
+        """A full queue that gives its oldest."""
+        network = Network(limits(session_messages=2, queue_policy=DROP_OLDEST))
+        below, publisher = link(network, receive_maximum=1), network.client("p")
+        packets = [ask(publisher) for _ in range(4)]
+        assert told(publisher) == [(packets[1].packet_id, SUCCESS)]
+        say(below, 0x10, 0x10, 0x10)
+        assert told(publisher)[1:] == [(packets[at].packet_id, 0x10) for at in (0, 2, 3)]
+
+    def test_shed_for_the_broker(self) -> None:
+        """All queues together hold too much: the fullest one gives."""
+        network = Network(limits(total_messages=4))
+        below, publisher = link(network, receive_maximum=1), network.client("p")
+        other = network.idle("s")
+        other.connect(clean=False, expiry=100)
+        other.subscribe("t", qos=1)
+        other.cut()
+        packets = [ask(publisher) for _ in range(4)]
+        assert told(publisher) == []
+        publisher.publish("t", b"x", 1)
+        assert (packets[1].packet_id, SUCCESS) in told(publisher)
+        assert other.session.pending_messages == 1
+        below.cut()
+        network.settle()
+        assert [code for _, code in told(publisher)] == [0] * 5
+        assert open_requests(network) == 0
+
+    def test_replaced_by_latest(self) -> None:
+        """A newer message of the topic takes its place, and may be a request itself."""
+        network = Network(limits(queue_policy=LATEST))
+        below, publisher = link(network, receive_maximum=1), network.client("p")
+        first, second, third = (ask(publisher) for _ in range(3))
+        assert told(publisher) == [(second.packet_id, SUCCESS)]
+        say(below, 0x10, 0x10)
+        assert told(publisher)[1:] == [(first.packet_id, 0x10), (third.packet_id, 0x10)]
+        fourth, fifth = (ask(publisher) for _ in range(2))
+        plain = publisher.publish("q/a", b"no request", 1)
+        assert set(told(publisher)[3:]) == {(fifth.packet_id, SUCCESS), (plain.packet_id, SUCCESS)}
+        say(below, 0x10, 0x10)
+        assert told(publisher)[5:] == [(fourth.packet_id, 0x10)]
+        assert total_ledger(network.router.sessions.values()) == []
+
+    def test_handed_to_another_member(self) -> None:
+        """A link in a share group goes, and another member gets the request."""
+        network = Network()
+        below = link(network, topic_filter="$share/g/q/#")
+        publisher = network.client("p")
+        packet = ask(publisher)
+        other = network.client("s")
+        other.subscribe("$share/g/q/#", qos=1)
+        assert told(publisher) == []
+        below.cut()
+        network.settle()
+        assert told(publisher) == [(packet.packet_id, SUCCESS)]
+        assert other.payloads() == [b"?"]
+
+    def test_unsubscribed(self) -> None:
+        """What is on its way to the link stays there, and so does the question."""
+        network = Network()
+        below, publisher = link(network), network.client("p")
+        packet = ask(publisher)
+        below.unsubscribe("q/#")
+        assert told(publisher) == []
+        say(below, 0x10)
+        assert told(publisher) == [(packet.packet_id, 0x10)]
+
+    def test_comes_back_as_an_ordinary_client(self) -> None:
+        """A session is asked while it is a link's."""
+        network = Network()
+        below, publisher = link(network), network.client("p")
+        below.cut()
+        below.connect(clean=False, expiry=100)
+        packet = ask(publisher)
+        assert told(publisher) == [(packet.packet_id, SUCCESS)]
+
+
+class TestRequester:
+    """The publisher of a request, while it waits."""
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_gone(self, qos: int) -> None:
+        """Nothing is sent to it, nothing breaks, and nothing holds on to its connection."""
+        network = Network()
+        below, publisher = link(network), network.client("p")
+        ask(publisher, qos)
+        [delivery] = below.session.inflight.values()
+        asked = delivery.asked
+        assert asked is not None
+        waiting = [asked.peer]
+        assert waiting == [publisher.wire.protocol]
+        publisher.cut()
+        waiting = [asked.peer]
+        assert waiting == [None]
+        say(below, 0x10)
+        assert delivery.asked is None
+        assert not below.closed
+
+    def test_gone_and_back_at_qos_1(self) -> None:
+        """Sent again it is a new request; the old one's answer is not for it."""
+        network = Network()
+        below, publisher = link(network), network.idle("p")
+        publisher.connect(clean=False, expiry=100)
+        packet = ask(publisher)
+        publisher.cut()
+        publisher.connect(clean=False, expiry=100)
+        assert len(below.unanswered) == 2
+        say(below, 0x00)
+        assert told(publisher) == []
+        say(below, 0x10)
+        assert told(publisher) == [(packet.packet_id, 0x10)]
+
+    @pytest.mark.parametrize("answered", [False, True])
+    def test_gone_and_back_at_qos_2(self, answered: bool) -> None:
+        """Sent again it is not routed again, and gets its PUBREC at once [MQTT-4.3.3-10]."""
+        network = Network()
+        below, publisher = link(network), network.idle("p")
+        publisher.connect(clean=False, expiry=100)
+        packet = ask(publisher, 2)
+        publisher.cut()
+        assert publisher.session.incoming_qos2 == {packet.packet_id}
+        if answered:
+            say(below, 0x10)
+        publisher.connect(clean=False, expiry=100)
+        assert told(publisher) == [(packet.packet_id, SUCCESS)]
+        assert publisher.outgoing == {}
+        assert not publisher.session.incoming_qos2
+        assert len(below.take()) == 1
+        if not answered:
+            say(below, 0x10)
+        assert len(told(publisher)) == 1
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_sent_again_meanwhile(self, qos: int) -> None:
+        """It has no early acknowledgement, and is not routed again [MQTT-4.3.3-10]."""
+        network = Network()
+        below, publisher = link(network), network.client("p")
+        packet = ask(publisher, qos)
+        packet.dup = True
+        publisher.send(packet)
+        network.settle()
+        assert told(publisher) == []
+        assert len(below.take()) == 1
+        say(below, 0x10)
+        assert told(publisher) == [(packet.packet_id, 0x10)]
+        packet.dup = False
+        publisher.outgoing[packet.packet_id] = packet
+        publisher.send(packet)
+        network.settle()
+        # Complete: the same identifier is a new message.
+        assert len(below.take()) == 1
+
+    def test_released_too_early(self) -> None:
+        """PUBREL before PUBREC ends the connection, and no other."""
+        network = Network()
+        below, publisher = link(network), network.client("p")
+        with untouched(network.client("witness"), network.client("bystander")):
+            packet = ask(publisher, 2)
+            publisher.send(Ack(p.PUBREL, packet.packet_id))
+            network.settle()
+            assert publisher.end == 0x82
+            say(below, 0x10)
+        assert open_requests(network) == 0
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_receive_maximum(self, qos: int) -> None:
+        """What waits for its answer is unacknowledged: no more of it than was announced [MQTT-3.3.4-7]."""
+        network = Network(limits(receive_maximum=3))
+        below, publisher = link(network), network.client("p")
+        for _ in range(3):
+            ask(publisher, qos)
+        say(below, 0x10)
+        # One has its answer, one more may come; a publish of any kind counts.
+        ask(publisher, qos)
+        assert not publisher.closed
+        assert len(told(publisher)) == 1
+        publisher.publish("elsewhere", b"", 1)
+        assert publisher.end == 0x93
+        below.answering = True
+        below.answer()
+        assert open_requests(network) == 0
+
+    def test_receive_maximum_after_other_acknowledgements(self) -> None:
+        """Acknowledgements that the writer takes meanwhile do not make room for more."""
+        network = Network(limits(receive_maximum=2))
+        below, publisher = link(network), network.client("p")
+        ask(publisher)
+        for _ in range(3):
+            publisher.publish("elsewhere", b"", 1)
+            publisher.publish("elsewhere", b"", 2)
+        assert publisher.wire.outbox.acks == 1
+        ask(publisher)
+        publisher.publish("elsewhere", b"", 1)
+        assert publisher.end == 0x93
+        assert len(below.unanswered) == 2
+
+    def test_writer_that_takes_all_in_one_piece(self) -> None:
+        """The way in which a writer takes things makes no difference to what still waits."""
+        network = Network(limits(receive_maximum=2))
+        below, publisher = link(network), network.client("p")
+        outbox = publisher.wire.outbox
+        ask(publisher)
+        publisher.wire.frozen = True
+        publisher.publish("elsewhere", b"", 1)
+        assert (outbox.acks, outbox.held) == (2, 1)
+        assert outbox.take(1 << 20, network.now)
+        assert (outbox.acks, outbox.held) == (1, 1)
+        say(below, 0x10)
+        assert (outbox.acks, outbox.held) == (1, 0)
+        assert outbox.take(1 << 20, network.now)
+        assert (outbox.acks, outbox.held) == (0, 0)
+
+    def test_many_turns(self) -> None:
+        """The count comes out at nothing, whatever order answers come in and however they are written."""
+        network = Network(limits(receive_maximum=8))
+        links = [link(network, f"l{number}") for number in range(2)]
+        publisher = network.client("p")
+        for turn in range(12):
+            publisher.wire.batch = (1, 3, 1 << 30)[turn % 3]
+            for number in range(4):
+                ask(publisher, 1 + (turn + number) % 2)
+            for below in links:
+                say(below, *([0x10] * len(below.unanswered)))
+        outbox = publisher.wire.outbox
+        assert outbox.held == outbox.acks == 0
+        assert len(told(publisher)) == 48
+        assert {code for _, code in told(publisher)} == {0x10}
+
+
+def somebody() -> Peer:
+    """Whoever is told: a connection that has asked nothing itself, and so says nothing."""
+    return Network().client("somebody").wire.protocol
+
+
+class TestRequest:
+    """A request by itself."""
+
+    def test_known_before_all_queues_have_had_it(self) -> None:
+        """One link's delivery was dropped again in the same fanout, for the sake of another's."""
+        request = Request(7, 1)
+        request.asked = request.left = 2
+        request.settle(True)
+        assert not request.waits(somebody(), 2)
+        assert request.peer is None
+
+    def test_told_once(self) -> None:
+        """Whatever comes afterwards."""
+        request, peer = Request(7, 2), somebody()
+        request.asked = request.left = 3
+        assert request.waits(peer, 3)
+        told_after = []
+        for reached in (False, True, False):
+            request.settle(reached)
+            told_after.append(request.peer is None)
+        assert told_after == [False, True, True]
+        assert request.reached
+
+
+class TestAsking:
+    """`Router.ask`, for whoever has requests that did not come from a client."""
+
+    def send(self, network: Network, peer: Peer, topic: bytes = b"q/a") -> tuple[Request, int, bool]:
+        """A request: how many it was for, and whether its answer waits."""
+        request = Request(7, 1)
+        message = Message(topic, b"?", 1, False, ASKS, 0.0, "north")
+        count = network.router.ask(message, None, request)
+        waits = request.waits(peer, count)
+        network.settle()
+        return request, count, waits
+
+    def test_answers(self) -> None:
+        """Its peer is told, and let go."""
+        network, peer = Network(), somebody()
+        below = link(network)
+        made = [self.send(network, peer), self.send(network, peer)]
+        assert [(count, waits) for _, count, waits in made] == [(1, True)] * 2
+        assert [request.peer is peer for request, _, _ in made] == [True, True]
+        say(below, 0x00)
+        assert [(request.peer is peer, request.reached) for request, _, _ in made] == [(False, True), (True, False)]
+        say(below, 0x10)
+        assert [(request.peer is peer, request.reached) for request, _, _ in made] == [(False, True), (False, False)]
+
+    def test_nothing_to_wait_for(self) -> None:
+        """The count says it all."""
+        network, peer = Network(), somebody()
+        assert self.send(network, peer)[1:] == (0, False)
+        below = link(network)
+        network.client("s").subscribe("q/a")
+        request, count, waits = self.send(network, peer)
+        assert (count, waits, request.peer) == (2, False, None)
+        say(below, 0x10)
+        assert open_requests(network) == 0
+
+    def test_only_what_is_asked(self) -> None:
+        """A message that is published afterwards is nobody's request."""
+        network = Network()
+        below = link(network)
+        self.send(network, somebody())
+        network.router.publish(Message(b"q/a", b"", 1, False, ASKS, 0.0, ""), None)
+        network.settle()
+        assert len(below.unanswered) == 2
+        assert open_requests(network) == 1
+
+    def test_three_levels(self) -> None:
+        """A broker in the middle asks its own links, and answers the one above when they have answered."""
+        top, middle = Network(), Network()
+        client, up = top.client("p"), link(top)
+        bottom = [link(middle, f"b{number}") for number in range(2)]
+        for said, answer in (((0x10, 0x10), 0x10), ((0x10, 0x00), 0x00), ((0x00, 0x10), 0x00)):
+            packet = ask(client)
+            request, count, waits = self.send(middle, somebody())
+            assert (count, waits) == (2, True)
+            for below, code in zip(bottom, said, strict=True):
+                say(below, code)
+            assert request.peer is None
+            say(up, 0x00 if request.reached else 0x10)
+            assert told(client)[-1] == (packet.packet_id, answer)
+
+
+def test_a_link_whose_queue_is_closed() -> None:
+    """A request that comes while the link's end is known and not applied yet waits for that, and no longer."""
+    network = Network()
+    below, publisher = link(network), network.client("p")
+    below.wire.outbox.close()
+    packet = ask(publisher)
+    assert told(publisher) == []
+    below.cut()
+    network.settle()
+    assert told(publisher) == [(packet.packet_id, SUCCESS)]
+    assert below.session.pending_messages == 1

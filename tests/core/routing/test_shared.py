@@ -1,0 +1,318 @@
+"""Shared subscriptions: who gets a message, and what becomes of it when that member goes."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from broker.core.codec import packets as p
+from broker.core.codec.packets import V5, V311, Ack
+from broker.core.codec.packets import SubscriptionRequest as Request
+from broker.core.codec.properties import Properties
+from tests.core.harness import Client, Network, bag, limits, total_ledger
+
+GROUP = "$share/g/t/#"
+
+
+def members(
+    network: Network, count: int, qos: int = 2, expiry: int = 1_000, topic_filter: str = GROUP, **connect: int
+) -> list[Client]:
+    """Members of one group, with sessions to keep."""
+    made = []
+    for number in range(count):
+        member = network.idle(f"m{number}")
+        member.connect(clean=False, expiry=expiry, **connect)  # type: ignore[arg-type]
+        assert member.subscribe(topic_filter, qos=qos) == [qos]
+        made.append(member)
+    return made
+
+
+def held(clients: list[Client]) -> list[bytes]:
+    """All payloads that some clients got, sorted."""
+    return sorted(payload for client in clients for payload in client.payloads())
+
+
+class TestBalance:
+    """Each message goes to one member, in turn."""
+
+    @pytest.mark.parametrize(("version", "qos"), [*product((V311, V5), (0, 1, 2))])
+    def test_one_each(self, version: int, qos: int) -> None:
+        """Members of both versions share evenly [MQTT-4.8.2-1]."""
+        network = Network()
+        clients = [network.client(f"m{number}", version) for number in range(4)]
+        for client in clients:
+            client.subscribe(GROUP, qos=2)
+        publisher = network.client("p")
+        for number in range(40):
+            publisher.publish("t/a", bytes((number,)), qos)
+        shares = [client.payloads() for client in clients]
+        assert [len(share) for share in shares] == [10] * 4
+        assert sorted(payload for share in shares for payload in share) == [bytes((number,)) for number in range(40)]
+
+    def test_groups_are_apart(self) -> None:
+        """Two groups and an ordinary subscription each get every message."""
+        network = Network()
+        one, two, plain = (network.client(name) for name in ("one", "two", "plain"))
+        one.subscribe("$share/g/t")
+        two.subscribe("$share/h/t")
+        plain.subscribe("t")
+        network.client("p").publish("t", b"x")
+        assert [client.payloads() for client in (one, two, plain)] == [[b"x"]] * 3
+
+    def test_shared_and_ordinary_at_once(self) -> None:
+        """A client with both gets both copies; unsubscribing the one leaves the other [MQTT-3.10.4-1]."""
+        network = Network()
+        client, publisher = network.client("c"), network.client("p")
+        client.subscribe("t", identifier=1)
+        client.subscribe("$share/g/t", identifier=2)
+        publisher.publish("t", b"x")
+        assert sorted(packet.subscription_ids for packet in client.take()) == [(1,), (2,)]
+        assert client.unsubscribe("$share/g/t") == [0]
+        publisher.publish("t", b"y")
+        assert [packet.subscription_ids for packet in client.take()] == [(1,)]
+
+    def test_granted_quality_of_the_chosen(self) -> None:
+        """The copy goes out with the QoS granted to the member that got it [MQTT-4.8.2-3]."""
+        network = Network()
+        clients = [network.client(f"m{qos}") for qos in (0, 1, 2)]
+        for qos, client in enumerate(clients):
+            client.subscribe(GROUP, qos=qos)
+        publisher = network.client("p")
+        for _ in range(6):
+            publisher.publish("t/a", b"x", 2)
+        assert [[packet.qos for packet in client.take()] for client in clients] == [[0, 0], [1, 1], [2, 2]]
+
+    def test_no_retained_messages(self) -> None:
+        """A shared subscription gets none on subscribing, section 4.8.2."""
+        network = Network()
+        network.client("p").publish("t/a", b"x", 1, retain=True)
+        [member] = members(network, 1)
+        assert member.take() == []
+
+    @pytest.mark.parametrize("qos", [0, 1])
+    def test_member_without_room_is_passed_over(self, qos: int) -> None:
+        """A member that does not read does not hold up the group."""
+        network = Network(limits(live_messages=2, max_inflight=2))
+        clients = members(network, 3, qos=1)
+        clients[1].wire.frozen = True
+        publisher = network.client("p")
+        for number in range(60):
+            publisher.publish("t/a", bytes((number,)), qos)
+        clients[1].wire.frozen = False
+        network.settle()
+        assert held(clients) == [bytes((number,)) for number in range(60)]
+
+    def test_offline_member_is_passed_over(self) -> None:
+        """With somebody connected nobody waits for those who are away."""
+        network = Network()
+        clients = members(network, 3)
+        for client in clients[:2]:
+            client.cut()
+        publisher = network.client("p")
+        for number in range(9):
+            publisher.publish("t/a", bytes((number,)), number % 3)
+        assert clients[2].payloads() == [bytes((number,)) for number in range(9)]
+
+    def test_all_away(self) -> None:
+        """With nobody connected a kept session takes the message, and gives it when its client is back."""
+        network = Network()
+        clients = members(network, 2)
+        for client in clients:
+            client.cut()
+        publisher = network.client("p")
+        for number in range(6):
+            publisher.publish("t/a", bytes((number,)), 1)
+        for client in clients:
+            client.connect(clean=False, expiry=1_000)
+        assert held(clients) == [bytes((number,)) for number in range(6)]
+
+
+class TestLeaving:
+    """What a member leaves behind goes to another; QoS 2 that was sent does not."""
+
+    @pytest.mark.parametrize(("expiry", "how"), [*product((0, 1_000), ("cut", "disconnect", "takeover"))])
+    def test_unacknowledged_goes_to_another(self, expiry: int, how: str) -> None:
+        """QoS 1 without PUBACK, and what had not been sent, arrives at another member."""
+        network = Network()
+        leaving, staying = members(network, 2, qos=1, expiry=expiry, receive_maximum=2)
+        leaving.answering = False
+        publisher = network.client("p")
+        for number in range(20):
+            publisher.publish("t/a", bytes((number,)), 1)
+        kept = set(staying.payloads())
+        leaving.answering = True
+        leaving.unanswered = []
+        if how == "cut":
+            leaving.cut()
+            network.settle()
+        elif how == "disconnect":
+            leaving.disconnect()
+        else:
+            leaving.take()
+            leaving.connect(clean=True)
+        assert kept | set(staying.payloads()) == {bytes((number,)) for number in range(20)}
+        assert total_ledger(network.router.sessions.values()) == []
+
+    def test_not_sent_quality_two_goes_to_another(self) -> None:
+        """QoS 2 that waits behind the window has not been sent: another member gets it, once."""
+        network = Network()
+        leaving, staying = members(network, 2, receive_maximum=1)
+        leaving.answering = False
+        publisher = network.client("p")
+        for number in range(10):
+            publisher.publish("t/a", bytes((number,)), 2)
+        [sent] = leaving.payloads()
+        leaving.cut()
+        network.settle()
+        assert sorted([sent, *staying.payloads()]) == [bytes((number,)) for number in range(10)]
+        leaving.answering = True
+        leaving.connect(clean=False, expiry=1_000)
+        assert leaving.payloads() == []  # DUP of what it has already
+
+    def test_quality_two_is_kept_for_its_member(self) -> None:
+        """QoS 2 in flight is completed to the same member when it is back [MQTT-4.8.2-4]."""
+        network = Network()
+        leaving, staying = members(network, 2)
+        leaving.answering = False
+        publisher = network.client("p")
+        for number in range(4):
+            publisher.publish("t/a", bytes((number,)), 2)
+        mine, theirs = leaving.take(), staying.payloads()
+        leaving.cut()
+        network.settle()
+        assert staying.take() == []
+        leaving.incoming.clear()  # as if they had been lost on the way
+        leaving.answering = True
+        leaving.connect(clean=False, expiry=1_000)
+        again = leaving.take()
+        assert [(packet.packet_id, packet.payload) for packet in again] == [
+            (packet.packet_id, packet.payload) for packet in mine
+        ]
+        assert all(packet.dup for packet in again)
+        assert sorted([packet.payload for packet in again] + theirs) == [bytes((number,)) for number in range(4)]
+
+    @pytest.mark.parametrize("expiry", [0, 10])
+    def test_quality_two_ends_with_its_session(self, expiry: int) -> None:
+        """If the member's session ends first, QoS 2 in flight goes to nobody else [MQTT-4.8.2-5]."""
+        network = Network()
+        leaving, staying = members(network, 2, expiry=expiry)
+        leaving.answering = False
+        publisher = network.client("p")
+        for number in range(4):
+            publisher.publish("t/a", bytes((number,)), 2)
+        staying.take()
+        leaving.cut()
+        network.settle()
+        network.now += 5
+        staying.ping()
+        network.advance(100)
+        assert "m0" not in network.router.sessions
+        assert staying.take() == []
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_refused_goes_to_nobody(self, qos: int) -> None:
+        """PUBACK or PUBREC of 0x80 and above discards the message [MQTT-4.8.2-6]."""
+        network = Network()
+        refusing, other = members(network, 2)
+        refusing.answering = False
+        publisher = network.client("p")
+        publisher.publish("t/a", b"1", qos)
+        publisher.publish("t/a", b"2", qos)
+        [packet] = refusing.take()
+        other.take()
+        refusing.send(Ack(p.PUBACK if qos == 1 else p.PUBREC, packet.packet_id, 0x83))
+        network.settle()
+        refusing.cut()
+        network.settle()
+        assert other.take() == []
+        refusing.connect(clean=False, expiry=1_000)
+        assert refusing.take() == []
+
+    def test_last_member_keeps_its_own(self) -> None:
+        """With nobody to take them, messages wait for their member."""
+        network = Network()
+        [member] = members(network, 1, qos=1)
+        member.answering = False
+        publisher = network.client("p")
+        publisher.publish("t/a", b"1", 1)
+        member.take()
+        member.cut()
+        publisher.publish("t/a", b"2", 1)
+        member.answering = True
+        member.connect(clean=False, expiry=1_000)
+        assert [(packet.payload, packet.dup) for packet in member.take()] == [(b"1", True), (b"2", False)]
+
+    def test_expired_session_of_an_offline_member(self) -> None:
+        """What waited in a session that expires goes to another member, even one that is away, too."""
+        network = Network()
+        first, second = members(network, 2, qos=1)
+        first.cut()
+        second.disconnect(properties=_expiry(10_000))
+        publisher = network.client("p")
+        for number in range(6):
+            publisher.publish("t/a", bytes((number,)), 1)
+        network.advance(1_001)
+        assert "m0" not in network.router.sessions
+        second.connect(clean=False, expiry=1_000)
+        assert sorted(second.payloads()) == [bytes((number,)) for number in range(6)]
+
+    def test_nothing_is_left_in_the_trie(self) -> None:
+        """Groups go with their last member."""
+        network = Network()
+        clients = members(network, 3)
+        for client in clients:
+            client.disconnect(properties=_expiry(0))
+        assert len(network.router.trie) == 0
+        assert network.router.subscription_count == 0
+
+
+class TestRules:
+    """What may not be asked for."""
+
+    def test_no_local(self) -> None:
+        """No Local on a shared subscription is a protocol error [MQTT-3.8.3-4]."""
+        network = Network()
+        client = network.client("c")
+        client.send(p.Subscribe(1, [Request(GROUP, 1, no_local=True)]))
+        network.settle()
+        assert client.end == 0x82
+        assert network.router.subscription_count == 0
+
+    @pytest.mark.parametrize("version", [V311, V5])
+    @pytest.mark.parametrize("bad", ["$share//t", "$share/g", "$share/g/", "$share/+/t", "$share/g#/t", "$share/#"])
+    def test_bad_names(self, version: int, bad: str) -> None:
+        """A share name has a character, no wildcard, and a filter after it [MQTT-4.8.2-1] [MQTT-4.8.2-2]."""
+        network = Network()
+        client = network.client("c", version)
+        client.send(p.Subscribe(1, [Request(bad, 1)]))
+        network.settle()
+        codes = [code for answer in client.got(p.Suback) for code in answer.reason_codes]
+        assert codes in ([0x8F], [0x80]) or client.closed
+        assert network.router.subscription_count == 0
+
+    def test_switched_off(self) -> None:
+        """A broker without them says so, and answers 0x9E, section 3.2.2.3.13."""
+        network = Network(limits(shared_subscriptions=0))
+        client = network.client("c")
+        assert client.connack.properties.integers[0x2A] == 0
+        assert client.subscribe(GROUP) == [0x9E]
+        assert network.client("o", V311).subscribe(GROUP) == [0x80]
+
+
+def _expiry(seconds: int) -> Properties:
+    return bag(i={0x11: seconds})
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_retain_as_published_is_of_the_member_that_gets_it(keeps: bool) -> None:
+    """Also of a message that another member left behind: its own option counts [MQTT-3.3.1-12] [MQTT-3.3.1-13]."""
+    network = Network()
+    leaves, stays, publisher = network.client("leaves"), network.client("stays"), network.client("p")
+    leaves.subscribe(Request("$share/g/t", 1, False, not keeps, 0))
+    leaves.wire.frozen = True
+    publisher.publish("t", b"x", 1, True)
+    stays.subscribe(Request("$share/g/t", 1, False, keeps, 0))
+    leaves.cut()
+    network.settle()
+    assert [(packet.payload, packet.retain) for packet in stays.take()] == [(b"x", keeps)]

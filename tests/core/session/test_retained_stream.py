@@ -1,0 +1,304 @@
+"""Retained messages on their way to a new subscription: thousands, tiny queues, and whatever can happen meanwhile.
+
+Promise: none is lost, nothing older follows something newer, they go at the receiver's pace, and nobody else waits.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from broker.core.codec.packets import V5, V311, Subscribe, Unsubscribe
+from broker.core.codec.packets import SubscriptionRequest as Request
+from broker.core.counters import TOO_LARGE
+from broker.core.topics.topic_tree import NODE_BYTES
+from tests.core.harness import Client, Network, limits, total_ledger
+
+MANY = 5_000
+
+
+def filled(count: int, qos: int = 1, size: int = 0, **changes: int) -> tuple[Network, Client]:
+    """A broker with retained messages r/0 … r/count-1, whose payload is their number, and who published them."""
+    network = Network(limits(**changes))
+    publisher = network.client("publisher")
+    for number in range(count):
+        publisher.post(f"r/{number}", b"%d" % number + b"." * size, qos, retain=True)
+        if number % 500 == 499:
+            network.settle()
+    network.settle()
+    assert len(network.router.retained) == count
+    return network, publisher
+
+
+def numbers(client: Client) -> list[int]:
+    """The numbers of the retained messages that came, in order of arrival."""
+    return [int(packet.payload.rstrip(b".")) for packet in client.take() if packet.retain]
+
+
+@pytest.mark.parametrize(("version", "qos"), [*product((V311, V5), (0, 1, 2))])
+def test_all_of_many_through_a_tiny_outbox(version: int, qos: int) -> None:
+    """One SUBSCRIBE, thousands of messages, room for a few: none lost, none doubled [MQTT-3.3.1-9] [MQTT3-3.3.1-6]."""
+    network, _ = filled(MANY, live_messages=4, live_bytes=1_000, session_messages=3, session_bytes=500, max_inflight=3)
+    subscriber = network.client("s", version)
+    subscriber.subscribe("r/#", qos=qos)
+    assert sorted(numbers(subscriber)) == list(range(MANY))
+    assert network.router.counters.dropped_in_all() == 0
+    assert subscriber.wire.outbox.high_water <= 4
+    assert total_ledger([subscriber.session]) == []
+    assert subscriber.session.streams is None
+
+
+def test_suback_comes_first() -> None:
+    """The SUBACK is not held up by what follows, and the last retained message still comes."""
+    network, _ = filled(600)
+    subscriber = network.client("s")
+    subscriber.subscribe("r/+", qos=1)
+    kinds = [packet.kind for packet in subscriber.packets]
+    assert kinds.index(9) < kinds.index(3)
+    assert len(numbers(subscriber)) == 600
+
+
+def test_too_large_ones_do_not_stop_the_rest() -> None:
+    """Hundreds in a row that the receiver cannot take are counted; those after them arrive [MQTT-3.1.2-25]."""
+    network, publisher = filled(1_000, size=200)
+    publisher.publish("r/x", b"77", 1, retain=True)
+    subscriber = network.client("s", max_packet=100)
+    subscriber.subscribe("r/#", qos=1)
+    assert numbers(subscriber) == [77]
+    assert subscriber.session.dropped_by_cause()[TOO_LARGE] == 1_000
+    assert total_ledger([subscriber.session]) == []
+
+
+def test_filter_that_matches_the_last_of_many() -> None:
+    """A walk over many topics that do not match comes to its end without anything else happening."""
+    network, publisher = filled(MANY)
+    publisher.publish("r/9999/deep", b"88", 1, retain=True)
+    subscriber = network.client("s")
+    subscriber.subscribe("+/+/deep", qos=1)
+    assert numbers(subscriber) == [88]
+    assert subscriber.session.streams is None
+
+
+def test_several_filters_and_repeated_subscribing() -> None:
+    """Each filter of a SUBSCRIBE gets its own; subscribing again with handling 0 sends all again [MQTT-3.8.4-4]."""
+    network, _ = filled(300, live_messages=5)
+    subscriber = network.client("s")
+    subscriber.subscribe("r/#", "r/1", "r/+", qos=1)
+    assert sorted(numbers(subscriber)) == sorted([*range(300), 1, *range(300)])
+    subscriber.subscribe("r/#", qos=0)
+    assert sorted(numbers(subscriber)) == list(range(300))
+
+
+@pytest.mark.parametrize("handling", [0, 1, 2])
+def test_handling(handling: int) -> None:
+    """0 always, 1 for a new subscription only, 2 never [MQTT-3.3.1-9] [MQTT-3.3.1-10] [MQTT-3.3.1-11]."""
+    network, _ = filled(10)
+    subscriber = network.client("s")
+    request = Request("r/#", 1, retain_handling=handling)
+    subscriber.subscribe(request)
+    assert len(numbers(subscriber)) == (10, 10, 0)[handling]
+    subscriber.subscribe(request)
+    assert len(numbers(subscriber)) == (10, 0, 0)[handling]
+    subscriber.unsubscribe("r/#")
+    subscriber.subscribe(request)
+    assert len(numbers(subscriber)) == (10, 10, 0)[handling]
+
+
+class TestMeanwhile:
+    """Things that happen while a stream is under way: the receiver stops reading after the first few."""
+
+    @pytest.fixture
+    def started(self) -> tuple[Network, Client, Client]:
+        """A receiver in the middle of 500 retained messages, with room for four."""
+        network, publisher = filled(500, live_messages=8, max_inflight=100)
+        subscriber = network.idle("s")
+        subscriber.connect(clean=False, expiry=1_000)
+        self.begin(network, subscriber, qos=1)
+        return network, publisher, subscriber
+
+    @staticmethod
+    def begin(network: Network, subscriber: Client, qos: int) -> None:
+        """Subscribe, and read only the beginning."""
+        subscriber.send(_subscribe(subscriber, Request("r/#", qos)))
+        subscriber.wire.to_channel()
+        for _ in range(10):
+            subscriber.wire.flush(1)
+            subscriber.wire.to_client()
+            subscriber.wire.to_channel()
+        subscriber.wire.frozen = True
+        network.settle()
+        assert subscriber.session.streams is not None
+        assert 0 < len(subscriber.inbox) < 400
+
+    @staticmethod
+    def go_on(network: Network, subscriber: Client) -> None:
+        """Read the rest."""
+        subscriber.wire.frozen = False
+        network.settle()
+        assert subscriber.session.streams is None
+        assert total_ledger([subscriber.session]) == []
+
+    def test_unsubscribed(self, started: tuple[Network, Client, Client]) -> None:
+        """After UNSUBACK only what was on its way comes [MQTT-3.10.4-2] [MQTT-3.10.4-3]."""
+        network, _, subscriber = started
+        begun = len(subscriber.inbox) + subscriber.wire.outbox.messages
+        subscriber.send(_unsubscribe(subscriber, "r/#"))
+        network.settle()
+        self.go_on(network, subscriber)
+        assert len(numbers(subscriber)) == begun
+
+    @pytest.mark.parametrize("handling", [1, 2])
+    def test_replaced(self, started: tuple[Network, Client, Client], handling: int) -> None:
+        """Replacing the subscription loses nothing of what the first one was promised [MQTT-3.8.4-3] [MQTT-3.8.4-4]."""
+        network, _, subscriber = started
+        subscriber.send(_subscribe(subscriber, Request("r/#", 0, retain_handling=handling)))
+        network.settle()
+        self.go_on(network, subscriber)
+        assert sorted(numbers(subscriber)) == list(range(500))
+
+    def test_replaced_with_all_again(self, started: tuple[Network, Client, Client]) -> None:
+        """Handling 0 sends all from the beginning; none is missing [MQTT-3.8.4-4]."""
+        network, _, subscriber = started
+        subscriber.send(_subscribe(subscriber, Request("r/#", 2, retain_handling=0)))
+        network.settle()
+        subscriber.take()
+        self.go_on(network, subscriber)
+        assert set(numbers(subscriber)) == set(range(500))
+
+    def test_set_and_cleared(self, started: tuple[Network, Client, Client]) -> None:
+        """New values are live messages; the stream sends the value of the moment, never an older one after a newer."""
+        network, publisher, subscriber = started
+        for number in range(500):
+            if number % 3 == 0:
+                publisher.post(f"r/{number}", b"", 1, retain=True)
+            elif number % 3 == 1:
+                publisher.post(f"r/{number}", b"9%d" % number, 1, retain=True)
+        publisher.wire.to_channel()
+        network.settle()
+        self.go_on(network, subscriber)
+        seen: dict[bytes, list[bytes]] = {}
+        for packet in subscriber.take():
+            seen.setdefault(packet.topic, []).append(packet.payload)
+        for number in range(500):
+            got = seen[b"r/%d" % number]
+            old, new = b"%d" % number, (b"", b"9%d" % number, b"%d" % number)[number % 3]
+            assert new in got
+            if old != new and old in got:
+                assert got.index(new) > len(got) - 1 - got[::-1].index(old), f"r/{number}: {got}"
+
+    def test_new_topics(self, started: tuple[Network, Client, Client]) -> None:
+        """A topic that becomes retained during the stream comes once as a live message at least."""
+        network, publisher, subscriber = started
+        publisher.publish("r/500", b"500", 1, retain=True)
+        self.go_on(network, subscriber)
+        assert {int(packet.payload) for packet in subscriber.take()} == set(range(501))
+
+    def test_connection_lost(self, started: tuple[Network, Client, Client]) -> None:
+        """With a kept session the stream goes on after the return: at QoS 1 none is missing."""
+        network, _, subscriber = started
+        for _ in range(3):
+            subscriber.cut()
+            assert total_ledger([subscriber.session]) == []
+            assert subscriber.connect(clean=False, expiry=1_000, frozen=True).reason_code == -1
+            subscriber.wire.flush(2)
+            subscriber.wire.to_client()
+        self.go_on(network, subscriber)
+        assert set(numbers(subscriber)) == set(range(500))
+
+    def test_session_ended(self, started: tuple[Network, Client, Client]) -> None:
+        """With the session the stream is gone: a new one begins with nothing."""
+        network, _, subscriber = started
+        subscriber.cut()
+        subscriber.take()
+        assert not subscriber.connect(clean=True).session_present
+        network.settle()
+        assert subscriber.take() == []
+
+    def test_live_messages_of_others(self, started: tuple[Network, Client, Client]) -> None:
+        """The stalled receiver of a stream holds up nobody."""
+        network, publisher, _ = started
+        other = network.client("other")
+        other.subscribe("live/#", qos=2)
+        for number in range(300):
+            publisher.publish("live/a", b"%d" % number, number % 3)
+        assert other.payloads() == [b"%d" % number for number in range(300)]
+
+    def test_live_messages_find_room(self, started: tuple[Network, Client, Client]) -> None:
+        """The stream leaves half of the outbox to live messages."""
+        network, publisher, subscriber = started
+        before = subscriber.wire.outbox.messages
+        assert before <= 4 + 1
+        publisher.publish("r/live", b"now", 0)
+        assert subscriber.wire.outbox.messages == before + 1
+        self.go_on(network, subscriber)
+        assert b"now" in subscriber.payloads()
+
+
+@pytest.mark.parametrize("clear", [False, True])
+def test_nothing_stale_behind_a_shut_window(clear: bool) -> None:
+    """A value that waited for the window is not sent once a newer one was [MQTT-3.3.1-5]."""
+    network = Network()
+    publisher, subscriber = network.client("p"), network.client("s", receive_maximum=1)
+    for topic in ("r/a", "r/b", "r/c"):
+        publisher.publish(topic, b"old", 1, retain=True)
+    subscriber.answering = False
+    subscriber.subscribe("r/+", qos=1)
+    [first] = subscriber.take()
+    for topic in ("r/a", "r/b", "r/c"):
+        publisher.publish(topic, b"" if clear else b"new", 0, retain=True)
+    while subscriber.unanswered:
+        subscriber.answer()
+    got = [(packet.topic, packet.payload) for packet in subscriber.take()]
+    assert len([each for each in got if each[1] != b"old"]) >= 3
+    assert not [each for each in got if each[1] == b"old"], f"{first.topic!r} came first, then {got}"
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_nothing_stale_behind_a_full_outbox(qos: int) -> None:
+    """A large value that waited for room is not sent once a small newer one was [MQTT-3.3.1-5]."""
+    network = Network(limits(live_bytes=1_000))
+    publisher, subscriber = network.client("p"), network.client("s")
+    subscriber.subscribe("live")
+    publisher.publish("r/a", b"x" * 800, 1, retain=True)
+    subscriber.wire.frozen = True
+    publisher.publish("live", b"y" * 300)
+    subscriber.send(_subscribe(subscriber, Request("r/+", 1)))
+    network.settle()
+    publisher.publish("r/a", b"new", qos, retain=True)
+    subscriber.wire.frozen = False
+    network.settle()
+    got = [packet.payload for packet in subscriber.take() if packet.topic == b"r/a"]
+    assert got
+    assert set(got) == {b"new"}
+
+
+def test_limits_of_retained_messages() -> None:
+    """What exceeds the limits is routed and not kept, and counted; replacing and clearing always work."""
+    network = Network(limits(max_retained_messages=2))
+    publisher = network.client("p")
+    for topic in ("a", "b", "c"):
+        publisher.publish(topic, b"1", 1, retain=True)
+    assert len(network.router.retained) == 2
+    assert network.router.counters.retained_refused == 1
+    publisher.publish("a", b"2", 1, retain=True)
+    publisher.publish("b", b"", 1, retain=True)
+    publisher.publish("c", b"3", 1, retain=True)
+    late = network.client("l")
+    late.subscribe("#", qos=1)
+    assert sorted(late.payloads()) == [b"2", b"3"]
+    network = Network(limits(max_retained_bytes=300 + NODE_BYTES))
+    publisher = network.client("p")
+    for topic in ("a", "b"):
+        publisher.publish(topic, b"1" * 150, 1, retain=True)
+    assert 0 < network.router.retained_bytes <= 300 + NODE_BYTES
+    publisher.publish("a", b"", 1, retain=True)
+    assert network.router.retained_bytes == 0
+
+
+def _subscribe(client: Client, request: Request) -> Subscribe:
+    return Subscribe(client.take_id(), [request])
+
+
+def _unsubscribe(client: Client, topic_filter: str) -> Unsubscribe:
+    return Unsubscribe(client.take_id(), [topic_filter])

@@ -1,0 +1,451 @@
+"""The match cache: what changes a route and what must not, its bounds, and how it stands a flood."""
+
+from __future__ import annotations
+
+import gc
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.core.topics.match_cache import EXTEND_MOST, LONGEST_TOPIC, NODE_WEIGHT, WALK_MOST, MatchCache, Route
+from broker.core.topics.subscription import Subscriber, Subscription
+from broker.core.topics.trie import NodeTrie
+from tests.core import naive
+
+
+def make(size: int = 1000, weight: int = 1_000_000) -> MatchCache:
+    return MatchCache(NodeTrie(), size, weight)
+
+
+def levels(*topics: str) -> int:
+    """How many levels a tree of these topics has."""
+    return len({tuple(topic.split("/")[: n + 1]) for topic in topics for n in range(topic.count("/") + 1)})
+
+
+def names(route: Route) -> list[str]:
+    return sorted(entry.topic_filter for entry in route.entries)
+
+
+# Remembering.
+
+
+def test_a_topic_is_asked_for_once() -> None:
+    cache = make()
+    cache.insert("a/+")
+    assert cache.lookup(b"a/b") is None
+    route = cache.store(b"a/b")
+    assert names(route) == ["a/+"]
+    assert route.topic == b"a/b"
+    assert cache.lookup(b"a/b") is route
+    assert cache.route(b"a/b") is route
+    assert (cache.hits, cache.misses, len(cache)) == (2, 1, 1)
+
+
+def test_topics_that_match_nothing_are_remembered_too() -> None:
+    cache = make()
+    assert cache.route(b"a").entries == []
+    assert cache.lookup(b"a") is not None
+    cache.insert("#")
+    assert names(cache.route(b"a")) == ["#"]
+
+
+def test_topics_are_utf8() -> None:
+    cache = make()
+    cache.insert("é/+")
+    cache.insert("é/ü")
+    topic = "é/ü".encode()
+    assert names(cache.route(topic)) == ["é/+", "é/ü"]
+    cache.remove("é/ü")
+    new = cache.insert("é/ü")
+    assert new in cache.route(topic).entries
+    cache.insert("é/#")
+    assert names(cache.route(topic)) == ["é/#", "é/+", "é/ü"]
+
+
+def test_off() -> None:
+    cache = make(0)
+    cache.insert("a")
+    assert names(cache.route(b"a")) == ["a"]
+    assert cache.lookup(b"a") is None
+    assert len(cache) == 0
+    cache.insert("#")
+    assert names(cache.route(b"a")) == ["#", "a"]
+
+
+# What changes a route.
+
+
+def test_subscribers_that_come_and_go_change_no_route() -> None:
+    """The route holds the live entry: its version says that what was computed from it is stale."""
+    cache = make()
+    entry = cache.insert("a/+")
+    route = cache.route(b"a/b")
+    versions = [route.version()]
+    crowd = [Subscription(Subscriber(), "a/+") for _ in range(5)]
+    for one in crowd:
+        assert cache.insert("a/+") is entry
+        entry.add(one)
+        versions.append(route.version())
+    for one in crowd:
+        entry.discard(one)
+        versions.append(route.version())
+    assert versions == sorted(set(versions))
+    assert cache.lookup(b"a/b") is route
+    assert route.entries == [entry]
+    assert cache.extended == 0
+
+
+def test_versions_are_summed_up_only_after_a_change() -> None:
+    """What a route of thousands of filters costs while nobody subscribes: one comparison."""
+    cache = make()
+    entry = cache.insert("a")
+    other = cache.insert("b")
+    route = cache.route(b"a")
+    before = route.version()
+    entry.version += 7  # behind its back: without a change that was announced, nobody looks
+    assert route.version() == before
+    other.touch()
+    assert route.version() == before + 7
+    entry.touch()
+    assert route.version() == before + 8
+
+
+def test_a_route_keeps_the_plan() -> None:
+    cache = make()
+    entry = cache.insert("a/+")
+    route = cache.route(b"a/b")
+    assert route.plan is None
+    assert route.plan_version != route.version()
+    route.plan = ("whom", "it", "goes", "to")
+    route.plan_version = route.version()
+    again = cache.route(b"a/b")
+    assert again.plan is route.plan
+    assert again.plan_version == again.version()
+    entry.touch()
+    assert again.plan_version != again.version()
+
+
+@given(
+    filters=st.lists(naive.topic_filters, unique=True, max_size=8),
+    topics=st.lists(naive.topic_names, unique=True, min_size=1, max_size=20),
+    new=naive.topic_filters,
+)
+def test_a_new_filter_is_added_where_it_matches_and_nowhere_else(
+    filters: list[str], topics: list[str], new: str
+) -> None:
+    cache = make()
+    for topic_filter in filters:
+        cache.insert(topic_filter)
+    routes = {topic: cache.route(topic.encode()) for topic in topics}
+    before = {topic: list(route.entries) for topic, route in routes.items()}
+    entry = cache.insert(new)
+    changed = set() if new in filters else set(naive.matched(new, topics))
+    for topic, route in routes.items():
+        assert cache.lookup(topic.encode()) is route
+        assert route.entries == before[topic] + ([entry] if topic in changed else [])
+        assert names(route) == naive.matching({*filters, new}, topic)
+    assert cache.extended == len(changed)
+    assert cache.weight == sum(1 + len(route.entries) for route in routes.values()) + levels(*topics) * NODE_WEIGHT
+
+
+def test_a_plan_is_stale_as_soon_as_somebody_listens_at_the_new_filter() -> None:
+    cache = make()
+    cache.insert("a/+")
+    route = cache.route(b"a/b")
+    route.plan_version = route.version()
+    entry = cache.insert("#")
+    assert route.plan_version == route.version()  # nobody is there yet
+    entry.add(Subscription(Subscriber(), "#"))
+    assert route.plan_version != route.version()
+
+
+def test_a_filter_that_leaves_changes_nothing_and_comes_back_as_a_new_one() -> None:
+    cache = make()
+    old = cache.insert("a/+")
+    other = cache.insert("#")
+    route = cache.route(b"a/b")
+    assert cache.remove("a/+")
+    assert not cache.remove("a/+")
+    assert cache.lookup(b"a/b") is route
+    assert old.retired
+    assert set(route.entries) == {old, other}
+    new = cache.insert("a/+")
+    assert new is not old
+    assert cache.lookup(b"a/b") is route
+    assert set(route.entries) == {new, other}
+
+
+@pytest.mark.parametrize("others", [0, 1, 7])
+@pytest.mark.parametrize("flapping", ["a/b", "a/+", "#"])
+def test_a_filter_that_comes_and_goes_piles_nothing_up(others: int, flapping: str) -> None:
+    """Retired entries are swept out, and the route's version goes up all the while."""
+    cache = make()
+    for topic_filter in ["+/b", "+/+", "a/#", "+/#", "a/b/#", "a/+/#", "+/+/#"][:others]:
+        cache.insert(topic_filter)
+    route = cache.route(b"a/b")
+    assert len(route.entries) == others
+    subscription = Subscription(Subscriber(), flapping)
+    versions = [route.version()]
+    for _ in range(200):
+        entry = cache.insert(flapping)
+        entry.add(subscription)
+        versions.append(route.version())
+        assert entry in route.entries
+        entry.discard(subscription)
+        versions.append(route.version())
+        cache.remove(flapping)
+        assert len(route.entries) == others + 1
+        assert cache.weight == 1 + len(route.entries) + 2 * NODE_WEIGHT
+    assert versions == sorted(set(versions))
+
+
+def test_large_routes_are_swept_too() -> None:
+    cache = make()
+    for n in range(64):
+        cache.insert("/".join("+" if n >> bit & 1 else "a" for bit in range(6)))
+    route = cache.route(b"a/a/a/a/a/a")
+    assert len(route.entries) == 64
+    most = 0
+    for _ in range(1_000):
+        cache.insert("#")
+        cache.remove("#")
+        most = max(most, len(route.entries))
+    assert most <= 2 * 64 + 1
+    assert sum(not entry.retired for entry in route.entries) == 64
+
+
+@pytest.mark.parametrize("new", ["site/7/exact", "site/7/+/x", "site/7/#", "nowhere/+/#", "+/7/b/x/y/z"])
+def test_unrelated_churn_looks_at_a_few_topics_only(new: str) -> None:
+    """The cost of a new filter follows what it matches: counted in levels looked at, with 5,000 topics remembered."""
+    cache = make(10_000)
+    for n in range(5_000):
+        cache.store(f"device/{n}/b/c".encode())
+    for n in range(3):
+        cache.store(f"site/7/{n}/x".encode())
+    cache.insert(new)
+    assert cache.walked <= 12
+    assert cache.extended == (3 if new in ("site/7/+/x", "site/7/#") else 0)
+    assert len(cache) == 5_003
+
+
+# Bounds.
+
+
+@pytest.mark.parametrize("size", [1, 2, 10, 100])
+def test_never_more_routes_than_allowed(size: int) -> None:
+    cache = make(size)
+    chance = random.Random(size)
+    for turn in range(2_000):
+        cache.route(f"t/{chance.randrange(3 * size)}".encode())
+        assert len(cache) <= size
+        if turn % 50 == 0:
+            cache.insert(f"t/{chance.randrange(3 * size)}")
+    assert len(cache) > 0
+    assert cache.hits > 0
+    assert cache.evicted > 0
+    cache.clear()
+    assert len(cache) == 0
+    assert cache.weight == 0
+
+
+def test_forgotten_routes_are_given_back() -> None:
+    def alive() -> int:
+        gc.collect()
+        return sum(type(thing).__name__ in {"Route", "TopicNode", "Below"} for thing in gc.get_objects())
+
+    cache = make(50)
+    before = alive()
+    for n in range(10_000):
+        cache.route(f"device/{n % 200}/{n % 7}".encode())
+    # A route has at most three levels of its own, and one record for the children of each.
+    assert alive() - before <= 50 * 7 + 2
+    cache.clear()
+    assert len(cache) == 0
+    assert alive() - before == 0
+
+
+def test_long_names_are_not_kept() -> None:
+    cache = make()
+    longest = b"x" * LONGEST_TOPIC
+    cache.route(longest)
+    cache.route(longest + b"x")
+    assert len(cache) == 1
+    assert cache.lookup(longest) is not None
+
+
+def test_a_flood_of_new_topics_pushes_out_nothing_that_is_used() -> None:
+    cache = make(64)
+    hot = [f"hot/{n}".encode() for n in range(32)]
+    for topic in hot:
+        cache.route(topic)
+    routes = [cache.lookup(topic) for topic in hot]
+    for n in range(20_000):
+        cache.route(f"flood/{n}".encode())
+        if n % 100 == 0:
+            for topic in hot:
+                cache.route(topic)
+    assert [cache.lookup(topic) for topic in hot] == routes
+    # Nearly all of the flood stayed outside: little was stored or evicted for it.
+    assert cache.turned_away > 19_000
+    assert cache.evicted < 1_500
+
+
+def test_what_is_asked_for_again_gets_into_a_full_cache() -> None:
+    cache = make(8)
+    for n in range(8):
+        cache.route(f"old/{n}".encode())
+    cache.route(b"new")
+    assert cache.lookup(b"new") is None
+    cache.route(b"new")
+    assert cache.lookup(b"new") is not None
+    assert len(cache) == 8
+
+
+def test_a_full_change_of_topics_is_followed() -> None:
+    """What was hot and is silent now makes room for what is hot now."""
+    cache = make(16)
+    for group in ("first", "second", "third"):
+        topics = [f"{group}/{n}".encode() for n in range(12)]
+        for _ in range(50):
+            for topic in topics:
+                cache.route(topic)
+        assert all(cache.lookup(topic) is not None for topic in topics)
+
+
+def test_weight_of_entries_is_bounded() -> None:
+    """Each route weighs one, and one for each filter that it holds; each level of the tree of topics has its weight."""
+    most = 100 + (8 + 10) * NODE_WEIGHT
+    cache = make(1000, most)
+    for n in range(9):
+        cache.insert("+/" * n + "#")
+    topic = "/".join("x" * 8)
+    for n in range(50):
+        cache.route(f"{topic}/{n}".encode())
+        assert cache.weight <= most
+    assert len(cache) == 10
+    assert cache.weight == most
+    cache.insert("x/#")  # each of the ten grows by one, so that one must go
+    assert cache.weight <= most
+    assert len(cache) == 9
+
+
+def test_a_route_beyond_the_whole_weight_is_not_kept() -> None:
+    cache = make(1000, weight=5 + 5 * NODE_WEIGHT)
+    for n in range(5):
+        cache.insert("+/" * n + "#")
+    cache.route(b"a")
+    assert len(cache) == 1
+    cache.route(b"a/b/c/d/e")
+    assert cache.lookup(b"a/b/c/d/e") is None
+    assert cache.weight == 3 + NODE_WEIGHT
+
+
+def test_plans_are_charged() -> None:
+    each = 1 + NODE_WEIGHT
+    most = NODE_WEIGHT + 40 * each
+    cache = make(1000, most)
+    for n in range(20):
+        cache.route(f"t/{n}".encode())
+    assert cache.weight == NODE_WEIGHT + 20 * each
+    heavy = cache.route(b"t/0")
+    cache.charge(heavy, 30 * each)
+    assert heavy.weight == 1 + 30 * each
+    assert cache.weight == most
+    assert cache.lookup(b"t/0") is heavy
+    assert len(cache) == 10
+    cache.charge(heavy, 10)
+    assert cache.weight == NODE_WEIGHT + 10 * each + 10
+    cache.charge(heavy, 40 * each)
+    assert cache.lookup(b"t/0") is None
+    assert cache.weight == NODE_WEIGHT + 9 * each
+    cache.charge(heavy, 50)
+    assert cache.weight == NODE_WEIGHT + 9 * each
+
+
+def test_a_route_that_was_forgotten_is_charged_nothing() -> None:
+    cache = make()
+    route = cache.route(b"t")
+    cache.clear()
+    cache.charge(route, 10)
+    assert (len(cache), cache.weight) == (0, 0)
+    other = cache.route(b"t")
+    cache.charge(route, 10)
+    assert cache.lookup(b"t") is other
+    assert cache.weight == 1 + NODE_WEIGHT
+
+
+def test_levels_of_topics_weigh() -> None:
+    """Deep topics that share nothing fill the cache long before there are as many as it takes of others."""
+    cache = make(1000, 1000 * (1 + NODE_WEIGHT))
+    depth = 100
+    for n in range(1000):
+        cache.route((f"{n}" + "/x" * (depth - 1)).encode())
+        assert cache.weight <= cache.max_weight
+    assert cache.weight == len(cache) * (1 + depth * NODE_WEIGHT)
+    assert len(cache) == 10
+    assert cache.evicted == 990
+    cache.clear()
+    for n in range(1000):
+        cache.route(f"{n}".encode())
+    assert len(cache) == 1000
+    assert cache.weight == cache.max_weight
+
+
+@given(st.lists(st.tuples(naive.topic_names, st.integers(0, 100)), max_size=40), st.integers(0, 400))
+def test_the_weight_is_what_is_held(asked: list[tuple[str, int]], most: int) -> None:
+    """Whatever comes and is charged: the weight is that of the routes and levels there are, and within its bound."""
+    cache = make(10, most)
+    held: dict[str, Route] = {}
+    for topic, references in asked:
+        held[topic] = cache.route(topic.encode())
+        cache.charge(held[topic], references)
+        kept = {name: route for name, route in held.items() if cache.lookup(name.encode()) is route}
+        assert len(kept) == len(cache)
+        assert cache.weight == sum(route.weight for route in kept.values()) + levels(*kept) * NODE_WEIGHT
+        assert cache.weight <= most
+    cache.clear()
+    assert cache.weight == 0
+
+
+# What one new filter may cost.
+
+
+@pytest.mark.parametrize("new", ["#", "+/+/#", "+/+/nothing/+", "device/+/+", "+" + "/x" * 100])
+def test_a_new_filter_costs_no_more_than_so_much(new: str) -> None:
+    """Counted in levels looked at and routes extended, with 5,000 topics remembered; afterwards, nothing is wrong."""
+    cache = make(10_000, 10_000_000)
+    tail = "/x" * 60
+    topics = [f"device/{n}/b" for n in range(2_500)] + [f"{n}{tail}" for n in range(2_500)]
+    cache.insert("device/#")
+    for topic in topics:
+        cache.store(topic.encode())
+    assert len(cache) == 5_000
+    for _ in range(20):
+        before = cache.walked, cache.extended
+        entry = cache.insert(new)
+        assert cache.walked - before[0] <= 2 * WALK_MOST
+        assert cache.extended - before[1] <= 2 * EXTEND_MOST
+        cache.remove(new)
+        assert entry.retired
+    assert cache.cleared == 1
+    cache.insert(new)
+    for topic in topics[::100]:
+        assert names(cache.route(topic.encode())) == naive.matching({"device/#", new}, topic)
+
+
+@pytest.mark.parametrize("count", [EXTEND_MOST - 1, EXTEND_MOST * 2])
+def test_what_was_forgotten_is_asked_for_again(count: int) -> None:
+    cache = make(5_000)
+    topics = [f"t/{n}" for n in range(count)]
+    routes = [cache.route(topic.encode()) for topic in topics]
+    entry = cache.insert("t/+")
+    assert cache.cleared == (count >= EXTEND_MOST)
+    assert len(cache) == (0 if cache.cleared else count)
+    for topic, route in zip(topics, routes, strict=True):
+        again = cache.route(topic.encode())
+        assert again.entries == [entry]
+        assert (again is route) is not cache.cleared
+    assert len(cache) == count
+    assert cache.weight == 2 * count + (count + 1) * NODE_WEIGHT

@@ -1,0 +1,361 @@
+"""The tree of topics: values against a dict, walks against the oracle, and walks while everything changes."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from broker.core.topics.topic_tree import STEPS_LEAST, Retainable, RetainedCursor, RetainedTree
+from tests.core import naive
+from tests.core.codec.test_topic_names import EXAMPLES
+
+
+def filled(names: list[str]) -> RetainedTree:
+    tree = RetainedTree()
+    for topic in names:
+        tree.set(topic, Retainable())
+    return tree
+
+
+def found(tree: RetainedTree, topic_filter: str) -> list[str]:
+    return sorted(node.topic for node in tree.matching(topic_filter))
+
+
+def rest(cursor: RetainedCursor, limit: int = 1) -> list[str]:
+    """What the cursor still has, by batches of at most `limit`."""
+    names: list[str] = []
+    while not cursor.done:
+        batch = cursor.take(limit)
+        assert len(batch) <= limit
+        names.extend(node.topic for node in batch)
+    assert cursor.take(limit) == []
+    return names
+
+
+# Values.
+
+
+def test_set_replace_get_remove() -> None:
+    tree = RetainedTree()
+    first, second = Retainable(), Retainable()
+    assert tree.get("a/b") is None
+    assert tree.set("a/b", first) is None
+    assert tree.set("a/b", second) is first
+    assert tree.get("a/b") is second
+    assert tree.get("a") is None
+    assert tree.get("a/b/c") is None
+    assert len(tree) == 1
+    assert tree.remove("a") is None
+    assert tree.remove("a/b/c") is None
+    assert tree.remove("x") is None
+    assert tree.remove("a/b") is second
+    assert tree.remove("a/b") is None
+    assert len(tree) == 0
+
+
+def test_a_level_is_kept_for_what_is_below_it() -> None:
+    tree = filled(["a", "a/b/c", "a/b/d"])
+    assert tree.node_count == 4
+    assert tree.remove("a/b/c") is not None
+    assert tree.node_count == 3
+    assert tree.remove("a") is not None
+    assert tree.node_count == 3
+    assert found(tree, "#") == ["a/b/d"]
+    assert tree.remove("a/b/d") is not None
+    assert tree.node_count == 0
+
+
+@given(st.lists(naive.topic_names, unique=True, max_size=30), st.data())
+def test_clearing_everything_leaves_no_node(names: list[str], data: st.DataObject) -> None:
+    tree = filled(names)
+    assert len(tree) == len(names)
+    prefixes = {tuple(name.split("/")[:depth]) for name in names for depth in range(1, name.count("/") + 2)}
+    assert tree.node_count == len(prefixes)
+    for name in data.draw(st.permutations(names)):
+        assert tree.remove(name) is not None
+    assert len(tree) == 0
+    assert tree.node_count == 0
+
+
+def test_everything_is_given_back() -> None:
+    def alive() -> int:
+        gc.collect()
+        return sum(type(thing).__name__ in {"TopicNode", "Below", "Frame"} for thing in gc.get_objects())
+
+    before = alive()
+    tree = RetainedTree()
+    base = alive()
+    names = [f"device/{n % 10}/{n}/{tail}" for n in range(300) for tail in ("a", "b")]
+    for name in names:
+        tree.set(name, Retainable())
+    assert len(rest(tree.walk("device/+/#"), 50)) == len(names)
+    for name in names:
+        tree.remove(name)
+    assert alive() == base > before
+
+
+def test_depth_needs_no_recursion() -> None:
+    """Two names of 65,536 levels, found under wildcards, and the tree thrown away with them in it."""
+    deep, other = "/" * 65_535, "/" * 65_534 + "x"
+    tree = filled([deep, other])
+    assert found(tree, "#") == sorted([deep, other])
+    assert found(tree, "/" * 65_534 + "+") == [other]
+    assert tree.remove(deep) is not None
+    assert tree.node_count == 65_535
+    del tree
+    gc.collect()
+
+
+# What a walk finds.
+
+
+@pytest.mark.parametrize(("topic_filter", "topic", "expected"), EXAMPLES)
+def test_examples(topic_filter: str, topic: str, expected: bool) -> None:
+    assert found(filled([topic]), topic_filter) == ([topic] if expected else [])
+    everybody = filled([one for _, one, _ in EXAMPLES])
+    assert (topic in found(everybody, topic_filter)) is expected
+
+
+@given(st.lists(naive.topic_names, max_size=30), naive.topic_filters, st.integers(1, 5))
+def test_finds_what_the_oracle_finds(names: list[str], topic_filter: str, limit: int) -> None:
+    tree = filled(names)
+    assert sorted(rest(tree.walk(topic_filter), limit)) == naive.matched(topic_filter, set(names))
+    assert found(tree, topic_filter) == naive.matched(topic_filter, set(names))
+
+
+@given(st.lists(naive.topic_names, max_size=10), naive.topic_names)
+def test_missing_levels(names: list[str], new: str) -> None:
+    """What it says that `set` would add is what `set` adds, and it changes nothing."""
+    tree = filled(names)
+    before = tree.node_count
+    missing = tree.missing(new)
+    assert tree.node_count == before
+    tree.set(new, Retainable())
+    assert tree.node_count - before == missing
+    assert tree.missing(new) == 0
+
+
+def test_a_step_is_bounded_for_long_filters_too() -> None:
+    """A filter of many plain levels behind a wildcard is followed far for each topic, and that counts."""
+    tail = "/x" * 100
+    tree = filled([f"{n}{tail}" for n in range(200)])
+    cursor = tree.walk("+" + tail + "/y")
+    most = 0
+    while not cursor.done:
+        before = cursor.steps
+        assert cursor.take(1) == []
+        most = max(most, cursor.steps - before)
+    assert 0 < most <= STEPS_LEAST + 102
+    assert cursor.steps > 200 * 100
+
+
+def test_a_walk_is_lazy() -> None:
+    tree = filled([f"a/{n}" for n in range(10_000)])
+    cursor = tree.walk("a/+")
+    assert not cursor.done
+    first = cursor.take(3)
+    assert len(first) == 3
+    assert cursor.steps < 20
+    assert len(rest(cursor, 1000)) == 9_997
+    assert cursor.done
+
+
+def test_a_walk_looks_only_where_the_filter_can_match() -> None:
+    tree = filled([f"noise/{n}/x" for n in range(5_000)] + ["a/b/c", "a/b/d", "a/x/c"])
+    for topic_filter, names in (("a/b/#", ["a/b/c", "a/b/d"]), ("a/+/c", ["a/b/c", "a/x/c"]), ("a/b/c", ["a/b/c"])):
+        cursor = tree.walk(topic_filter)
+        assert sorted(rest(cursor)) == names
+        assert cursor.steps <= 8
+    cursor = tree.walk("nothing/#")
+    assert rest(cursor) == []
+    assert cursor.steps <= 2
+
+
+def test_one_batch_is_a_bounded_piece_of_work() -> None:
+    """A filter that matches one topic in ten thousand: many short steps, and none that looks at all of them."""
+    names = [f"{n}/x" for n in range(10_000)]
+    tree = filled([*names, "last/y"])
+    cursor = tree.walk("+/y")
+    got: list[str] = []
+    batches = 0
+    while not cursor.done:
+        before = cursor.steps
+        got.extend(node.topic for node in cursor.take(1))
+        assert cursor.steps - before <= 2 * STEPS_LEAST + 2
+        batches += 1
+    assert got == ["last/y"]
+    assert batches >= 10_000 // STEPS_LEAST
+
+
+# Walks while the tree changes.
+
+
+def test_what_is_cleared_after_it_came_has_no_value() -> None:
+    tree = filled(["a/1", "a/2"])
+    nodes = tree.walk("a/+").take(2)
+    assert all(node.value is not None for node in nodes)
+    tree.remove("a/1")
+    assert [node.topic for node in nodes if node.value is None] == ["a/1"]
+
+
+def test_what_is_replaced_comes_with_its_new_value() -> None:
+    tree = filled(["a/1", "a/2"])
+    cursor = tree.walk("a/+")
+    came = cursor.take(1)[0].topic
+    other = "a/2" if came == "a/1" else "a/1"
+    newer = Retainable()
+    tree.set(other, newer)
+    assert [node.value for node in cursor.take(5)] == [newer]
+
+
+def test_a_topic_that_comes_back_is_not_given_twice() -> None:
+    tree = filled(["a/1", "a/2", "a/3"])
+    cursor = tree.walk("a/#")
+    came = cursor.take(1)[0].topic
+    tree.remove(came)
+    tree.set(came, Retainable())
+    assert came not in rest(cursor)
+
+
+def test_an_only_topic_that_comes_back_is_not_given_twice() -> None:
+    tree = filled(["a", "a/1"])
+    cursor = tree.walk("a/+")
+    assert [node.topic for node in cursor.take(1)] == ["a/1"]
+    tree.remove("a/1")
+    tree.set("a/1", Retainable())
+    assert rest(cursor) == []
+
+
+def test_a_walked_level_keeps_no_more_dead_than_alive() -> None:
+    """Topics that come and go in a level that somebody walked: what is kept follows what is there, not what was."""
+
+    def alive() -> int:
+        gc.collect()
+        return sum(type(thing).__name__ == "TopicNode" for thing in gc.get_objects())
+
+    before = alive()
+    tree = filled([f"a/{n}" for n in range(50)])
+    cursor = tree.walk("a/+")
+    cursor.take(10)
+    for n in range(5_000):
+        tree.set(f"a/new{n}", Retainable())
+        tree.remove(f"a/new{n}")
+        if n % 7 == 0:
+            tree.walk("a/+").take(1)
+    assert alive() - before <= 3 * 50
+    assert len(rest(cursor)) == 40
+
+
+def test_the_place_is_kept_when_the_whole_level_is_made_again() -> None:
+    """Every topic but one is cleared and set again, which replaces what the walk stands in."""
+    tree = filled([f"a/{n}" for n in range(100)])
+    cursor = tree.walk("a/+")
+    came = {node.topic for node in cursor.take(10)}
+    for n in range(99):
+        tree.remove(f"a/{n}")
+    for n in range(99):
+        tree.set(f"a/{n}", Retainable())
+    assert rest(cursor) == ["a/99"]
+    assert len(came) == 10
+
+
+def test_many_walks_at_once() -> None:
+    tree = filled([f"a/{n}/b" for n in range(200)])
+    cursors = [tree.walk("a/+/b") for _ in range(5)]
+    seen: list[set[str]] = [set() for _ in cursors]
+    for turn in range(200):
+        tree.remove(f"a/{turn}/b")
+        tree.set(f"a/new{turn}/b", Retainable())
+        for cursor, names in zip(cursors, seen, strict=True):
+            for node in cursor.take(turn % 3 + 1):
+                assert node.topic not in names
+                names.add(node.topic)
+    assert all(not any("new" in name for name in names) for names in seen)
+
+
+class Walker:
+    """A cursor of the machine below, with what it may and must give."""
+
+    def __init__(self, topic_filter: str, cursor: RetainedCursor, there: set[str]) -> None:
+        self.topic_filter = topic_filter
+        self.cursor = cursor
+        self.throughout = {topic for topic in there if naive.matches(topic_filter, topic)}
+        self.ever = set(self.throughout)
+        self.given: list[str] = []
+
+
+class Changing(RuleBasedStateMachine):
+    """Topics set and cleared in any order, with several walks under way: a dict and the oracle say what must come."""
+
+    @initialize()
+    def start(self) -> None:
+        self.tree = RetainedTree()
+        self.model: dict[str, Retainable] = {}
+        self.walkers: list[Walker] = []
+
+    @rule(topic=naive.topic_names)
+    def set(self, topic: str) -> None:
+        value = Retainable()
+        assert self.tree.set(topic, value) is self.model.get(topic)
+        self.model[topic] = value
+        for walker in self.walkers:
+            if naive.matches(walker.topic_filter, topic):
+                walker.ever.add(topic)
+
+    @rule(prefix=naive.topic_names, count=st.integers(1, 60))
+    def set_many(self, prefix: str, count: int) -> None:
+        for n in range(count):
+            self.set(f"{prefix}/{n}")
+
+    @rule(data=st.data())
+    def clear_one(self, data: st.DataObject) -> None:
+        if self.model:
+            self.clear(data.draw(st.sampled_from(sorted(self.model))))
+
+    @rule(topic_filter=naive.topic_filters)
+    def clear_what_matches(self, topic_filter: str) -> None:
+        for topic in naive.matched(topic_filter, self.model):
+            self.clear(topic)
+
+    @rule(topic=naive.topic_names)
+    def clear(self, topic: str) -> None:
+        assert self.tree.remove(topic) is self.model.pop(topic, None)
+        for walker in self.walkers:
+            walker.throughout.discard(topic)
+
+    @rule(topic_filter=naive.topic_filters)
+    def walk(self, topic_filter: str) -> None:
+        self.walkers.append(Walker(topic_filter, self.tree.walk(topic_filter), set(self.model)))
+
+    @rule(data=st.data(), limit=st.integers(1, 5))
+    def take(self, data: st.DataObject, limit: int) -> None:
+        if not self.walkers:
+            return
+        walker = data.draw(st.sampled_from(self.walkers))
+        for node in walker.cursor.take(limit):
+            assert node.value is self.model[node.topic]
+            walker.given.append(node.topic)
+
+    @invariant()
+    def the_tree_is_the_dict(self) -> None:
+        assert len(self.tree) == len(self.model)
+        for topic, value in self.model.items():
+            assert self.tree.get(topic) is value
+
+    def teardown(self) -> None:
+        for walker in self.walkers:
+            walker.given.extend(rest(walker.cursor, 3))
+            given = set(walker.given)
+            assert len(given) == len(walker.given)
+            assert walker.throughout <= given <= walker.ever
+        for topic in list(self.model):
+            self.tree.remove(topic)
+        assert self.tree.node_count == 0
+
+
+TestChanging = Changing.TestCase
+TestChanging.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,0 +1,169 @@
+"""The ledger of topic filters with configured aggregates: its rules one by one, with a face that records."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.upstream.filters.ledger import Ledger, UpstreamSubscriptions
+from tests.upstream.faces import Recorder
+
+
+def test_many_filters_are_one_declaration() -> None:
+    face = Recorder()
+    ledger = Ledger(face, ["site/7/#"])
+    filters = [f"site/7/device/{number}/state" for number in range(50)]
+    for topic_filter in filters:
+        ledger.add(topic_filter)
+    assert face.calls == ["+site/7/#"]
+    assert ledger.declared == ["site/7/#"]
+    assert (ledger.demanded, ledger.subscriptions, ledger.children("site/7/#")) == (50, 50, 50)
+    for topic_filter in filters:
+        ledger.remove(topic_filter)
+    assert face.calls == ["+site/7/#", "-site/7/#"]
+    assert ledger.declared == []
+    assert (ledger.demanded, ledger.subscriptions, ledger.children("site/7/#")) == (0, 0, 0)
+
+
+def test_the_last_child_withdraws_the_aggregate() -> None:
+    face = Recorder()
+    ledger = Ledger(face, ["a/#"])
+    for topic_filter in ("a/b", "a/b", "a/c"):
+        ledger.add(topic_filter)
+    ledger.remove("a/b")
+    ledger.remove("a/c")
+    assert face.calls == ["+a/#"]
+    assert (ledger.demanded, ledger.subscriptions, ledger.children("a/#")) == (1, 1, 1)
+    ledger.remove("a/b")
+    assert face.calls == ["+a/#", "-a/#"]
+    ledger.add("a/c")
+    assert face.told()[2:] == ["+a/#"]
+
+
+def test_everything_else_is_forwarded_once() -> None:
+    face = Recorder()
+    ledger = Ledger(face, ["a/#"])
+    for topic_filter in ("b/+", "a/1", "b/+", "c"):
+        ledger.add(topic_filter)
+    assert face.told() == ["+b/+", "+a/#", "+c"]
+    assert sorted(ledger.declared) == ["a/#", "b/+", "c"]
+    assert [ledger.children(each) for each in ("a/#", "b/+", "c", "a/1", "d")] == [1, 1, 1, 0, 0]
+    ledger.remove("b/+")
+    assert face.told() == []
+    ledger.remove("b/+")
+    ledger.remove("c")
+    assert face.told() == ["-b/+", "-c"]
+    assert ledger.declared == ["a/#"]
+
+
+def test_without_aggregates_it_counts() -> None:
+    face = Recorder()
+    ledger = Ledger(face)
+    for topic_filter in ("a/b", "a/#", "a/b", "$x/y"):
+        ledger.add(topic_filter)
+    assert face.told() == ["+a/b", "+a/#", "+$x/y"]
+    assert ledger.declared == ["a/b", "a/#", "$x/y"]
+    for topic_filter in ("a/#", "a/b", "a/b", "$x/y"):
+        ledger.remove(topic_filter)
+    assert face.told() == ["-a/#", "-a/b", "-$x/y"]
+    assert ledger.declared == []
+
+
+# Aggregates, unfolded filters, a filter, what is declared for it.
+FOLDING = [
+    (["a/#"], [], "a", "a/#"),
+    (["a/#"], [], "a/#", "a/#"),
+    (["a/#"], [], "a/+/b/#", "a/#"),
+    (["a/#"], [], "ab", "ab"),
+    (["a/#"], [], "+/b", "+/b"),
+    (["a/#"], [], "#", "#"),
+    (["a/+/c"], [], "a/b/c", "a/+/c"),
+    (["a/+/c"], [], "a/b/d", "a/b/d"),
+    # Wildcards at the beginning do not see $ [MQTT-4.7.2-1].
+    (["#"], [], "+/b", "#"),
+    (["#"], [], "$x/b", "$x/b"),
+    (["+/#"], [], "$x/b", "$x/b"),
+    (["#", "$x/#"], [], "$x/b", "$x/#"),
+    # The widest of those that include it, wherever it stands; else the first.
+    (["a/b/#", "a/#"], [], "a/b/c", "a/#"),
+    (["a/#", "a/b/#"], [], "a/b/c", "a/#"),
+    (["a/b/#", "a/+/#", "a/#"], [], "a/b/c", "a/#"),
+    (["a/#", "a/#"], [], "a/b", "a/#"),
+    (["+/b", "a/+"], [], "a/b", "+/b"),
+    (["a/+", "+/b"], [], "a/b", "a/+"),
+    (["a/+", "+/b"], [], "c/b", "+/b"),
+    # What has a topic in common with an unfolded filter is forwarded.
+    (["a/#"], ["a/p/#"], "a/b", "a/#"),
+    (["a/#"], ["a/p/#"], "a/p/1", "a/p/1"),
+    (["a/#"], ["a/p/#"], "a/p", "a/p"),
+    (["a/#"], ["a/p/#"], "a/+", "a/+"),
+    (["a/#"], ["a/p/#"], "a/#", "a/#"),
+    (["#"], ["#"], "$x", "$x"),
+]
+
+
+@pytest.mark.parametrize(("aggregates", "unfolded", "topic_filter", "declared"), FOLDING)
+def test_what_is_declared(aggregates: list[str], unfolded: list[str], topic_filter: str, declared: str) -> None:
+    face = Recorder()
+    ledger = Ledger(face, aggregates, unfolded)
+    ledger.add(topic_filter)
+    assert face.calls == ["+" + declared]
+    assert ledger.declared == [declared]
+    assert ledger.children(declared) == 1
+    ledger.remove(topic_filter)
+    assert face.calls == ["+" + declared, "-" + declared]
+
+
+def test_an_aggregate_that_is_asked_for_is_its_own_child() -> None:
+    """Also where it touches what is unfolded: it would be declared either way, and must not be so twice."""
+    face = Recorder()
+    ledger = Ledger(face, ["a/#"], ["a/p/+"])
+    for topic_filter in ("a/#", "a/b", "a/p/1"):
+        ledger.add(topic_filter)
+    assert face.told() == ["+a/#", "+a/p/1"]
+    assert ledger.children("a/#") == 2
+    ledger.remove("a/#")
+    assert face.told() == []
+    ledger.remove("a/b")
+    assert face.told() == ["-a/#"]
+
+
+@pytest.mark.parametrize("aggregates", [[], ["a/#"]])
+def test_what_was_never_added_cannot_go(aggregates: list[str]) -> None:
+    face = Recorder()
+    ledger = Ledger(face, aggregates)
+    ledger.add("a/b")
+    with pytest.raises(ValueError, match="a/c"):
+        ledger.remove("a/c")
+    ledger.remove("a/b")
+    with pytest.raises(ValueError, match="a/b"):
+        ledger.remove("a/b")
+    assert (ledger.demanded, ledger.subscriptions, ledger.declared) == (0, 0, [])
+
+
+def test_churn_leaves_nothing_behind() -> None:
+    face = Recorder()
+    ledger = Ledger(face, ["a/#"])
+    for number in range(1_000):
+        ledger.add(f"a/{number}")
+        ledger.add(f"b/{number}")
+        ledger.remove(f"a/{number}")
+        ledger.remove(f"b/{number}")
+    assert face.held == set()
+    assert (ledger.demanded, ledger.subscriptions, ledger.declared) == (0, 0, [])
+    assert len(face.calls) == 4_000
+
+
+def test_time_does_nothing() -> None:
+    face = Recorder()
+    ledger = Ledger(face, ["a/#"])
+    ledger.add("a/b", 5.0)
+    assert ledger.next_tick() == 0.0
+    ledger.tick(1e9)
+    assert face.calls == ["+a/#"]
+
+
+def test_a_face_that_is_not_interested() -> None:
+    ledger = Ledger(UpstreamSubscriptions(), ["a/#"])
+    ledger.add("a/b")
+    ledger.remove("a/b")
+    assert ledger.declared == []

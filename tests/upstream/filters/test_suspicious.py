@@ -1,0 +1,211 @@
+"""What is told about links whose settings are allowed, and hardly meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.configuration import load_settings
+from broker.settings import Federation, Presence, Settings, Upstream
+from broker.upstream.filters.suspicious import ECHO, warnings
+
+CONFIG = Path(__file__).resolve().parents[2] / "config"
+ANYTHING = "comes down as soon as a client here asks for anything"
+NAMED = Federation(broker_id="site-7")
+
+
+def told(*links: dict[str, Any], presence: str = "", federation: Federation = NAMED) -> list[str]:
+    made = [Upstream(**{"name": "cloud", "url": "mqtt://h", **keys}) for keys in links]
+    return warnings(Settings(upstream=made, federation=federation, presence=Presence(topic=presence)))
+
+
+class TestSensible:
+    @pytest.mark.parametrize(
+        "keys",
+        [
+            {},
+            {"aggregate": ["site/7/#", "fleet/+/notice/#"]},
+            {"aggregate": "auto", "max_filters": 10, "hold": 5.0, "roots": ["site/#"]},
+            {"subscribe": ["a", "b/#"], "publish": ["c/#"]},
+            {"aggregate": ["site/7/#"], "publish": ["site/7/#"]},
+            {"aggregate": ["site/7/#"], "publish": ["state/#"], "version": "3.1.1"},
+            {"aggregate": ["a/#"], "local_prefix": "a/", "remote_prefix": "b/", "roots": ["a/x/#", "a/y/#"]},
+            {"aggregate": ["a/#"], "unfolded": ["a/one/#"]},
+            {"username": "u", "password": "p", "version": "auto"},
+            {"publish": ["$SYS/broker/uptime"], "remote_prefix": "site/7/"},
+        ],
+    )
+    def test_nothing_is_said(self, keys: dict[str, Any]) -> None:
+        assert told(keys) == []
+
+    def test_nor_of_no_link_nor_of_the_files_that_we_ship(self) -> None:
+        assert warnings(Settings()) == []
+        for path in CONFIG.glob("*.toml"):
+            assert warnings(load_settings(path, (), (), {})) == []
+
+    def test_two_brokers_may_get_the_same(self) -> None:
+        one = {"name": "a", "publish": ["x/#"], "client_id": "c"}
+        assert told(one, {**one, "name": "b", "url": "mqtt://other"}) == []
+        # Nor is it a copy where it has another name.
+        assert told(one, {**one, "name": "b", "client_id": "d", "remote_prefix": "copy/"}) == []
+
+
+class TestSuspicious:
+    @pytest.mark.parametrize(
+        ("keys", "expected"),
+        [
+            (
+                {"aggregate": ["#"]},
+                f'aggregate "#": all that is published upstream {ANYTHING}',
+            ),
+            (
+                {"aggregate": ["+/#"], "remote_prefix": "acme/"},
+                f'aggregate "+/#": all that is published below acme/ {ANYTHING}',
+            ),
+            (
+                {"aggregate": ["#"], "roots": ["site/7/#"]},
+                f'aggregate "#": all that is published within roots {ANYTHING}',
+            ),
+            (
+                {"aggregate": ["$SYS/#"]},
+                'aggregate "$SYS/#": $SYS is never asked for upstream, it is each broker\'s own; this has no effect',
+            ),
+            (
+                {"aggregate": ["$aws/#"]},
+                'aggregate "$aws/#": what begins with $ is the upstream broker\'s own; it may refuse, or have none',
+            ),
+            ({"aggregate": ["a/#", "b/#", "a/#"]}, 'aggregate "a/#": is listed twice; once is enough'),
+            (
+                {"aggregate": ["a/b/#", "a/#"]},
+                (
+                    'aggregate "a/b/#": lies within aggregate "a/#", which is declared in its place; '
+                    "this one has no effect"
+                ),
+            ),
+            (
+                {"aggregate": ["a/b"]},
+                'aggregate "a/b": includes no filter but itself; nothing is folded by it',
+            ),
+            (
+                {"aggregate": ["canopy/presence/#"]},
+                'aggregate "canopy/presence/#": lies within unfolded; nothing is folded by it',
+            ),
+            (
+                {"aggregate": ["a/#"], "roots": ["b/#"]},
+                'aggregate "a/#": lies outside roots; this has no effect',
+            ),
+            (
+                {"aggregate": ["a/#"], "local_prefix": "b/"},
+                'aggregate "a/#": lies outside local_prefix, "b/"; this has no effect',
+            ),
+            (
+                {"subscribe": ["a"], "local_prefix": "b/"},
+                'subscribe "a": lies outside local_prefix, "b/"; this has no effect',
+            ),
+            (
+                {"roots": ["a/#"], "local_prefix": "b/"},
+                'roots "a/#": lies outside local_prefix, "b/"; this has no effect',
+            ),
+            (
+                {"publish": ["a/#"], "local_prefix": "b/"},
+                'publish "a/#": lies outside local_prefix, "b/"; this has no effect',
+            ),
+            (
+                {"aggregate": "auto", "roots": ["a/#"], "unfolded": ["b/#"]},
+                'unfolded "b/#": lies outside roots; this has no effect',
+            ),
+            (
+                {"aggregate": ["a/#"], "unfolded": ["b/#"]},
+                'unfolded "b/#": lies outside every aggregate; this has no effect',
+            ),
+            ({"unfolded": ["b/#"]}, "unfolded: has no effect without aggregate"),
+            (
+                {"aggregate": ["a/#"], "publish": ["a/+/state"], "version": "3.1.1"},
+                f'publish "a/+/state": overlaps aggregate "a/#"; {ECHO}',
+            ),
+            (
+                {"subscribe": ["a/x"], "publish": ["a/#"], "version": "3.1.1"},
+                f'publish "a/#": overlaps subscribe "a/x"; {ECHO}',
+            ),
+            (
+                {"subscribe": ["$SYS/#"]},
+                'subscribe "$SYS/#": $SYS is never asked for upstream, it is each broker\'s own; this has no effect',
+            ),
+            (
+                {"publish": ["$SYS/#"]},
+                'publish "$SYS/#": no broker takes anything below its own $SYS; remote_prefix gives it other names',
+            ),
+            ({"subscribe": []}, "subscribe and publish are empty: nothing comes down and nothing goes up"),
+            (
+                {"subscribe": ["a"], "aggregate": ["a/#"]},
+                "aggregate: has no effect beside a list in subscribe, whose filters are asked for as they are",
+            ),
+            (
+                {"subscribe": ["a"], "aggregate": "auto"},
+                "aggregate: has no effect beside a list in subscribe, whose filters are asked for as they are",
+            ),
+            ({"max_filters": 5}, 'max_filters: has no effect without aggregate = "auto"'),
+            ({"aggregate": ["a/#"], "hold": 5.0}, 'hold: has no effect without aggregate = "auto"'),
+            (
+                {"password_file": "f"},
+                "password: without a username only MQTT 5.0 can send it; a broker of 3.1.1 cannot be connected to",
+            ),
+        ],
+    )
+    def test_one_line_with_the_setting_and_the_consequence(self, keys: dict[str, Any], expected: str) -> None:
+        good = {"name": "good", "url": "mqtt://other"}
+        assert told(good, keys) == [f'upstream[1] "cloud": {expected}']
+
+    def test_everything_makes_the_others_useless(self) -> None:
+        lines = told({"aggregate": ["#", "+/#", "a/#", "$x/#"]})
+        assert [line.split(": ")[1] for line in lines] == [
+            'aggregate "#"',
+            'aggregate "+/#"',
+            'aggregate "+/#"',
+            'aggregate "a/#"',
+            'aggregate "$x/#"',
+        ]
+        assert 'lies within aggregate "#"' in lines[2]
+        assert 'lies within aggregate "#"' in lines[3]
+        assert "what begins with $" in lines[4]  # a leading wildcard sees none of them [MQTT-4.7.2-1]
+
+    def test_presence_that_is_folded(self) -> None:
+        keys = {"aggregate": ["site/7/#"], "unfolded": []}
+        assert told(keys) == []
+        assert told(keys, presence="presence") == []
+        (line,) = told(keys, presence="site/7/presence")
+        assert line == (
+            'upstream[0] "cloud": aggregate "site/7/#": folds what is below presence.topic, "site/7/presence"; '
+            'with "site/7/presence/#" in unfolded it would not'
+        )
+        assert told({**keys, "unfolded": ["site/7/presence/#"]}, presence="site/7/presence") == []
+
+    def test_a_session_that_is_never_found_again(self) -> None:
+        (line,) = told({}, federation=Federation())
+        assert line == (
+            'upstream[0] "cloud": client_id: is another at each start without federation.broker_id; the session of a '
+            "run that was killed is never found again, and its queue fills upstream for session_expiry, 86400 s"
+        )
+        assert told({"client_id": "c"}, federation=Federation()) == []
+        assert told({"session_expiry": 0}, federation=Federation()) == []
+
+    def test_two_links_to_one_broker(self) -> None:
+        one = {"name": "a", "client_id": "c", "publish": ["x/#"]}
+        other = {"name": "b", "client_id": "c", "publish": ["y", "x/+"], "url": "mqtt://h:1883"}
+        assert told(one, other) == [
+            (
+                'upstream[1] "b": client_id "c": upstream[0] "a" has it too, with the same url; each ends the other\'s '
+                "connection"
+            ),
+            (
+                'upstream[1] "b": publish "x/+": overlaps publish "x/#" of upstream[0] "a", which has the same url; '
+                "what both match goes there twice"
+            ),
+        ]
+
+    def test_passwords_are_not_told(self) -> None:
+        lines = told({"password": "hunter2", "aggregate": ["#"]})
+        assert len(lines) == 2
+        assert "hunter2" not in "".join(lines)
