@@ -51,6 +51,9 @@ class Sent:
         self.qos = qos
         self.expires_at = expires_at
         self.asked = asked
+        # Whether it takes part in the send quota of the present connection, and whether its PUBREC has come.
+        self.counted = False
+        self.released = False
 
 
 class Queue:
@@ -127,6 +130,14 @@ class Requests(RuleBasedStateMachine):
         asked, sent.asked = sent.asked, None
         self._settle(asked, reached)
 
+    def _has_quota(self, queue: Queue) -> bool:
+        """Whether one more may be sent (section 4.9): a PUBLISH of this connection counts, a PUBREL does not."""
+        return sum(each.counted for each in queue.flight) < self.window
+
+    def _send(self, queue: Queue, sent: Sent) -> None:
+        sent.counted = True
+        queue.flight.append(sent)
+
     def _pump(self, queue: Queue) -> None:
         """Something is written to the link: what waits moves up while the window has room."""
         while queue.waiting and queue.connected:
@@ -134,15 +145,15 @@ class Requests(RuleBasedStateMachine):
             if first.expires_at <= self.network.now:
                 queue.waiting.pop(0)
                 self._end(first, True)
-            elif len(queue.flight) < self.window:
-                queue.flight.append(queue.waiting.pop(0))
+            elif self._has_quota(queue):
+                self._send(queue, queue.waiting.pop(0))
             else:
                 return
 
     def _take(self, queue: Queue, sent: Sent) -> bool:
         """A queue is offered a message: whether it has taken it."""
-        if queue.connected and not queue.waiting and len(queue.flight) < self.window:
-            queue.flight.append(sent)
+        if queue.connected and not queue.waiting and self._has_quota(queue):
+            self._send(queue, sent)
             return True
         if len(queue.waiting) >= self.depth:
             while queue.waiting and queue.waiting[0].expires_at <= self.network.now:
@@ -216,6 +227,8 @@ class Requests(RuleBasedStateMachine):
             client.answer(1)
             if owed.kind != p.PUBREC or code >= 0x80:
                 del queue.flight[at]
+            else:
+                queue.flight[at].released = True
             self._pump(queue)
 
     @rule(name=links, clean=st.booleans())
@@ -224,6 +237,8 @@ class Requests(RuleBasedStateMachine):
         client, queue = self.clients[name], self.queues[name]
         if client.wire.cut:
             self._connect(name)
+            for sent in queue.flight:
+                sent.counted = not sent.released
             self._pump(queue)
             return
         if clean:
@@ -336,6 +351,30 @@ class Requests(RuleBasedStateMachine):
             assert self.waiting[name] == []
         self.told_what_the_model_says()
         self.only_what_is_not_settled_asks()
+
+
+def test_a_publish_released_on_an_earlier_connection_takes_no_send_quota() -> None:
+    """Its PUBREL alone is sent again: the client, of a Receive Maximum of 1, may be sent another PUBLISH beside it.
+
+    The send quota of a new connection begins at the Receive Maximum [MQTT-4.9.0-1], and only a PUBLISH takes from it
+    [MQTT-4.9.0-2].
+    """
+    machine = Requests()
+    machine.begin(window=1, depth=1, policy=DROP_NEWEST, pace=0, wanted=(set(), {"q/a"}, set()))
+    machine.ask("p1", "q/a", 2, -1, True, 1)
+    machine.answer("l2", 0x00, 1)
+    machine.go_or_come_back("l2", False)
+    machine.go_or_come_back("l2", False)
+    machine.ask("p1", "q/a", 1, -1, True, 1)
+    machine.ask("p2", "q/a", 1, -1, True, 1)
+    # Released, in flight, and waiting: nothing was dropped.
+    queue = machine.queues["l2"]
+    assert [each.payload for each in queue.flight] == [b"1", b"2"]
+    assert [each.payload for each in queue.waiting] == [b"3"]
+    machine.only_what_is_not_settled_asks()
+    machine.told_what_the_model_says()
+    machine.the_ledger_adds_up()
+    machine.teardown()
 
 
 TestRequests = Requests.TestCase
