@@ -39,6 +39,8 @@ class Limits:
         self.max_session_expiry = NEVER
         self.queue_qos0 = False
         self.max_sessions = 0
+        # Whether a client may take up the session of another user (`identity.check_owner`).
+        self.any_user_takes_over = False
         self.live_messages = 10_000
         self.live_bytes = 8_388_608
         self.session_messages = 10_000

@@ -398,6 +398,7 @@ def limits(settings: Settings) -> Limits:
     made.hop_limit = settings.federation.hop_limit
     made.queue_qos0 = settings.session.queue_qos0
     made.max_sessions = settings.session.max_sessions
+    made.any_user_takes_over = settings.session.takeover == "any-user"
     queue = settings.queue
     made.queue_policy = POLICIES.index(queue.policy)
     made.queue_max_age = queue.max_age

@@ -119,6 +119,9 @@ class Session(Section):
     """Whether QoS 0 messages too wait for a client that is away."""
     max_sessions: CountOrUnlimited = 0
     """Sessions kept in all, connected or not. 0: no limit."""
+    takeover: Literal["same-user", "any-user"] = "same-user"
+    """Who may take up a session with its client identifier: who has the user name of the client that made it (or, like
+    that one, none), or anybody. Others are refused with 0x85."""
 
 
 class QueueRuleSettings(Section):

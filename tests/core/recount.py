@@ -244,9 +244,9 @@ class Book(Journal):
     def __init__(self) -> None:
         self.kept: dict[str, dict[Delivery, None]] = {}
 
-    def session_kept(self, client_id: str, expiry_interval: int, disconnected_at: float) -> None:
+    def session_kept(self, client_id: str, user_name: str | None, expiry_interval: int, disconnected_at: float) -> None:
         """From now on the session is kept."""
-        del expiry_interval, disconnected_at
+        del user_name, expiry_interval, disconnected_at
         self.kept.setdefault(client_id, {})
 
     def session_gone(self, client_id: str) -> None:

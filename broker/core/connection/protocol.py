@@ -53,7 +53,7 @@ from broker.core.codec.properties import (
     SESSION_EXPIRY_INTERVAL,
     Properties,
 )
-from broker.core.connection import handshake, subscribing
+from broker.core.connection import handshake, identity, subscribing
 from broker.core.connection.publishing import PublishHandler
 from broker.core.connection.rate_limit import PublishLimit
 from broker.core.hooks import LATER, AuthExchange
@@ -519,6 +519,7 @@ class ServerProtocol(PublishHandler):
         ):
             raise Refused("the will's topic", reasons.NOT_AUTHORIZED)  # section 5.4.2
         earlier = router.sessions.get(client_id)
+        identity.check_owner(earlier, connect.user_name, router.limits, now)
         if earlier is None or earlier.outbox is None:
             handshake.check_room(router, earlier is None)
         else:
@@ -559,6 +560,7 @@ class ServerProtocol(PublishHandler):
                 client_id, self.address, connect.user_name, self.version, connect.clean_start, connack.session_present
             )
         if present:
+            subscribing.ask_again(session, router)
             session.resume(now)
 
     # -- AUTH ----------------------------------------------------------------------------------------------------------

@@ -115,6 +115,20 @@ def _judge(session: Session, router: Router, request: SubscriptionRequest, group
     return 0
 
 
+def ask_again(session: Session, router: Router) -> None:
+    """Take back the subscriptions of a session that goes on which its client may not make any more.
+
+    What waits because of them stays: it came while they were allowed.
+    """
+    access_control = router.access_control
+    if access_control is None:
+        return
+    router.work += len(session.subscriptions)
+    for name in list(session.subscriptions):
+        if not access_control.may_subscribe(session.client_id, session.user_name, parse_shared(name)[1]):
+            router.unsubscribe(session, name)
+
+
 def unsubscribe(packet: Unsubscribe, session: Session, router: Router) -> Unsuback:
     """Take subscriptions back; answered for each filter, also where there was none [MQTT-3.10.4-5].
 

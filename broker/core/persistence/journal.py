@@ -38,8 +38,8 @@ class Journal:
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
-    def session_kept(self, client_id: str, expiry_interval: int, disconnected_at: float) -> None:
-        """A session was made, taken up, or left by its connection (section 4.1).
+    def session_kept(self, client_id: str, user_name: str | None, expiry_interval: int, disconnected_at: float) -> None:
+        """A session was made, taken up, or left by its connection (section 4.1). It belongs to `user_name`.
 
         `expiry_interval` in seconds, above 0, `packets.NEVER`: does not expire. It counts from `disconnected_at`; 0.0
         while the client is connected: if the broker dies then, it counts from the next start.
@@ -212,11 +212,14 @@ class SessionRecord:
     """One session. `disconnected_for`: seconds since its connection ended; None: it was connected when the broker died.
 
     `deliveries` are in the order in which they were queued, those in flight and those waiting alike; `received` are the
-    packet identifiers of unreleased QoS 2 publishes of the client.
+    packet identifiers of unreleased QoS 2 publishes of the client; `user_name` is that of the client that made it.
     """
 
-    def __init__(self, client_id: str, expiry_interval: int, disconnected_for: float | None) -> None:
+    def __init__(
+        self, client_id: str, expiry_interval: int, disconnected_for: float | None, user_name: str | None = None
+    ) -> None:
         self.client_id = client_id
+        self.user_name = user_name
         self.expiry_interval = expiry_interval
         self.disconnected_for = disconnected_for
         self.subscriptions: list[SubscriptionRecord] = []

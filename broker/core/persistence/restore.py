@@ -69,6 +69,7 @@ def _session(router: Router, record: SessionRecord, messages: dict[MessageRecord
     limits = router.limits
     session = Session(record.client_id, limits.session_messages, limits.session_bytes, router.counters)
     session.queue_qos0 = limits.queue_qos0
+    session.user_name = record.user_name
     session.expiry_interval = record.expiry_interval
     router.apply_queue_limits(session)
     router.sessions[record.client_id] = session
@@ -76,23 +77,19 @@ def _session(router: Router, record: SessionRecord, messages: dict[MessageRecord
     if record.received:
         session.incoming_qos2 = set(record.received)
     journal = router.journal
-    if router.limits.rules:
-        # Who its user was is not known before it comes back, nor whether a rule gave it more room.
-        session.limit(session.policy, session.sub_queue, 0, 0)
     for kept in record.deliveries:
         delivery = _delivery(session, kept, messages, now)
         if journal is not None:
             journal.restored(session.client_id, delivery, kept.number)
         if not session.restore(delivery) and journal is not None:
             journal.finished(session.client_id, delivery)
-    router.apply_queue_limits(session)
     # Only now: what stands above was told of long ago.
     session.journal = journal
     gone_for = record.disconnected_for
     if gone_for is None:
         gone_for = 0.0
         if journal is not None:
-            journal.session_kept(session.client_id, session.expiry_interval, now)
+            journal.session_kept(session.client_id, session.user_name, session.expiry_interval, now)
     if not router.limits.persistent:
         session.expires_at = now
     elif session.expiry_interval != NEVER:

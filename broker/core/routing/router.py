@@ -467,7 +467,7 @@ class Router(Fanout):
                 journal.session_gone(session.client_id)
             return
         session.journal = journal
-        journal.session_kept(session.client_id, session.expiry_interval, 0.0)
+        journal.session_kept(session.client_id, session.user_name, session.expiry_interval, 0.0)
         if session.will is not None:
             journal.will_set(session.client_id, session.will, 0.0)
 
@@ -489,7 +489,7 @@ class Router(Fanout):
             self._forget_will(session)
         expiry = session.expiry_interval
         if expiry > 0 and session.journal is not None:
-            session.journal.session_kept(session.client_id, expiry, now)
+            session.journal.session_kept(session.client_id, session.user_name, expiry, now)
         if session.will is not None:
             delay = min(session.will.delay, expiry)
             if delay == 0:

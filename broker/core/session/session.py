@@ -62,6 +62,7 @@ class Session(SessionQueue):
 
     def __init__(self, client_id: str, max_messages: int, max_bytes: int, counters: Counters) -> None:
         super().__init__(client_id, max_messages, max_bytes, counters)
+        # Whose it is (`connection.identity`); of a client without a user name: None.
         self.user_name: str | None = None
         # What the settings and rules say of its client (`Router.apply_queue_limits`).
         self.terms: QueueTerms | None = None

@@ -34,7 +34,8 @@ class Notes(Journal):
             self.deliveries.append(delivery)
         self.lines.append((call, client_id, delivery.message.payload()))
 
-    def session_kept(self, client_id: str, expiry_interval: int, disconnected_at: float) -> None:
+    def session_kept(self, client_id: str, user_name: str | None, expiry_interval: int, disconnected_at: float) -> None:
+        del user_name
         self.lines.append(("kept", client_id, expiry_interval, disconnected_at))
 
     def session_gone(self, client_id: str) -> None:

@@ -263,7 +263,10 @@ def test_the_journal_hears_what_the_restart_changed_and_no_more() -> None:
     told: list[tuple[object, ...]] = []
 
     class Notes(Journal):
-        def session_kept(self, client_id: str, expiry_interval: int, disconnected_at: float) -> None:
+        def session_kept(
+            self, client_id: str, user_name: str | None, expiry_interval: int, disconnected_at: float
+        ) -> None:
+            del user_name
             told.append((client_id, expiry_interval, disconnected_at))
 
         def will_set(self, client_id: str, will: Will, due: float) -> None:

@@ -276,6 +276,7 @@ def test_a_topic_rule_that_says_what_holds_anyway() -> None:
 def test_another_user_takes_the_session_up(first: str | None, second: str | None) -> None:
     """The terms are those of the user who is there; what waited goes on as it stood."""
     given_limits = Limits()
+    given_limits.any_user_takes_over = True
     given_limits.rules = (QueueRule(user="latest", policy=LATEST),)
     network = Network(given_limits)
     publisher = network.client("p")
@@ -294,6 +295,7 @@ def test_another_user_takes_the_session_up(first: str | None, second: str | None
 def test_another_user_of_overlapping_subscriptions(first: str | None, second: str | None, kept: int) -> None:
     """Also for a topic that has been routed before: what was worked out for it is not used again."""
     given_limits = Limits()
+    given_limits.any_user_takes_over = True
     given_limits.rules = (QueueRule(user="kiosk", topic_filter="t/#", policy=LATEST),)
     network = Network(given_limits)
     publisher = network.client("p")

@@ -339,6 +339,7 @@ class TestAgeElsewhere:
     def test_a_client_with_other_terms_than_before(self) -> None:
         """Queue rules by user name: what waited on the former user's terms ends with its session, once."""
         given_limits = Limits()
+        given_limits.any_user_takes_over = True
         given_limits.rules = (QueueRule(user="aged", max_age=AGE),)
         network = Network(given_limits)
         publisher = network.client("p")
