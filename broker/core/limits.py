@@ -19,6 +19,7 @@ class Limits:
         self.max_client_id_length = 256
         self.max_topic_levels = 128
         self.max_subscriptions_per_client = 0
+        self.max_shared_subscriptions_per_client = 100
         self.max_connections = 0
         self.max_publish_rate = 0.0
         self.max_publish_bytes = 0

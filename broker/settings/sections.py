@@ -64,6 +64,9 @@ class Limits(Section):
     """Levels in a topic or topic filter. 0: no limit."""
     max_subscriptions_per_client: CountOrUnlimited = 0
     """Subscriptions one session may hold. 0: no limit, so that one client can fill the table of topic filters."""
+    max_shared_subscriptions_per_client: CountOrUnlimited = 100
+    """Shared subscriptions one session may hold: a message is delivered once for each share group that it matches, also
+    to one client. 0: no limit."""
     max_publish_rate: RateOrUnlimited = 0.0
     """PUBLISH packets a second from one client; a burst of one second's worth, at least 1, passes. Over it the broker
     reads nothing more from the client for as long as it takes. 0: no limit."""

@@ -107,6 +107,9 @@ def _judge(session: Session, router: Router, request: SubscriptionRequest, group
         return reasons.TOPIC_FILTER_INVALID
     if 0 < limits.max_subscriptions_per_client <= len(session.subscriptions) and name not in session.subscriptions:
         return reasons.QUOTA_EXCEEDED
+    if group and 0 < limits.max_shared_subscriptions_per_client <= session.shared and name not in session.subscriptions:
+        # Each of its groups is a delivery of its own: with 10,000 groups at "#", every PUBLISH of anybody is 10,000.
+        return reasons.QUOTA_EXCEEDED
     access_control = router.access_control
     if access_control is not None and not access_control.may_subscribe(
         session.client_id, session.user_name, topic_filter

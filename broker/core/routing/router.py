@@ -50,6 +50,12 @@ if TYPE_CHECKING:
 SWEEP: Final = 20_000
 """Messages that are too old and are dropped in one sweep: some milliseconds. The others follow in the next ones."""
 
+PROBES: Final = 4
+"""Look-ups in the trie that count as one delivery in a turn."""
+
+RETAIN_WORK: Final = 16
+"""What a retained message that is kept counts for in a turn, as deliveries; each level that is new counts one more."""
+
 
 class Router(Fanout):
     """The routing state of one broker."""
@@ -125,7 +131,14 @@ class Router(Fanout):
 
         `origin` is the publishing session (for No Local), None for the broker's own messages and wills.
         """
-        count = self.forward(self.cache.route(message.topic), message, origin)
+        cache = self.cache
+        route = cache.lookup(message.topic)
+        if route is None:
+            # Filters that a client chose decide how far the trie is walked: whoever publishes pays for it in turns.
+            before = self.trie.probes
+            route = cache.store(message.topic)
+            self.work += (self.trie.probes - before) // PROBES
+        count = self.forward(route, message, origin)
         if message.retain:  # without, no retained message is touched [MQTT-3.3.1-8]
             self.retain(message)
         return count
@@ -187,6 +200,7 @@ class Router(Fanout):
         tree = self.retained
         levels = tree.node_count
         old = cast("Message | None", tree.set(topic, message))
+        self.work += RETAIN_WORK + tree.node_count - levels
         if not is_system(message.topic):
             self.retained_bytes += message.size() + (tree.node_count - levels) * NODE_BYTES
             if old is not None:

@@ -12,7 +12,7 @@ Promises:
   whatever is remembered. A filter that leaves stays in the routes that hold it, retired and empty for ever, until
   they are next added to; the same filter coming back is a new filter with a new entry.
 - Bounded: at most `max_topics` routes, and at most `max_weight` references held by them all, the router's plans
-  included, and the levels of the tree of topics as what they weigh; none for a topic name longer than
+  included, and the names and the levels of the tree of topics as what they weigh; none for a topic name longer than
   `LONGEST_TOPIC` bytes.
 - A flood of topics that never come back costs little and pushes out nothing that is used. When the cache is full, a
   topic gets in on its second miss, if the door still remembers the first; and the routes stand on a clock, whose
@@ -62,6 +62,11 @@ MAX_WEIGHT: Final = 2_000_000
 # to 280 interpreted. Without it, 16,384 topics of 128 levels would take 350 MB.
 NODE_WEIGHT: Final = 20
 
+# Bytes of a topic name, beyond the first ones, that weigh as much as a reference: the name is kept as a key and, level
+# by level, in the tree. Without it, 16,384 topics of 1,000 bytes would take 58 MB.
+NAME_BYTES: Final = 4
+SHORT_NAME: Final = 256  # bytes that the weight of a level has room for
+
 
 class Route(Retainable):
     """The filters that match one topic."""
@@ -76,7 +81,9 @@ class Route(Retainable):
         # The cache's.
         self.used: bool = False  # since the clock's hand last came by
         self.place: int = -1  # on the clock; -1 when it is not cached (any more)
-        self.weight: int = 1 + len(entries)  # references held; see `MatchCache.charge`
+        # What its topic weighs, here and in the tree that finds it, and the references held; see `MatchCache.charge`.
+        self.name_weight: int = 1 + max(len(topic) - SHORT_NAME, 0) // NAME_BYTES
+        self.weight: int = self.name_weight + len(entries)
         self._past: int = 0  # the versions of entries that are no longer held
         self._version: int = 0  # as of `_as_of`
         self._as_of: int = -1  # the count of changes when the versions were last summed up
@@ -191,7 +198,7 @@ class MatchCache:
         """
         if self._routes.get(route.topic) is not route:
             return
-        weight = 1 + len(route.entries) + references
+        weight = route.name_weight + len(route.entries) + references
         self.weight += weight - route.weight
         route.weight = weight
         if self._alone(route) > self.max_weight:

@@ -1,0 +1,103 @@
+"""What a client makes the broker do counts in its own turn, so that others have theirs. Counted in units, not timed."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Final
+
+import pytest
+
+from broker.core.codec import encoder
+from broker.core.codec.packets import Publish
+from broker.core.codec.reasons import QUOTA_EXCEEDED
+from broker.core.connection.protocol import TURN_WORK
+from broker.core.routing.router import PROBES, RETAIN_WORK
+from broker.core.topics.match_cache import NAME_BYTES, SHORT_NAME, MatchCache
+from broker.core.topics.trie import create
+from tests.core.harness import Client, Network, limits
+
+LEVELS: Final = 10
+"""Levels of `a` or `+`: 2 ** LEVELS filters, and about twice as many nodes that a topic of `a/a/…` leads to."""
+
+
+def test_a_publish_pays_for_the_filters_it_walks_over() -> None:
+    """Topics that are new each time, below filters that all begin to match and none of which does."""
+    network = Network()
+    client = network.client("walker")
+    names = ["/".join(levels) + "/z" for levels in product("a+", repeat=LEVELS)]
+    client.subscribe(*names)
+    router = network.router
+    trie = router.trie
+    topics = [b"a/" * LEVELS + b"%d" % number for number in range(1_000)]
+    read = b"".join(encoder.encode(Publish(topic, b""), 5) for topic in topics)
+    turns = 0
+    before = trie.probes
+    protocol = client.wire.protocol
+    protocol.receive(read, network.now)
+    most = trie.probes - before
+    each = 2 ** (LEVELS + 1)
+    while protocol.unfinished:
+        before = trie.probes
+        protocol.go_on(network.now)
+        most = max(most, trie.probes - before)
+        turns += 1
+    assert most <= PROBES * TURN_WORK + each
+    assert turns >= len(topics) * each // (PROBES * TURN_WORK) - 1
+    assert router.counters.messages_received == len(topics)
+
+
+@pytest.mark.parametrize("deep", [1, 100])
+def test_retained_messages_pay_for_their_place_in_the_tree(deep: int) -> None:
+    network = Network()
+    client = network.client("retainer")
+    topics = [b"%d" % number + b"/x" * (deep - 1) for number in range(6_000)]
+    read = b"".join(encoder.encode(Publish(topic, b"x", retain=True), 5) for topic in topics)
+    protocol = client.wire.protocol
+    protocol.receive(read, network.now)
+    assert len(network.router.retained) <= TURN_WORK // (RETAIN_WORK + deep) + 1
+    while protocol.unfinished:
+        before = len(network.router.retained)
+        protocol.go_on(network.now)
+        assert len(network.router.retained) - before <= TURN_WORK // (RETAIN_WORK + deep) + 1
+    assert len(network.router.retained) == len(topics)
+
+
+class TestSharedSubscriptions:
+    """One client in very many share groups is so many deliveries of each message of anybody."""
+
+    def join(self, most: int) -> Client:
+        return Network(limits(max_shared_subscriptions_per_client=most)).client("member")
+
+    def test_no_more_than_the_bound(self) -> None:
+        client = self.join(3)
+        codes = client.subscribe(*[f"$share/g{number}/t" for number in range(5)])
+        assert codes == [0] * 3 + [QUOTA_EXCEEDED] * 2
+        before = client.network.router.work
+        client.publish("t")
+        assert client.network.router.work - before == 3
+        assert len(client.inbox) == 3
+
+    def test_what_is_there_may_be_changed_and_what_left_makes_room(self) -> None:
+        client = self.join(2)
+        client.subscribe("$share/g0/t", "$share/g1/t")
+        assert client.subscribe("$share/g0/t", qos=1) == [1]
+        client.unsubscribe("$share/g0/t")
+        assert client.subscribe("$share/h/u", "$share/h/v") == [0, QUOTA_EXCEEDED]
+
+    def test_ordinary_subscriptions_do_not_count(self) -> None:
+        client = self.join(1)
+        assert client.subscribe("$share/g/t", "t", "u", "+") == [0] * 4
+
+    def test_no_bound(self) -> None:
+        client = self.join(0)
+        assert client.subscribe(*[f"$share/g{number}/t" for number in range(150)]) == [0] * 150
+
+
+def test_the_match_cache_counts_the_names_of_topics() -> None:
+    """16,384 topics of a kilobyte are 16 MB of keys, and as much again in the tree that finds them."""
+    cache = MatchCache(create("nodes"), 16_384, max_weight=10_000)
+    for number in range(1_000):
+        cache.store(b"%d" % number + b"x" * 1_000)
+    assert 0 < len(cache) <= 10_000 // ((1_000 - SHORT_NAME) // NAME_BYTES)
+    cache.clear()
+    assert cache.weight == 0
