@@ -23,7 +23,7 @@ export FUZZ_SECONDS
 
 # -P: the folder one stands in is not importable, so `broker` is the installed package and not the source beside it.
 PY := $(VENV)/bin/python -P
-# The tests' own modules are importable from here, and only they.
+# The packages `tests` and `benchmarks` are importable from here, and only they.
 TESTS := PYTHONPATH="$(VENV)/paths"
 
 .PHONY: help run test suite lint bench bench-routing bench-recorder bench-pipeline bench-upstream scale demo fuzz setup setup-run clean
@@ -64,22 +64,22 @@ lint: setup
 	@if [ -f tools/conformance.py ]; then $(PY) tools/conformance.py --check; fi
 
 bench: setup
-	@$(PY) -m loadtest.bench $(ARGS)
+	@$(TESTS) $(PY) -m benchmarks.network $(ARGS)
 
 bench-routing: setup
-	@$(PY) -m loadtest.routing $(ARGS)
+	@$(TESTS) $(PY) -m benchmarks.routing $(ARGS)
 
 bench-recorder: setup
-	@$(PY) tools/bench_recorder.py $(ARGS)
+	@$(TESTS) $(PY) -m benchmarks.recorder $(ARGS)
 
 bench-pipeline: setup
-	@$(PY) tools/bench_pipeline.py $(ARGS)
+	@$(TESTS) $(PY) -m benchmarks.pipeline $(ARGS)
 
 bench-upstream: setup
-	@$(PY) tools/bench_upstream.py $(ARGS)
+	@$(TESTS) $(PY) -m benchmarks.upstream $(ARGS)
 
 scale: setup
-	@$(PY) -m loadtest.scale $(ARGS)
+	@$(TESTS) $(PY) -m benchmarks.scale $(ARGS)
 
 demo: setup
 	@$(PY) tools/demo.py $(ARGS)

@@ -38,13 +38,13 @@ COMPILED = [
     "broker/record/unpack.py",
     "broker/upstream/filters/*.py",
     "broker/upstream/protocol/*.py",
-    "loadtest/load/judge.py",
-    "loadtest/load/mark.py",
-    "loadtest/load/pace.py",
-    "loadtest/load/schedule.py",
-    "loadtest/load/sending.py",
-    "loadtest/load/tally.py",
-    "loadtest/load/wire.py",
+    "loadtest/load/checks/deliveries.py",
+    "loadtest/load/checks/mark.py",
+    "loadtest/load/engine/pacer.py",
+    "loadtest/load/engine/schedule.py",
+    "loadtest/load/engine/sending.py",
+    "loadtest/load/checks/counters.py",
+    "loadtest/load/engine/connection.py",
 ]
 
 # All modules share one extension, so that calls between them are C calls.
@@ -56,7 +56,7 @@ PACKAGES = ("broker", "loadtest", "pipeline")
 ROOT = Path(__file__).resolve().parent
 # The built-in scenarios of `canopy load` have one home in the tree, and go into the package when it is built.
 SCENARIOS = "config/load/*.toml"
-SCENARIOS_IN = "loadtest/load/scenarios"
+SCENARIOS_IN = "loadtest/load/scenario/scenarios"
 RECORD = ROOT / "build" / "interpreted"
 
 

@@ -26,7 +26,7 @@ from broker.logwriter import BackgroundWriter
 from broker.record.cli import app as record
 from broker.settings import Settings, parse_listen
 from broker.upstream.filters.suspicious import warnings
-from loadtest.load.cli import app as load
+from loadtest.load.cli.app import app as load
 from pipeline.cli import app as pipeline
 
 FAILED: Final = 1

@@ -1,10 +1,9 @@
 """Simulated publishers and subscribers, the loads they put on a broker, and what came of it.
 
-Owns: everything that drives a broker from outside: load generators, scenarios, benchmarks, their reports.
+Owns: ``load`` (`canopy load`: scenarios, simulated clients, reports) and ``brokers`` (the brokers it starts).
 
 Promises: speaks to any MQTT 3.1.1 or 5.0 broker over a socket, and says of every figure what was lost, what was
-doubled, and whether the generator or the broker was the limit. ``routing`` alone measures without one: the routing core
-in this process.
+doubled, and whether the generator or the broker was the limit.
 
 Refuses: to reach into a running broker. Of the package ``broker`` it may use ``broker.core`` and nothing else.
 """

@@ -13,14 +13,6 @@ Promises:
 
 Refuses: to send to anything but the targets it is given, and to reach into a broker other than by MQTT and `/proc`.
 
-Modules, from the inside out: ``mark`` (what each message carries) · ``judge`` (what a subscriber got) · ``tally``
-(counters of an interval) · ``schedule`` and ``sending`` (when a message is due, and bursts of PUBLISH) · ``wire`` (one
-connection) · ``pace`` and ``alarm`` (who is due next) · ``scenario`` (the schema) · ``library``, ``overrides``,
-``complaints`` (finding and changing scenarios) · ``names`` and ``payloads`` (patterns) · ``plan`` (who exists) ·
-``greeting`` and ``client`` (what one does) · ``crew`` and ``worker`` (a process full of them) · ``line``, ``messages``
-and ``conductor`` (all processes) · ``expect`` (what should have come) · ``ledger`` and ``watch`` (the broker from
-outside) · ``assemble``, ``histogram`` and ``verdict`` to ``result`` (what came of it) · ``report``, ``words`` and
-``live`` · ``brokers``, ``compare``, ``comparison``, ``limit`` (brokers side by side) · ``commands`` and ``cli``. Beside
-them: ``records``, ``recordtables`` (a row of every message), ``capture``, ``capturefile``, ``recording``, ``spool`` and
-``replay`` (recorded traffic as load), ``drivers`` and ``amqttdriver`` (whose client speaks).
+Rooms: ``scenario`` (what is to be played) · ``engine`` (who plays it) · ``checks`` (what became of each message) ·
+``report`` (the result and its pages) · ``compare`` (brokers side by side) · ``capture`` (recorded traffic) · ``cli``.
 """

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from loadtest.load.result import Deliveries, Pair, Result, Sample, Second
+from loadtest.load.report.result import Deliveries, Pair, Result, Sample, Second
 
 BATCH: Final = 65_536
 """Rows converted at a time, and in a row group."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Final
 
-from loadtest.load.result import Second
-from loadtest.load.words import plain
+from loadtest.load.report.result import Second
+from loadtest.load.report.wording import plain
 
 BLUE: Final = "#3d84c6"
 GREEN: Final = "#2f9e6e"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from loadtest.load.report.columns import write_pairs, write_samples, write_seconds
 from loadtest.load.report.page import page
-from loadtest.load.result import Result
+from loadtest.load.report.result import Result
 
 
 class ReportError(Exception):

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
-from loadtest.load.result import Second
+from loadtest.load.report.result import Second
 
 
 def fold(seconds: Sequence[Second], at_most: int) -> list[Second]:

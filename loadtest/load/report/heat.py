@@ -17,7 +17,7 @@ from typing import Final
 
 from loadtest.load.report.drawing import POWERS, Plot, each_second
 from loadtest.load.report.fold import fold
-from loadtest.load.result import Second
+from loadtest.load.report.result import Second
 
 COLUMNS: Final = 400
 PER_DECADE: Final = 15

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from loadtest.load.words import plain
+from loadtest.load.report.wording import plain
 
 
 class Markup(str):

@@ -23,8 +23,8 @@ from plotly.offline import get_plotlyjs
 from loadtest.load.report.drawing import Plot
 from loadtest.load.report.markup import Markup, element, joined, table, text
 from loadtest.load.report.plots import plots
-from loadtest.load.result import Deliveries, Reconciled, Result
-from loadtest.load.words import (
+from loadtest.load.report.result import Deliveries, Reconciled, Result
+from loadtest.load.report.wording import (
     DASH,
     GROUP_HEADINGS,
     LATENCY_HEADINGS,

@@ -34,8 +34,8 @@ from loadtest.load.report.drawing import (
 )
 from loadtest.load.report.fold import fold
 from loadtest.load.report.heat import heat_map
+from loadtest.load.report.result import Result, Second
 from loadtest.load.report.spectrum import spectrum
-from loadtest.load.result import Result, Second
 
 POINTS: Final = 1200
 NAMED_STAGES: Final = 40

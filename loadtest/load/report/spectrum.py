@@ -16,7 +16,7 @@ from typing import Final
 from hdrh.histogram import HdrHistogram
 
 from loadtest.load.report.drawing import BLUE, GREY, POWERS, Data, Plot
-from loadtest.load.result import Latency, Result
+from loadtest.load.report.result import Latency, Result
 
 STEPS: Final = 10
 """Points for each halving of what is left above."""

@@ -13,10 +13,11 @@ from dataclasses import fields, replace
 from typing import Any
 from unittest import mock
 
-from loadtest.load import conductor, ledger
-from loadtest.load.job import Job, Nobody, Target
-from loadtest.load.result import Deliveries, GroupResult, Result
-from loadtest.load.scenario import Scenario
+from loadtest.load.checks import broker_statistics
+from loadtest.load.engine import conductor
+from loadtest.load.engine.job import Job, Nobody, Target
+from loadtest.load.report.result import Deliveries, GroupResult, Result
+from loadtest.load.scenario.schema import Scenario
 from tests.loadtest.load.account import Account
 from tests.loadtest.load.script import DELIVER, Delivery, Fate, Script
 from tests.loadtest.load.scripted import ScriptedServer
@@ -58,7 +59,7 @@ def job(server: ScriptedServer, what: Scenario, **more: Any) -> Job:
 
 async def play(server: ScriptedServer, *groups: dict[str, Any], processes: int = 1, **more: Any) -> Result:
     """Play these groups against the server to the end. It publishes nothing under $SYS, or does so at once."""
-    with mock.patch.object(ledger, "FIRST", 0.05):
+    with mock.patch.object(broker_statistics, "FIRST", 0.05):
         return await conductor.play(job(server, scenario(*groups, **more), processes=processes), Nobody())
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from hdrh.histogram import HdrHistogram
 
-from loadtest.load.result import (
+from loadtest.load.report.result import (
     Deliveries,
     GroupResult,
     Latency,

@@ -10,14 +10,14 @@ import random
 from pathlib import Path
 from typing import Any, Final
 
-from loadtest.load.expect import Sent, Settled, Subscriptions, account, settle
-from loadtest.load.judge import Judge, Streams
-from loadtest.load.mark import filler, pack
-from loadtest.load.plan import Plan
-from loadtest.load.records import Recorder
-from loadtest.load.recordtables import Tables, place, prepare
-from loadtest.load.scenario import Scenario
-from loadtest.load.tally import Tally
+from loadtest.load.checks.counters import Tally
+from loadtest.load.checks.deliveries import Judge, Streams
+from loadtest.load.checks.expected import Sent, Settled, Subscriptions, account, settle
+from loadtest.load.checks.mark import filler, pack
+from loadtest.load.checks.record_tables import Tables, place, prepare
+from loadtest.load.checks.records import Recorder
+from loadtest.load.scenario.plan import Plan
+from loadtest.load.scenario.schema import Scenario
 
 RUN: Final = "0badcafe"
 EVENTS: Final = 60

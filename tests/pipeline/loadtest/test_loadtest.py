@@ -18,14 +18,16 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from loadtest.bench.peers import PEERS
-from loadtest.bench.process import BrokerProcess, free_port
-from loadtest.load import conductor, ledger, report
-from loadtest.load.cli import app as load
-from loadtest.load.histogram import latency as distribution
-from loadtest.load.job import Nobody
-from loadtest.load.result import Deliveries, Result
-from loadtest.load.tally import add
+from loadtest.brokers.process import BrokerProcess, free_port
+from loadtest.brokers.registry import PEERS
+from loadtest.load import report
+from loadtest.load.checks import broker_statistics
+from loadtest.load.checks.counters import add
+from loadtest.load.checks.histogram import latency as distribution
+from loadtest.load.cli.app import app as load
+from loadtest.load.engine import conductor
+from loadtest.load.engine.job import Nobody
+from loadtest.load.report.result import Deliveries, Result
 from pipeline.cli import app
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.loadtest import agreement, job, tables, transforms
@@ -118,7 +120,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[ScriptedServer, Re
         script.copies_by_filter = True
         async with ScriptedServer(script) as server:
             what = playing.job(server, playing.scenario(*groups), processes=2, records=str(out / "records"))
-            with mock.patch.object(ledger, "FIRST", 0.05):
+            with mock.patch.object(broker_statistics, "FIRST", 0.05):
                 return server, await conductor.play(what, Nobody())
 
     server, result = asyncio.run(run())

@@ -1,0 +1,352 @@
+"""The rows of the benchmark: what each puts on a broker.
+
+Owns: the registry ``ROWS`` (name to ``Row``) and the numbers in it: how many clients, how large a window.
+
+Promises: a row closes every connection it opened, and asks of a broker only what ``needs`` names. Windows are the same
+for every broker. All messages of a row in flight together stay below 4,096 for any one subscriber.
+
+Refuses: to tune a row for a broker. The one setting that rows with clients who do not read ask for, how many messages
+may wait for one client, is the same for every broker; the rows of Canopy's queue policies are Canopy's alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from socket import socket
+from typing import Final, TypeAlias
+
+from benchmarks.network import links
+from benchmarks.network.frozen import PLUGS, Frozen, frozen_clients
+from benchmarks.network.links import Loop
+from benchmarks.network.loads import AckedPairs, ClosedLoop, FanIn, FanOut, QuietPairs, Shape, topic
+from benchmarks.network.measure import Clocks, Meter, Sample, Spent, add_latency, measure
+from benchmarks.network.paced import Churn, Paced
+from loadtest.brokers import frames
+from loadtest.brokers.process import HOST, BrokerProcess
+from loadtest.brokers.registry import FILTERS, POLICIES, QOS, QOS2, V5
+
+CHURN_RATE: Final = 1000.0  # cycles a second, each one SUBSCRIBE and one UNSUBSCRIBE
+ZEEK_RATE: Final = 20_000.0  # messages a second of all pairs together
+ZEEK_PAIRS: Final = 10
+SCALED: Final = 150  # counts from which on a quick run has fewer
+READERS: Final = 190  # with 10 more who do not read, 5 % of 200; with 190 more, half
+FROZEN_RATE: Final = 100.0  # messages a second to every reader
+WAITING: Final = 1000  # messages that may wait for one client, where some do not read
+DROPPING: Final = 200  # clients with full queues, or as many that read
+LATEST_TOPICS: Final = 64
+SPARE: Final = 100
+EVERY: Final = "bench/+"  # all topics of a load
+WARM_CLIENTS: Final = 10  # connected before memory is first looked at, so that lazy set-up is not counted
+LATEST_PEBBLES: Final = WAITING - PLUGS - LATEST_TOPICS - SPARE  # so that the load's own topics find a place
+
+_ToReaders: TypeAlias = Callable[[Loop, socket, list[socket]], Paced | FanOut]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a row is run with; counts of 150 and more are divided by ``divide`` (a quick run's shortcut)."""
+
+    meter: Meter
+    divide: int = 1
+
+    @property
+    def port(self) -> int:
+        """The broker's port."""
+        return self.meter.process.port
+
+    def scaled(self, count: int) -> int:
+        """A count of clients or filters for this run."""
+        return max(2, count // self.divide) if count >= SCALED else count
+
+    @contextmanager
+    def clients(self, kind: str, count: int, level: int = frames.MQTT_3_1_1) -> Iterator[list[socket]]:
+        """Connected clients, closed when the block is left."""
+        opened = links.open_clients(HOST, self.port, [f"{kind}-{number}" for number in range(count)], level)
+        try:
+            yield opened
+        finally:
+            links.close_all(opened)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: ``run`` measures it once on a fresh broker; ``files`` is how many clients it holds open at most.
+
+    The broker is to let ``waiting`` messages wait for one client (0: as many as it likes), and is started with
+    ``settings`` if it is Canopy: where they are what is measured."""
+
+    name: str
+    title: str
+    run: Callable[[Bench], Sample]
+    needs: frozenset[str] = frozenset()
+    unit: str = "message"
+    files: int = 300
+    waiting: int = 0
+    settings: tuple[str, ...] = ()
+
+
+def _pairs(bench: Bench, count: int, shape: Shape, qos: int = 0) -> Sample:
+    level = shape.level
+    with (
+        Loop() as loop,
+        bench.clients("sub", count, level) as subscribers,
+        bench.clients("pub", count, level) as publishers,
+    ):
+        links.subscribe_all(subscribers, lambda number: [(topic(number), qos)], level)
+        links.prepare(subscribers + publishers)
+        load: ClosedLoop
+        if qos:
+            load = AckedPairs(loop, publishers, subscribers, shape, qos)
+        else:
+            load = QuietPairs(loop, publishers, subscribers, shape)
+        return measure(bench.meter, loop, load)
+
+
+def _fan_out(bench: Bench) -> Sample:
+    with (
+        Loop() as loop,
+        bench.clients("sub", bench.scaled(1000)) as subscribers,
+        bench.clients("pub", 1) as publishers,
+    ):
+        links.subscribe_all(subscribers, lambda _: [(topic(0), 0)])
+        links.prepare(subscribers + publishers)
+        return measure(bench.meter, loop, FanOut(loop, publishers[0], subscribers, _BURSTS))
+
+
+def _fan_in(bench: Bench) -> Sample:
+    with Loop() as loop, bench.clients("sub", 1) as subscribers, bench.clients("pub", 100) as publishers:
+        links.subscribe_all(subscribers, lambda _: [(EVERY, 0)])
+        links.prepare(subscribers + publishers)
+        return measure(bench.meter, loop, FanIn(loop, publishers, subscribers[0], Shape(window=32, burst=32)))
+
+
+def _paced(bench: Bench, publishers: int, subscribers: int, rate: float) -> Sample:
+    with Loop() as loop:
+        return _paced_on(loop, bench, publishers, subscribers, rate)
+
+
+def _paced_on(loop: Loop, bench: Bench, publishers: int, subscribers: int, rate: float) -> Sample:
+    with bench.clients("sub", subscribers) as hearing, bench.clients("pub", publishers) as sending:
+        each = subscribers // publishers
+        links.subscribe_all(hearing, lambda number: [(topic(number // each), 0)])
+        links.prepare(hearing + sending)
+        load = Paced(loop, sending, hearing, rate)
+        sample = measure(bench.meter, loop, load, at_begin=load.forget)
+        add_latency(sample, load.latencies.tolist(), load.lateness.tolist())
+        return sample
+
+
+def _beside_idle(bench: Bench) -> Sample:
+    shape = Shape()
+    without = _pairs(bench, 10, shape)
+    with bench.clients("idle", bench.scaled(4000)) as idle:
+        links.subscribe_all(idle, lambda number: [(f"idle/{number}/+", 0)])
+        bench.meter.process.settle()
+        return replace(_pairs(bench, 10, shape), without=without)
+
+
+def _zeek(bench: Bench, others: int) -> Sample:
+    """Paced pairs, beside ``others`` subscribers whose filters match none of their topics."""
+    rate = ZEEK_RATE / bench.divide
+    with Loop() as alone, Loop() as beside:  # while descriptors are low: a loop made later could not pace as finely
+        without = _paced_on(alone, bench, ZEEK_PAIRS, ZEEK_PAIRS, rate)
+        if not others:
+            return without
+        with bench.clients("other", bench.scaled(others)) as silent:
+            links.subscribe_all(silent, lambda number: [(f"zeek/{number}/+", 0)])
+            bench.meter.process.settle()
+            return replace(_paced_on(beside, bench, ZEEK_PAIRS, ZEEK_PAIRS, rate), without=without)
+
+
+def _connect(bench: Bench) -> Sample:
+    process, count = bench.meter.process, bench.scaled(4000)
+    with bench.clients("warm", WARM_CLIENTS):
+        process.settle()
+        memory, clocks = process.resident(), Clocks(process)
+        with bench.clients("client", count):
+            return _settled(process, clocks, clocks.read(), count, memory)
+
+
+def _subscribe(bench: Bench, clients: int, filters: Callable[[int], list[tuple[str, int]]]) -> Sample:
+    process, count = bench.meter.process, clients * len(filters(0))
+    with bench.clients("sub", clients) as subscribers:
+        process.settle()
+        memory, clocks = process.resident(), Clocks(process)
+        links.subscribe_all(subscribers, filters)
+        return _settled(process, clocks, clocks.read(), count, memory)
+
+
+def _settled(process: BrokerProcess, clocks: Clocks, answered: Spent, count: int, memory: int) -> Sample:
+    """The cost of ``count`` units: the time until all were answered, CPU and memory once the broker is at rest."""
+    process.settle()
+    spent = replace(answered, broker=clocks.read().broker)
+    resident = process.resident()
+    return Sample(count, spent, resident, bytes_each=(resident - memory) / count)
+
+
+def _own_filters(bench: Bench) -> Sample:
+    each = bench.scaled(1000)
+    return _subscribe(bench, 100, lambda client: [(f"device/{client}/+/{number}/#", 0) for number in range(each)])
+
+
+def _same_filters(bench: Bench) -> Sample:
+    same = [("bench/+/a/#", 0), ("bench/+/b/#", 0), ("bench/all", 0), ("command/#", 0)]
+    return _subscribe(bench, bench.scaled(4000), lambda _: same)
+
+
+def _beside_churn(bench: Bench) -> Sample:
+    shape = Shape(window=1024, burst=256)
+    without = _pairs(bench, 1, shape)
+    with (
+        Loop() as loop,
+        bench.clients("sub", 1) as subscribers,
+        bench.clients("pub", 1) as publishers,
+        bench.clients("churn", 1) as churners,
+    ):
+        links.subscribe_all(subscribers, lambda number: [(topic(number), 0)])
+        links.prepare(subscribers + publishers + churners)
+        load = QuietPairs(loop, publishers, subscribers, shape)
+        churn = Churn(loop, churners[0], CHURN_RATE)
+        churn.start()
+        return replace(measure(bench.meter, loop, load, churn.tick), without=without, skipped=churn.skipped)
+
+
+def _frozen(bench: Bench, frozen: int, load: _ToReaders) -> Sample:
+    """A load on ``READERS`` clients, alone and then beside ``frozen`` others of the same topic who do not read."""
+    readers = bench.scaled(READERS)
+    with Loop() as alone, Loop() as beside:
+        without = _to_readers(bench, alone, readers, load)
+        if not frozen:
+            return without
+        with frozen_clients(bench.port, bench.scaled(frozen), EVERY, WAITING + SPARE) as crowd:
+            bench.meter.process.settle()
+            return replace(_to_readers(bench, beside, readers, load, crowd), without=without)
+
+
+def _dropping(bench: Bench, pebbles: int, topics: int = 1) -> Sample:
+    """Bursts to ``DROPPING`` clients who read, and then to as many whose queues are full, and to one who reads."""
+
+    def load(loop: Loop, publisher: socket, subscribers: list[socket]) -> FanOut:
+        return FanOut(loop, publisher, subscribers, _BURSTS, topics)
+
+    dropping = bench.scaled(DROPPING)
+    with Loop() as alone, Loop() as beside:
+        without = _to_readers(bench, alone, dropping, load)
+        with frozen_clients(bench.port, dropping, EVERY, pebbles) as crowd:
+            bench.meter.process.settle()
+            sample = _to_readers(bench, beside, 1, load, crowd)
+            return replace(sample, units=sample.units * dropping, without=without)
+
+
+def _to_readers(
+    bench: Bench,
+    loop: Loop,
+    readers: int,
+    make: _ToReaders,
+    frozen: Frozen | None = None,
+) -> Sample:
+    """One publisher to so many subscribers who read, and what the frozen ones missed of it."""
+    with bench.clients("sub", readers) as hearing, bench.clients("pub", 1) as sending:
+        links.subscribe_all(hearing, lambda _: [(EVERY, 0)])
+        links.prepare(hearing + sending)
+        load = make(loop, sending[0], hearing)
+        warm: list[int] = []
+
+        def begin() -> None:
+            warm.append(load.sent)
+            if isinstance(load, Paced):
+                load.forget()
+
+        sample = measure(bench.meter, loop, load, at_begin=begin)
+        if isinstance(load, Paced):
+            add_latency(sample, load.latencies.tolist(), load.lateness.tolist())
+        if frozen is not None:
+            bench.meter.process.settle()
+            sample.missed = frozen.thaw(load.sent, load.sent - warm[0])
+        return sample
+
+
+def _paced_to(loop: Loop, publisher: socket, subscribers: list[socket]) -> Paced:
+    return Paced(loop, [publisher], subscribers, FROZEN_RATE)
+
+
+def _bursts_to(loop: Loop, publisher: socket, subscribers: list[socket]) -> FanOut:
+    return FanOut(loop, publisher, subscribers, _BURSTS)
+
+
+_QOS2: Final = frozenset({QOS, QOS2})
+_V5: Final = Shape(level=frames.MQTT_5)
+_ACKED: Final = Shape(window=64, burst=32)
+_BURSTS: Final = Shape(window=64, burst=32)
+_LARGE: Final = Shape(payload=16_384, window=8, burst=4)
+
+
+def _frozen_row(name: str, title: str, frozen: int, load: _ToReaders) -> Row:
+    return Row(
+        name,
+        title,
+        lambda bench: _frozen(bench, frozen, load),
+        frozenset({FILTERS}),
+        files=READERS + frozen,
+        waiting=WAITING,
+    )
+
+
+def _drop_row(name: str, settings: Sequence[str] = (), pebbles: int = WAITING + SPARE, topics: int = 1) -> Row:
+    return Row(
+        name,
+        f"to 200 full queues, {name}",
+        lambda bench: _dropping(bench, pebbles, topics),
+        frozenset({FILTERS, POLICIES} if settings else {FILTERS}),
+        "dropped message",
+        2 * DROPPING,
+        WAITING,
+        tuple(settings),
+    )
+
+
+ROWS: Final[dict[str, Row]] = {
+    row.name: row
+    for row in (
+        Row("one-to-one", "1 → 1, QoS 0", lambda bench: _pairs(bench, 1, Shape(window=1024, burst=256))),
+        Row("pairs", "100 pairs, QoS 0", lambda bench: _pairs(bench, 100, Shape())),
+        Row("fan-out", "1 → 1,000 fan-out", _fan_out, files=1100),
+        Row("fan-in", "100 → 1 fan-in (bench/+)", _fan_in, frozenset({FILTERS})),
+        Row("pairs-v5", "100 pairs, MQTT 5", lambda bench: _pairs(bench, 100, _V5), frozenset({V5})),
+        Row("pairs-qos1", "100 pairs, QoS 1 both sides", lambda bench: _pairs(bench, 100, _ACKED, 1), frozenset({QOS})),
+        Row("pairs-qos2", "100 pairs, QoS 2 both sides", lambda bench: _pairs(bench, 100, _ACKED, 2), _QOS2),
+        Row("pairs-16k", "10 pairs, 16 KiB payload", lambda bench: _pairs(bench, 10, _LARGE)),
+        Row(
+            "paced-pairs",
+            "1,000 pairs paced at 10,000 msg/s",
+            lambda bench: _paced(bench, bench.scaled(1000), bench.scaled(1000), 10_000.0 / bench.divide),
+            files=2100,
+        ),
+        Row(
+            "paced-fan-out",
+            "1 → 1,000 paced at 20 msg/s",
+            lambda bench: _paced(bench, 1, bench.scaled(1000), 20.0),
+            files=1100,
+        ),
+        Row("idle", "10 pairs beside 4,000 idle subscribers", _beside_idle, files=4100),
+        Row("connect", "connect 4,000 clients", _connect, unit="client", files=4100),
+        Row("own-filters", "100 × 1,000 filters device/%c/+/%n/#", _own_filters, frozenset({FILTERS}), "filter"),
+        Row("same-filters", "4,000 × the same 4 filters", _same_filters, frozenset({FILTERS}), "filter", 4100),
+        Row("churn", "1 → 1 beside 1,000 SUBSCRIBE + UNSUBSCRIBE/s", _beside_churn, frozenset({FILTERS})),
+        Row("zeek-0", "10 pairs at 20,000 msg/s", lambda bench: _zeek(bench, 0)),
+        Row("zeek-20", "10 pairs at 20,000 msg/s + 20 others", lambda bench: _zeek(bench, 20)),
+        Row("zeek-1000", "10 pairs at 20,000 msg/s + 1,000 others", lambda bench: _zeek(bench, 1000), files=1100),
+        Row("zeek-4000", "10 pairs at 20,000 msg/s + 4,000 others", lambda bench: _zeek(bench, 4000), files=4100),
+        _frozen_row("frozen-0", "1 → 190 paced at 100 msg/s", 0, _paced_to),
+        _frozen_row("frozen-5", "1 → 190 paced at 100 msg/s + 10 frozen", 10, _paced_to),
+        _frozen_row("frozen-50", "1 → 190 paced at 100 msg/s + 190 frozen", 190, _paced_to),
+        _frozen_row("frozen-5-bursts", "1 → 190 in bursts + 10 frozen", 10, _bursts_to),
+        _frozen_row("frozen-50-bursts", "1 → 190 in bursts + 190 frozen", 190, _bursts_to),
+        _drop_row("drop-newest"),
+        _drop_row("drop-oldest", ["queue.policy=drop-oldest"]),
+        _drop_row("latest", ["queue.policy=latest"], LATEST_PEBBLES, LATEST_TOPICS),
+        _drop_row("max-age", ["queue.max_age=0.1", "queue.live_messages=0", "queue.live_bytes=0"]),
+    )
+}

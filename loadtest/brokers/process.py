@@ -1,0 +1,248 @@
+"""One broker process: started, pinned, metered, ended.
+
+Owns: broker processes of the load tester and of the benchmarks, what they cost, and which core runs what.
+
+Promises: CPU time is the whole process's user + system time in nanoseconds, threads that have ended included. A child
+is ended when its ``with`` block is left for any reason, and by the kernel if the bench itself is killed.
+
+Refuses: to leave a child running, to start one that listens anywhere but on 127.0.0.1, to work on anything but Linux.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO, Final
+
+from loadtest.brokers import frames
+
+HOST: Final = "127.0.0.1"
+START_TIMEOUT: Final = 20.0  # seconds until a broker must answer CONNECT
+STOP_TIMEOUT: Final = 5.0  # seconds from SIGTERM to SIGKILL
+SETTLE_STEP: Final = 0.05  # seconds between two looks at an idle broker's CPU
+SETTLE_CPU: Final = 500_000  # nanoseconds of CPU within a step that still count as idle
+SETTLE_LIMIT: Final = 5.0  # seconds after which a broker is metered although it is not idle
+PR_SET_PDEATHSIG: Final = 1  # prctl(2)
+INTERRUPTIONS: Final = frozenset({signal.SIGINT, signal.SIGTERM})
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+
+class BrokerFailed(Exception):
+    """The broker did not start, or ended by itself; the message holds the end of what it printed."""
+
+
+@dataclass(frozen=True)
+class Cores:
+    """The processor cores of the broker and of the generator; None where there is only one to be had."""
+
+    broker: int | None
+    generator: int | None
+
+    @classmethod
+    def choose(cls) -> Cores:
+        """The first two cores this process may run on."""
+        allowed = sorted(os.sched_getaffinity(0))
+        return cls(allowed[0], allowed[1]) if len(allowed) > 1 else cls(None, None)
+
+    def __str__(self) -> str:
+        if self.broker is None:
+            return "not pinned (one core)"
+        return f"broker on core {self.broker}, generator on core {self.generator}"
+
+
+@contextmanager
+def at_work() -> Iterator[Cores]:
+    """This process on the generator's core, and SIGTERM like Ctrl-C; both as before when the block is left."""
+    cores = Cores.choose()
+    affinity = os.sched_getaffinity(0)
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        if cores.generator is not None:
+            os.sched_setaffinity(0, {cores.generator})
+        yield cores
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        os.sched_setaffinity(0, affinity)
+
+
+def _interrupt(_: int, __: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listened on a moment ago."""
+    with socket.socket() as sock:
+        sock.bind((HOST, 0))
+        port: int = sock.getsockname()[1]
+    return port
+
+
+def raise_file_limit(needed: int) -> bool:
+    """Raise this process's (and its children's) limit of open files to the hard limit; whether that is enough."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard == resource.RLIM_INFINITY or hard >= needed
+
+
+def waited(pid: int) -> int:
+    """Nanoseconds the process's main thread was ready to run while something else had its core; 0 if unknown."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])
+    except (OSError, IndexError):
+        return 0
+
+
+def cpu_time(pid: int) -> int:
+    """Nanoseconds of user + system time a process has used so far, all its threads together; OSError: it is gone."""
+    # The kernel's clock id for another process's CPU time, as clock_getcpuclockid(3) computes it.
+    return time.clock_gettime_ns(~pid << 3 | 2)
+
+
+def _connect_once(port: int) -> None:
+    """CONNECT, CONNACK, DISCONNECT; OSError where the broker does not accept, answer within 2 seconds, or agree."""
+    with socket.create_connection((HOST, port), 2.0) as sock:
+        sock.sendall(frames.connect("bench-ready"))
+        connack = sock.recv(4, socket.MSG_WAITALL)
+        if len(connack) < 4 or connack[0] != frames.CONNACK or connack[3]:
+            raise ConnectionError(f"CONNACK expected, got {connack.hex() or 'nothing'}")
+        sock.sendall(frames.DISCONNECT)
+
+
+class BrokerProcess:
+    """A broker as a child process; use as a context manager."""
+
+    def __init__(self, command: Sequence[str], port: int, core: int | None) -> None:
+        self.port = port
+        self._command = list(command)
+        self._core = core
+        self._stack = ExitStack()
+        self._output: IO[bytes] | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> BrokerProcess:
+        with ExitStack() as stack:
+            output = self._output = stack.enter_context(tempfile.TemporaryFile())
+            self._stack = stack.pop_all()
+        # An interruption between the fork and the assignment would leave a child that nobody knows: let it wait.
+        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)
+        try:
+            try:
+                self._child = self._start(output, unblocked)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+            self._wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _start(self, output: IO[bytes], unblocked: set[signal.Signals | int]) -> subprocess.Popen[bytes]:
+        def in_child() -> None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+            _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if self._core is not None:
+                os.sched_setaffinity(0, {self._core})
+
+        try:
+            return subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                process_group=0,  # Ctrl-C is for us: we end it when we have done with it
+                preexec_fn=in_child,
+            )
+        except OSError as error:
+            raise BrokerFailed(f"cannot start {self._command[0]}: {error}") from error
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        """The process id; BrokerFailed before the start and after the end."""
+        if self._child is None:
+            raise BrokerFailed("the broker is not running")
+        return self._child.pid
+
+    def check(self) -> None:
+        """BrokerFailed when the process has ended by itself; the message holds the end of what it printed."""
+        if self._child is not None and self._child.poll() is not None:
+            raise BrokerFailed(f"the broker ended with code {self._child.returncode}: {self._tail()}")
+
+    def cpu(self) -> int:
+        """Nanoseconds of user + system time the process has used so far, all its threads together."""
+        try:
+            return cpu_time(self.pid)
+        except OSError as error:
+            raise BrokerFailed(f"the broker ended by itself: {self._tail()}") from error
+
+    def resident(self) -> int:
+        """Bytes of resident memory, exact where the kernel offers it."""
+        root = Path("/proc") / str(self.pid)
+        try:
+            for line in (root / "smaps_rollup").read_text().splitlines():
+                if line.startswith("Rss:"):
+                    return int(line.split()[1]) * 1024
+        except OSError:
+            pass
+        try:
+            return int((root / "statm").read_text().split()[1]) * resource.getpagesize()
+        except (OSError, IndexError) as error:
+            raise BrokerFailed(f"the broker ended by itself: {self._tail()}") from error
+
+    def settle(self) -> None:
+        """Wait until the broker is idle, for at most SETTLE_LIMIT seconds."""
+        deadline = time.monotonic() + SETTLE_LIMIT
+        before = self.cpu()
+        while time.monotonic() < deadline:
+            time.sleep(SETTLE_STEP)
+            now = self.cpu()
+            if now - before < SETTLE_CPU:
+                return
+            before = now
+
+    def stop(self) -> None:
+        """End the process: SIGTERM, then SIGKILL; always reaped. Harmless when it has ended."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.terminate()
+            try:
+                child.wait(STOP_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                pass
+            finally:  # also when a second interruption comes here
+                child.kill()
+                child.wait()
+        self._stack.close()
+
+    def _wait_ready(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT
+        while True:
+            self.check()
+            try:
+                _connect_once(self.port)
+                return
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise BrokerFailed(f"no CONNACK after {START_TIMEOUT:g} s ({error}): {self._tail()}") from error
+            time.sleep(0.02)
+
+    def _tail(self) -> str:
+        if self._output is None or self._output.closed:
+            return "what it printed is gone"
+        size = self._output.seek(0, os.SEEK_END)
+        self._output.seek(max(0, size - 2000))
+        return self._output.read().decode(errors="replace").strip() or "it printed nothing"

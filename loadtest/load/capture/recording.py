@@ -1,0 +1,116 @@
+"""Recorded traffic in a plan: which publisher plays which topics of a capture.
+
+Owns: ``Share`` and ``Recording`` (data only: no file is open), and the ways in for the conductor and its processes,
+which read the capture when there is one to be replayed.
+
+Promises: each topic belongs to one publisher, by a hash of its name that is the same everywhere, so that it keeps its
+order. A topic whose messages differ in QoS or RETAIN is one stream for each kind. Every process that reads the same
+capture finds the same numbers. Memory: the names of at most `MOST_STREAMS` streams; the messages are not in it.
+
+Refuses: to read files by itself (``spool``), so that runs without a recording need no Parquet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from loadtest.load.capture.spool import Spool
+    from loadtest.load.scenario.schema import Scenario
+
+PUBLISHERS: Final = "publishers"
+"""The group whose clients play the recording."""
+MOST_STREAMS: Final = 1_000_000
+"""Topics, times kinds of QoS and RETAIN."""
+OPEN_END: Final = 86_400.0
+"""Seconds of a stage of which nobody knows how long it takes: it ends when everything is sent."""
+RETAIN: Final = 4
+"""In a kind, beside the QoS in its two lowest bits."""
+
+
+@dataclass
+class Share:
+    """What one publisher plays; lists are by the number of its stream."""
+
+    topics: list[str] = field(default_factory=list)
+    """As they were recorded, without the prefix."""
+    kinds: bytearray = field(default_factory=bytearray)
+    """QoS, and `RETAIN`."""
+    messages: int = 0
+
+    @property
+    def highest(self) -> int:
+        """The highest QoS."""
+        return max((kind & 3 for kind in self.kinds), default=0)
+
+    @property
+    def lowest(self) -> int:
+        """The lowest QoS."""
+        return min((kind & 3 for kind in self.kinds), default=0)
+
+
+@dataclass
+class Recording:
+    """A capture as it is dealt to publishers."""
+
+    path: str
+    prefix: str
+    """Stands before every topic when it is played."""
+    shares: list[Share]
+    """By publisher."""
+    filters: tuple[str, ...] = ()
+    """What was subscribed to, as far as the capture says."""
+    messages: int = 0
+    topics: int = 0
+    first: int = 0
+    """Time of the first message in nanoseconds, by the capture's own clock."""
+    last: int = 0
+    small: int = 0
+    """Messages that are too short for a mark."""
+
+    @property
+    def seconds(self) -> float:
+        """From the first message to the last."""
+        return (self.last - self.first) / 1e9
+
+    @property
+    def highest(self) -> int:
+        """The highest QoS."""
+        return max((share.highest for share in self.shares), default=0)
+
+
+def recorded(path: str | None, prefix: str, scenario: Scenario) -> Recording | None:
+    """A capture, dealt to the scenario's publishers; None where there is none to be replayed. Blocks.
+
+    Raises:
+        PlanError: it cannot be replayed.
+    """
+    if path is None:
+        return None
+    from loadtest.load.capture.file import CaptureError
+    from loadtest.load.capture.spool import scan
+    from loadtest.load.scenario.plan import PlanError
+
+    try:
+        return scan(path, prefix, sum(group.clients for group in scenario.groups if group.name == PUBLISHERS))
+    except CaptureError as error:
+        raise PlanError(str(error)) from error
+
+
+def spooled(recording: Recording | None, publishers: list[int], speed: float) -> Spool | None:
+    """The messages of some publishers, ready to be played; None where there is nothing recorded. Blocks.
+
+    Raises:
+        PlanError: the capture cannot be read, or there is no room for it.
+    """
+    if recording is None:
+        return None
+    from loadtest.load.capture.file import CaptureError
+    from loadtest.load.capture.spool import Spool
+    from loadtest.load.scenario.plan import PlanError
+
+    try:
+        return Spool(recording, publishers, speed)
+    except CaptureError as error:
+        raise PlanError(str(error)) from error

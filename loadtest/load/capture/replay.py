@@ -1,0 +1,129 @@
+"""`canopy load replay`: a capture becomes a job.
+
+Owns: what is asked of a replay, and the scenario in which it is played: a group of publishers that play the recording,
+and a group of subscribers that check it.
+
+Promises: the job is played, judged and reported like every other. Times, sizes, topics, QoS and RETAIN are the
+capture's; payloads are marks and filler of the recorded size, at least `SIZE` bytes; of MQTT 5.0 properties, none.
+
+Refuses: to play anything but what is in the capture: there is no loop.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from broker.core.codec.errors import ProtocolError
+from broker.core.codec.topic_names import parse_shared
+from loadtest.load.capture.recording import OPEN_END, PUBLISHERS, Recording
+from loadtest.load.capture.spool import scan
+from loadtest.load.checks.mark import SIZE
+from loadtest.load.engine.job import Job, Target
+from loadtest.load.scenario import toml_text
+from loadtest.load.scenario.schema import Scenario
+
+SUBSCRIBERS: Final = "subscribers"
+TAIL: Final = 0.05
+"""Seconds for which the stage goes on after the last message was due."""
+SLOWEST: Final = 0.001
+FASTEST: Final = 1_000_000.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a replay."""
+
+    speed: float = 1.0
+    """Infinite: as fast as the sockets take it."""
+    publishers: int = 1
+    subscribers: int = 1
+    filters: Sequence[str] = ()
+    """Empty: the capture's own, else `#`."""
+    prefix: str = ""
+    version: Literal["3.1.1", "5.0"] = "5.0"
+
+
+def parse_speed(text: str) -> float:
+    """`10x`, `0.5x`, `10`, or `max`, which is infinite.
+
+    Raises:
+        ValueError: it is something else; the message says what would do.
+    """
+    if text == "max":
+        return math.inf
+    try:
+        speed = float(text.removesuffix("x"))
+    except ValueError:
+        speed = 0.0
+    if not SLOWEST <= speed <= FASTEST:
+        raise ValueError(f"not a speed from {SLOWEST:g}x to {FASTEST:,.0f}x, and not max")
+    return speed
+
+
+def prepare(capture: Path, asked: Asked, targets: list[Target]) -> Job:
+    """The job that replays a capture. Blocks: it looks through the whole capture once.
+
+    Raises:
+        CaptureError: it is none, is empty, or cannot be replayed as asked.
+        ValidationError: what is asked for makes no scenario (a filter that is too long, for one).
+    """
+    recording = scan(str(capture), asked.prefix, asked.publishers)
+    data = _scenario(capture, recording, asked)
+    scenario = Scenario.model_validate(data)
+    return Job(
+        scenario,
+        f"# Publishers play the capture {capture.name}.\n{toml_text.dumps(data)}",
+        targets,
+        replay=str(capture),
+        speed=asked.speed,
+        prefix=asked.prefix,
+        notes={"replay": summary(recording, asked.speed)},
+    )
+
+
+def summary(recording: Recording, speed: float) -> str:
+    """What is going to be played, in a sentence."""
+    text = f"{recording.messages:,} messages on {recording.topics:,} topics, recorded in {recording.seconds:,.1f} s, "
+    text += "as fast as it goes" if math.isinf(speed) else f"at {speed:g}x"
+    if recording.small:
+        text += f"; {recording.small:,} of them have less than {SIZE} bytes and are sent with {SIZE}"
+    return text
+
+
+def _scenario(capture: Path, recording: Recording, asked: Asked) -> dict[str, Any]:
+    seconds = OPEN_END if math.isinf(asked.speed) else round(recording.seconds / asked.speed + TAIL, 3)
+    filters = list(asked.filters) or [_inner(asked.prefix, each) for each in recording.filters] or [f"{asked.prefix}#"]
+    common = {"scaled": False, "version": asked.version}
+    return {
+        "name": f"replay-{_slug(capture.stem or capture.name)}",
+        "description": summary(recording, asked.speed),
+        "stages": [{"name": "replay", "seconds": seconds}],
+        "groups": [
+            {
+                "name": SUBSCRIBERS,
+                "clients": asked.subscribers,
+                **common,
+                # As they are: no pattern stands in them.
+                "subscribe": [{"filter": each.replace("%", "%%"), "qos": recording.highest} for each in filters],
+            },
+            {"name": PUBLISHERS, "clients": asked.publishers, **common},
+        ],
+    }
+
+
+def _inner(prefix: str, topic_filter: str) -> str:
+    """A filter of the capture below the prefix; of a shared subscription, what it shared."""
+    try:
+        return prefix + parse_shared(topic_filter)[1]
+    except ProtocolError:
+        return f"{prefix}#"
+
+
+def _slug(text: str) -> str:
+    """The text as a part of a scenario's name."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:80] or "capture"

@@ -1,0 +1,198 @@
+"""What the broker itself says of its losses: its `$SYS` topics, heard by a client of our own beside the simulated ones.
+
+Owns: that client, and ``reconcile``, which holds the broker's figures against what was seen missing.
+
+Promises: a broker that publishes nothing there costs a moment and is not an error. Values are compared as differences
+between the beginning and the end of the run.
+
+Refuses: to believe either side. Where the two do not agree, it says by how much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Final, cast
+
+from broker.core.codec import encoder, packets
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.errors import ProtocolError
+from broker.core.codec.packets import Connack, Connect, Disconnect, Publish, Suback, Subscribe, SubscriptionRequest
+from loadtest.load.engine.job import Target
+from loadtest.load.report.result import Deliveries, Reconciled
+
+ROOT: Final = "$SYS/broker/"
+VERSION: Final = "version"
+UPTIME: Final = "uptime"
+# Canopy's total, and mosquitto's.
+TOTALS: Final = ("messages/dropped", "publish/messages/dropped")
+FILTERS: Final = (VERSION, UPTIME, "messages/dropped/#", "publish/messages/dropped")
+PATIENCE: Final = 3.0
+"""Seconds to connect and subscribe."""
+FIRST: Final = 0.3
+"""Seconds for the retained values to come."""
+LONGEST: Final = 12.0
+"""Seconds to wait for values from after the drain: the usual interval is 10."""
+
+
+class Listener:
+    """A client that hears the broker's own topics; an `asyncio.Protocol`."""
+
+    def __init__(self, client_id: str) -> None:
+        self.values: dict[str, str] = {}
+        """By topic, below `$SYS/broker/`."""
+        self.updates = 0
+        """How often the uptime has changed: so often everything was published anew."""
+        self._changed = asyncio.Event()
+        self._subscribed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._decoder = Decoder(1 << 20, False, packets.V311)
+        self._client_id = client_id
+        self._transport: asyncio.Transport | None = None
+
+    async def open(self, target: Target) -> bool:
+        """Connect and subscribe; whether that went well."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await loop.create_connection(lambda: cast(asyncio.Protocol, self), target.host, target.port)
+                if not await self._subscribed:
+                    return False
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FIRST):
+                    while UPTIME not in self.values:
+                        await self._next()
+        except (OSError, TimeoutError):
+            return False
+        return VERSION in self.values
+
+    async def fresh(self, times: int = 2) -> bool:
+        """Wait until everything was published anew, so many times; whether it was, once at least."""
+        if UPTIME not in self.values or self._transport is None:
+            return False
+        before = self.updates
+        wanted = before + times
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LONGEST):
+                while self.updates < wanted and self._transport is not None:
+                    await self._next()
+        return self.updates > before and self._transport is not None
+
+    def dropped(self) -> tuple[int, dict[str, int]] | None:
+        """Messages dropped since the broker's start, and by cause; None when it does not say, or is gone."""
+        if self._transport is None:
+            return None
+        for total in TOTALS:
+            value = self.values.get(total, "")
+            if value.isdecimal():
+                prefix = total + "/"
+                causes = {
+                    name.removeprefix(prefix): int(text)
+                    for name, text in self.values.items()
+                    if name.startswith(prefix) and text.isdecimal()
+                }
+                return int(value), causes
+        return None
+
+    def close(self) -> None:
+        """Leave."""
+        if self._transport is not None:
+            self._transport.write(encoder.encode(Disconnect(), packets.V311))
+            self._transport.close()
+
+    async def _next(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    # -- what asyncio calls --------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say who is there."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.write(encoder.encode(Connect(self._client_id, packets.V311, True, 0), packets.V311))
+
+    def data_received(self, data: bytes) -> None:
+        """Take note of values."""
+        try:
+            self._decoder.feed(data)
+            while self._decoder.next_frame():
+                self._packet(self._decoder.packet())
+        except ProtocolError:
+            if self._transport is not None:
+                self._transport.abort()
+
+    def _packet(self, packet: packets.Packet) -> None:
+        if isinstance(packet, Connack):
+            if packet.reason_code:
+                self._answer(False)
+                return
+            requests = [SubscriptionRequest(ROOT + each, 0) for each in FILTERS]
+            assert self._transport is not None
+            self._transport.write(encoder.encode(Subscribe(1, requests), packets.V311))
+        elif isinstance(packet, Suback):
+            self._answer(True)
+        elif isinstance(packet, Publish):
+            name = packet.topic.decode(errors="replace").removeprefix(ROOT)
+            self.values[name] = packet.payload.decode(errors="replace")
+            if name == UPTIME and not packet.retain:
+                self.updates += 1
+            self._changed.set()
+
+    def _answer(self, well: bool) -> None:
+        if not self._subscribed.done():
+            self._subscribed.set_result(well)
+
+    def pause_writing(self) -> None:
+        """Nothing here is large."""
+
+    def resume_writing(self) -> None:
+        """Nothing here is large."""
+
+    def eof_received(self) -> bool:
+        """The broker is gone."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The broker is gone."""
+        del exc
+        self._transport = None
+        self._answer(False)
+        self._changed.set()
+
+
+def reconcile(
+    groups: list[Deliveries], before: tuple[int, dict[str, int]] | None, after: tuple[int, dict[str, int]] | None
+) -> Reconciled:
+    """What the broker says it dropped beside what was seen missing, in all groups together."""
+    seen = sum(group.lost for group in groups)
+    told = sum(group.told_lost for group in groups)
+    open_ = sum(group.unjudged + group.unconfirmed for group in groups)
+    if after is None:
+        why = "The broker publishes no count of dropped messages: what was seen missing stands alone."
+        if before is not None:
+            why = "The broker published no new count of dropped messages after the run: what was seen stands alone."
+        return _alone(seen, told, why)
+    total, causes = before or (0, {})
+    if after[0] < total:
+        why = "The broker's count of dropped messages began anew during the run: what was seen missing stands alone."
+        return _alone(seen, told, why)
+    reported = after[0] - total
+    by_cause = {cause: count - causes.get(cause, 0) for cause, count in after[1].items()}
+    by_cause = {cause: count for cause, count in by_cause.items() if count}
+    agrees = seen <= reported <= seen + open_
+    if agrees:
+        why = f"The broker's ledger and the subscribers agree: {seen:,} missing, {reported:,} reported as dropped."
+        if open_ and reported != seen:
+            why += f" {reported - seen:,} of them are among the {open_:,} that could not be judged."
+    else:
+        difference = reported - seen if reported > seen else seen - reported
+        side = "reported and not seen missing" if reported > seen else "seen missing and not reported"
+        why = f"They do not agree: {seen:,} seen missing, {reported:,} reported as dropped; {difference:,} {side}."
+    if told:
+        why += f" Subscribers were told of {told:,} in band."
+    return Reconciled(seen, reported, by_cause, told, agrees, why)
+
+
+def _alone(seen: int, told: int, why: str) -> Reconciled:
+    if told:
+        why += f" It told its subscribers of {told:,} losses."
+    return Reconciled(seen, None, {}, told, None, why)

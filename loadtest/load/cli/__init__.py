@@ -1,0 +1,1 @@
+"""The command `canopy load`: ``app`` (run, list, show), ``compare``, ``replay``, and what they share in ``common``."""

@@ -1,0 +1,105 @@
+"""The command: ``canopy load``.
+
+Owns: its subcommands. What they share is in ``commands``; the work is done by ``conductor``, ``report``, ``compare``,
+``capture`` and ``replay``, which are imported when they are needed: `canopy serve` starts without them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from loadtest.load.cli.common import (
+    DriverOption,
+    LimitOption,
+    OutOption,
+    ProcessesOption,
+    RecordsOption,
+    ScaleOption,
+    SetOption,
+    StrictOption,
+    TargetOption,
+    default_processes,
+    load_scenario,
+    parse_targets,
+    play_and_report,
+    told,
+)
+from loadtest.load.cli.compare import compare, limit
+from loadtest.load.cli.replay import capture, replay
+
+app = typer.Typer(
+    name="load",
+    help="Put a described load on any MQTT broker, and say what came of it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.command()
+@told
+def run(
+    scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A built-in scenario's name, or a file.")],
+    target: TargetOption = None,
+    sets: SetOption = None,
+    scale: ScaleOption = None,
+    processes: ProcessesOption = None,
+    driver: DriverOption = "canopy",
+    out: OutOption = None,
+    calibrate: LimitOption = True,
+    strict: StrictOption = False,
+    records: RecordsOption = False,
+) -> None:
+    """Play a scenario on a broker that runs, and write a report."""
+    from loadtest.load.engine.job import Job
+
+    played, text = load_scenario(scenario, sets, scale)
+    job = Job(
+        played,
+        text,
+        parse_targets(target),
+        processes=processes or default_processes(played),
+        driver=driver,
+    )
+    play_and_report(job, out, calibrate, strict, records)
+
+
+@app.command("list")
+@told
+def list_() -> None:
+    """The built-in scenarios."""
+    from loadtest.load.scenario import library
+
+    known = library.builtin()
+    width = max(len(name) for name, _ in known)
+    for name, description in known:
+        typer.echo(f"{name:<{width}}  {description}")
+
+
+@app.command()
+@told
+def show(
+    scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A built-in scenario's name, or a file.")],
+    sets: SetOption = None,
+    scale: ScaleOption = None,
+) -> None:
+    """The text of a scenario, as it would be played: a beginning for one of your own."""
+    typer.echo(load_scenario(scenario, sets, scale)[1], nl=False)
+
+
+app.command()(told(compare))
+app.command()(told(limit))
+app.command()(told(capture))
+app.command()(told(replay))
+
+
+def main() -> None:
+    """``python -m loadtest.load``."""
+    app(prog_name="canopy load")
+
+
+if __name__ == "__main__":
+    main()

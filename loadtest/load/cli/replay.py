@@ -1,0 +1,147 @@
+"""`canopy load capture` and `canopy load replay`.
+
+Owns: their arguments, and what `capture` prints; a replay is played and reported like a run.
+
+Promises: what can be foreseen is told in a line, without a traceback. Exit codes of `capture`: 0 when it ended as it
+was asked to, Ctrl-C included; 1 when the broker ended it (what came until then is in the file) or nothing could be
+captured; 2 for a wrong command line. Of `replay`: those of `run`.
+
+Refuses: to do the work (``capture``, ``replay``), which is imported when it is needed: `canopy serve` starts without.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from loadtest.load.cli.common import (
+    FAILED,
+    MISUSED,
+    DriverOption,
+    LimitOption,
+    OutOption,
+    ProcessesOption,
+    RecordsOption,
+    StrictOption,
+    TargetOption,
+    default_processes,
+    fail,
+    parse_targets,
+    play_and_report,
+    stamp,
+)
+from loadtest.load.cli.compare import VERSIONS, Mqtt
+
+MOST_PUBLISHERS: Final = 10_000
+MOST_SUBSCRIBERS: Final = 10_000
+
+MqttOption = Annotated[Mqtt, typer.Option("--mqtt", help="Version of MQTT.")]
+
+
+def capture(
+    filters: Annotated[
+        list[str] | None, typer.Option("--filter", metavar="FILTER", help="What to subscribe to (#). Repeatable.")
+    ] = None,
+    target: Annotated[str, typer.Option("--target", metavar="URL", help="mqtt://HOST:PORT.")] = "mqtt://127.0.0.1:1883",
+    qos: Annotated[int, typer.Option("--qos", min=0, max=2, help="Of the subscriptions.")] = 2,
+    mqtt: MqttOption = Mqtt.V5_0,
+    seconds: Annotated[float | None, typer.Option("--seconds", metavar="S", min=0.001, help="How long.")] = None,
+    messages: Annotated[int | None, typer.Option("--messages", metavar="N", min=1, help="How many.")] = None,
+    sizes_only: Annotated[bool, typer.Option("--sizes-only", help="Leave payloads out, keep their sizes.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Where it is written (capture-TIME.parquet).")
+    ] = None,
+) -> None:
+    """Write down what subscribers get, for `replay`: until Ctrl-C, for so long, or so many messages."""
+    from loadtest.load.capture.file import CaptureError
+    from loadtest.load.capture.subscriber import Captured, Wanted
+    from loadtest.load.capture.subscriber import capture as work
+    from loadtest.load.engine.running import run
+
+    file = out or Path(f"capture-{stamp()}.parquet")
+    wanted = Wanted(
+        parse_targets([target])[0], filters or ["#"], file, qos, VERSIONS[mqtt], seconds, messages, sizes_only
+    )
+    watched = sys.stderr.isatty()
+
+    def progress(count: int) -> None:
+        if watched:
+            typer.echo(f"\r\x1b[K{count:,} messages (Ctrl-C ends the capture)", nl=False, err=True)
+
+    found: Captured
+    try:
+        found = run(lambda stop: work(wanted, stop, progress))
+    except CaptureError as error:
+        fail(str(error), MISUSED if str(error).startswith("--") else FAILED)
+    except asyncio.CancelledError:
+        fail("ended by a second signal; there is no capture")
+    finally:
+        if watched:
+            typer.echo("\r\x1b[K", nl=False, err=True)
+    typer.echo(f"{file}: {found}")
+    if found.trouble:
+        fail(f"{wanted.target}: {found.trouble}; {file} holds what came until then")
+
+
+def replay(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="CAPTURE",
+            help="A file of `canopy load capture`, a recorder's folder, or a folder of Parquet files.",
+        ),
+    ],
+    target: TargetOption = None,
+    speed: Annotated[str, typer.Option("--speed", metavar="X", help="10x, 0.5x, or max: as fast as it goes.")] = "1x",
+    publishers: Annotated[
+        int, typer.Option("--publishers", metavar="N", min=1, max=MOST_PUBLISHERS, help="Topics are dealt to them.")
+    ] = 1,
+    subscribers: Annotated[
+        int, typer.Option("--subscribers", metavar="N", min=1, max=MOST_SUBSCRIBERS, help="Each gets everything.")
+    ] = 1,
+    filters: Annotated[
+        list[str] | None,
+        typer.Option("--filter", metavar="FILTER", help="What they subscribe to (what was captured). Repeatable."),
+    ] = None,
+    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Stands before every topic.")] = "",
+    mqtt: MqttOption = Mqtt.V5_0,
+    processes: ProcessesOption = None,
+    driver: DriverOption = "canopy",
+    out: OutOption = None,
+    calibrate: LimitOption = True,
+    strict: StrictOption = False,
+    records: RecordsOption = False,
+) -> None:
+    """Play recorded traffic on a broker that runs, with its own timing, and write a report."""
+    from dataclasses import replace
+
+    from pydantic import ValidationError
+
+    from loadtest.load.capture.file import CaptureError
+    from loadtest.load.capture.replay import Asked, parse_speed, prepare
+    from loadtest.load.scenario.plan import Plan, PlanError
+
+    try:
+        pace = parse_speed(speed)
+    except ValueError as error:
+        fail(f"--speed {speed}: {error}", MISUSED)
+    asked = Asked(pace, publishers, subscribers, filters or (), prefix, VERSIONS[mqtt])
+    try:
+        job = prepare(source, asked, parse_targets(target))
+        Plan(job.scenario, "0" * 8)
+    except (CaptureError, PlanError) as error:
+        fail(str(error), MISUSED)
+    except ValidationError as error:
+        fail("; ".join(each["msg"] for each in error.errors()), MISUSED)
+    typer.echo(f"{source}: {job.notes['replay']}", err=True)
+    play_and_report(
+        replace(job, processes=processes or default_processes(job.scenario), driver=driver),
+        out,
+        calibrate,
+        strict,
+        records,
+    )

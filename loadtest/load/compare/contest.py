@@ -1,0 +1,230 @@
+"""`canopy load compare`: the same scenario on several brokers that take turns.
+
+Owns: who may take part, which version of MQTT all of them speak, and the order of runs.
+
+Promises: brokers take turns (A B A B), so that a noisy machine is noisy for all of them. Each run has a fresh broker
+process, pinned to one core while the generator keeps to the others, where there are several. All brokers play the same
+scenario in the same version of MQTT. A broker that is not installed, cannot play the scenario or fails is told in a
+line, and the others go on. Whatever interrupts, every process that was started is ended, and what was measured until
+then stays in the ``Comparison``.
+
+Refuses: to tune a scenario for a broker, and to touch one that runs already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Final, Protocol, TypeAlias
+
+from loadtest.brokers.process import BrokerFailed, raise_file_limit, waited
+from loadtest.brokers.registry import V5, Peer
+from loadtest.load.checks import broker_usage
+from loadtest.load.compare import generator_limit
+from loadtest.load.compare.comparison import Comparison, Entrant
+from loadtest.load.compare.generator_limit import LimitError, Play
+from loadtest.load.compare.started_brokers import (
+    Cores,
+    Running,
+    Version,
+    VersionConflict,
+    choose,
+    most_processes,
+    needs,
+    started,
+    with_version,
+)
+from loadtest.load.engine import conductor
+from loadtest.load.engine.conductor import RunError
+from loadtest.load.engine.job import Audience, Job, Nobody
+from loadtest.load.scenario.plan import Plan
+from loadtest.load.scenario.schema import Scenario
+from loadtest.load.scenario.toml_text import dumps
+
+SPARE_FILES: Final = 200  # descriptors that are no client's connection
+
+Start: TypeAlias = Callable[[Peer, int | None], AbstractContextManager[Running]]
+
+
+class Listener(Protocol):
+    """Who hears how a comparison goes. Called in the event loop: nothing here may take long."""
+
+    def run(self, label: str, number: int, rounds: int) -> Audience:
+        """A run begins: of this broker, in this round. Who hears how it goes."""
+
+    def note(self, text: str) -> None:
+        """Something is to be told: a broker is missing, or failed."""
+
+
+class Silent:
+    """A listener that does not listen."""
+
+    def run(self, label: str, number: int, rounds: int) -> Audience:
+        del label, number, rounds
+        return Nobody()
+
+    def note(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a comparison is run with. `start` and `play` stand in for brokers and for the conductor in tests."""
+
+    listener: Listener = field(default_factory=Silent)
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by whoever wants it to end."""
+    start: Start = started
+    play: Play = conductor.play
+
+
+class Contest:
+    """A comparison that is to be run: what stands in it, and what it is run with."""
+
+    def __init__(
+        self, scenario: Scenario, text: str, brokers: Sequence[str], rounds: int, mqtt: Version | None = None
+    ) -> None:
+        """Nothing is started yet. `mqtt`: the version that all clients are to speak; None: as the scenario says, but
+        3.1.1 for everybody where a broker speaks no other and the scenario allows it.
+
+        Raises:
+            PlanError: the scenario cannot be played.
+            UnknownBroker: of a name there is no broker.
+            VersionConflict: the scenario uses what this version does not have.
+        """
+        entrants = _entrants(choose(brokers))
+        remarks: list[str] = []
+        if mqtt is not None:
+            scenario = with_version(scenario, mqtt)
+            text = _written(scenario, mqtt)
+            remarks.append(f"every client speaks MQTT {mqtt}, as asked")
+        for entrant in entrants:
+            entrant.failure = entrant.peer.missing()
+        if mqtt is None:
+            rewritten = _for_all(scenario, [each for each in entrants if not each.failure], remarks)
+            if rewritten is not None:
+                scenario, text = rewritten, _written(rewritten, "3.1.1")
+        for entrant in entrants:
+            lacking = sorted(needs(scenario) & entrant.peer.lacks)
+            if lacking and entrant.failure is None:
+                entrant.failure = (
+                    f"left out: {entrant.peer.name} has no {', no '.join(lacking)}, and the scenario needs it"
+                )
+        self.scenario = scenario
+        self.cores = Cores.choose()
+        self.comparison = Comparison(
+            name=scenario.name,
+            description=scenario.description,
+            scenario_text=text,
+            entrants=entrants,
+            rounds=rounds,
+            cores=str(self.cores),
+            begun=datetime.now(UTC).isoformat(timespec="seconds"),
+            environment=broker_usage.environment(),
+            remarks=remarks,
+        )
+        files = Plan(scenario, "0" * 8).clients + SPARE_FILES
+        if not raise_file_limit(files):
+            remarks.append(f"{files:,} open files are more than this system allows: raise the limit (ulimit -n)")
+
+    async def run(
+        self, means: Means | None = None, *, processes: int | None = None, own_limit: bool = True
+    ) -> Comparison:
+        """Play all rounds, or what can be played until it is stopped: the run that is under way then is broken off.
+        `processes` is how many the generator has (None: one for each of its cores, as far as the scenario bears it);
+        `own_limit` says whether the generator's own limit is measured first. To start and to end a broker blocks the
+        event loop.
+
+        Raises:
+            CancelledError: it was cancelled; `comparison` holds what there is.
+        """
+        means = means or Means()
+        comparison = self.comparison
+        for text in comparison.remarks:
+            means.listener.note(text)
+        for entrant in comparison.entrants:
+            if entrant.failure is not None:
+                means.listener.note(f"{entrant.label}: {entrant.failure}")
+            else:
+                entrant.version = entrant.peer.version()
+        try:
+            if own_limit and any(entrant.failure is None for entrant in comparison.entrants):
+                await self._measure_limit(means)
+            job = Job(
+                self.scenario,
+                comparison.scenario_text,
+                targets=[],
+                processes=processes or most_processes(self.scenario, len(self.cores.generator)),
+                cores=self.cores.generator,
+                own_limit=None if comparison.own_limit is None else comparison.own_limit.rate,
+            )
+            with self.cores.kept():
+                for number in range(1, comparison.rounds + 1):
+                    for entrant in comparison.entrants:
+                        comparison.interrupted |= means.stop.is_set()
+                        if entrant.failure is None and not comparison.interrupted:
+                            await self._turn(entrant, number, job, means)
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            comparison.interrupted = True
+            raise
+        return comparison
+
+    async def _measure_limit(self, means: Means) -> None:
+        try:
+            self.comparison.own_limit = await generator_limit.measure(play=means.play, stop=means.stop)
+        except (LimitError, BrokerFailed, RunError) as error:
+            self.comparison.remarks.append(f"the generator's own limit is not known: {error}")
+            means.listener.note(self.comparison.remarks[-1])
+
+    async def _turn(self, entrant: Entrant, number: int, job: Job, means: Means) -> None:
+        """One run on a fresh broker. What goes wrong becomes the entrant's failure, and it is not asked again."""
+        audience = means.listener.run(entrant.label, number, self.comparison.rounds)
+        try:
+            with means.start(entrant.peer, self.cores.broker) as running:
+                notes = {"round": f"{number} of {self.comparison.rounds}", "cores used": str(self.cores)}
+                job = replace(job, targets=[running.target], broker_pid=running.pid, notes=notes)
+                begun, before = time.monotonic(), waited(running.pid)
+                result = await means.play(job, audience, means.stop)
+                share = (waited(running.pid) - before) / 1e9 / (time.monotonic() - begun)
+                entrant.waited = max(entrant.waited, share)
+                self.comparison.interrupted |= result.interrupted
+                running.process.check()  # a run in which the broker died is no run
+                entrant.results.append(result)
+        except (BrokerFailed, RunError) as error:
+            entrant.failure = f"failed in round {number}: {error}"
+            means.listener.note(f"{entrant.label}: {entrant.failure}")
+
+
+def _entrants(peers: Sequence[Peer]) -> list[Entrant]:
+    """One for each name; a broker that is asked for twice is compared with itself, which shows the machine's noise."""
+    entrants: list[Entrant] = []
+    for at, peer in enumerate(peers):
+        before = sum(other.name == peer.name for other in peers[:at])
+        entrants.append(Entrant(f"{peer.name} ({before + 1})" if before else peer.name, peer))
+    return entrants
+
+
+def _for_all(scenario: Scenario, there: Sequence[Entrant], remarks: list[str]) -> Scenario | None:
+    """The scenario in MQTT 3.1.1 where a broker needs that and the scenario bears it; None: it stays as it is."""
+    old = [entrant.label for entrant in there if V5 in entrant.peer.lacks]
+    if V5 not in needs(scenario) or not old:
+        return None
+    speaks = "speak" if len(old) > 1 else "speaks"
+    try:
+        rewritten = with_version(scenario, "3.1.1")
+    except VersionConflict as error:
+        remarks.append(f"{', '.join(old)} {speaks} no MQTT 5.0, and the scenario cannot be played without it: {error}")
+        return None
+    remarks.append(
+        f"every client speaks MQTT 3.1.1, for {', '.join(old)} {speaks} no other (--mqtt 5.0 leaves them out instead)"
+    )
+    return rewritten
+
+
+def _written(scenario: Scenario, version: Version) -> str:
+    """A scenario that was rewritten, as TOML."""
+    data = scenario.model_dump(mode="json", exclude_defaults=True)
+    return f"# {scenario.name}, in MQTT {version} for every client\n\n{dumps(data)}"

@@ -1,0 +1,87 @@
+"""How a simulated client comes to a broker: its socket, its CONNECT, and what a refusal means in words.
+
+Owns: turning a group's settings into both. Pure, but for the socket that it makes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Final
+
+from broker.core.codec import encoder, packets, properties
+from broker.core.codec.packets import Connect, Will
+from broker.core.codec.properties import Properties
+from broker.core.codec.reasons import name as reason_name
+from loadtest.load.checks.mark import filler, pack
+from loadtest.load.scenario.plan import Plan
+from loadtest.load.scenario.schema import Group
+
+RETURN_CODES: Final = {
+    1: "unacceptable protocol version",
+    2: "identifier rejected",
+    3: "server unavailable",
+    4: "bad user name or password",
+    5: "not authorized",
+}
+
+
+def new_socket(settings: Group, family: int) -> socket.socket:
+    """A socket as the group's clients have it, not connected."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if settings.reading is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.reading.receive_buffer)
+        # With the loopback's own segments the sender's kernel takes megabytes for one who does not read.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1460)
+    return sock
+
+
+def version(settings: Group) -> int:
+    """The protocol level of a group's clients."""
+    return packets.V5 if settings.version == "5.0" else packets.V311
+
+
+def connect(plan: Plan, group: int, number: int, will_sequence: int) -> bytes:
+    """The CONNECT of a client; its will carries the next number of the will's stream."""
+    settings = plan.groups[group]
+    level = version(settings)
+    held = Properties()
+    if level == packets.V5:
+        if settings.session_expiry:
+            held.integers[properties.SESSION_EXPIRY_INTERVAL] = settings.session_expiry
+        if settings.receive_maximum is not None:
+            held.integers[properties.RECEIVE_MAXIMUM] = settings.receive_maximum
+        if settings.maximum_packet_size is not None:
+            held.integers[properties.MAXIMUM_PACKET_SIZE] = settings.maximum_packet_size
+    packet = Connect(
+        plan.client_id(group, number),
+        level,
+        settings.clean_start,
+        settings.keep_alive,
+        _will(plan, group, number, will_sequence),
+        settings.user_name,
+        None if settings.password is None else settings.password.encode(),
+        held,
+    )
+    return encoder.encode(packet, level)
+
+
+def _will(plan: Plan, group: int, number: int, sequence: int) -> Will | None:
+    will = plan.groups[group].will
+    if will is None:
+        return None
+    stream = plan.wills[group].stream(number, 0)
+    payload = pack(plan.mark_run, 0, stream, sequence) + filler(will.size)
+    return Will(plan.topic(stream), payload, will.qos, will.retain, will.delay)
+
+
+def trouble(error: OSError) -> str:
+    """What kept a socket from connecting, in the system's words; event loops have words of their own."""
+    return os.strerror(error.errno).lower() if error.errno else str(error)
+
+
+def refusal(code: int, level: int) -> str:
+    """What a CONNACK's return code (3.1.1) or reason code (5.0) says."""
+    return RETURN_CODES.get(code, str(code)) if level < packets.V5 else reason_name(code)

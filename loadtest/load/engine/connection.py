@@ -1,0 +1,268 @@
+"""One connection of a simulated client: bytes in, judgements out.
+
+Owns: the asyncio protocol, the acknowledgements that QoS 1 and 2 ask for, and reading slowly. Compiled.
+
+Promises: a read is taken apart by the broker's own decoder, strictly: whatever a broker sends that the specification
+forbids ends the connection with the reason in `fault`. All acknowledgements of a read go out in one write.
+
+Refuses: to know what the client is up to (``client``): packets other than PUBLISH and acknowledgements are handed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, cast
+
+from broker.core.codec import encoder
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.errors import ProtocolError
+from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, Ack, Packet, Publish
+from broker.core.codec.properties import decode_forward
+from broker.core.queues.drop_notice import NAME
+from loadtest.load.checks.counters import Tally
+from loadtest.load.checks.deliveries import Judge, Streams
+from loadtest.load.engine.sending import Outlet, Sender, Session
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+MAX_PACKET: Final = 268_435_460
+WRITE_HIGH: Final = 1 << 18
+
+
+def clock() -> int:
+    """Microseconds of the monotonic clock, which all processes of the system share."""
+    return time.monotonic_ns() // 1000
+
+
+class Wire(Outlet):
+    """A connection: an `asyncio.Protocol` by its methods, not by inheritance (it is compiled)."""
+
+    def __init__(
+        self,
+        version: int,
+        judge: Judge | None,
+        streams: Streams,
+        tally: Tally,
+        session: Session,
+        on_packet: Callable[[Packet], None],
+        on_closed: Callable[[str], None],
+    ) -> None:
+        super().__init__()
+        self.version = version
+        self.judge = judge
+        self.streams = streams
+        self.tally = tally
+        self.session = session
+        self.on_packet = on_packet
+        self.on_closed = on_closed
+        self.on_made: Callable[[], None] | None = None
+        self.senders: list[Sender] = []
+        self.decoder = Decoder(MAX_PACKET, False, version)
+        self.transport: asyncio.Transport | None = None
+        self.fault = ""
+        self.read_rate = 0.0
+        """PUBLISH packets a second; 0: as they come."""
+        self.frozen = False
+        self._acks: list[bytes] = []
+        # What stood before the payload of the last PUBLISH with QoS 0, and its topic.
+        self._head = b""
+        self._head_topic = b""
+        self._reading = True
+
+    # -- what asyncio calls --------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is connected."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=WRITE_HIGH)
+        if self.on_made is not None:
+            self.on_made()
+
+    def data_received(self, data: bytes) -> None:
+        """A read came in."""
+        now: i64 = time.monotonic_ns() // 1000
+        self.tally.bytes_received += len(data)
+        decoder = self.decoder
+        publishes: i64 = 0
+        try:
+            decoder.feed(data)
+            while decoder.next_frame():
+                if decoder.header >> 4 == 3:
+                    publishes += 1
+                    if decoder.header == 0x30:
+                        self._plain_publish(decoder, now)
+                    else:
+                        self._publish(decoder.publish(), now)
+                    continue
+                identifier = decoder.short_ack()
+                if identifier >= 0:
+                    self._acked(decoder.header >> 4, identifier, 0)
+                else:
+                    self._other(decoder.packet())
+        except ProtocolError as error:
+            self.fail(f"the broker broke the protocol: {error}")
+            return
+        if self._acks:
+            self.write(b"".join(self._acks))
+            self._acks = []
+        if self.read_rate > 0.0 and publishes and not self.frozen:
+            self._rest(float(publishes) / self.read_rate)
+        if self.streams.woken:
+            pump_woken(self.streams)
+        for sender in self.senders:
+            if sender.qos > 0:
+                sender.pump(now)
+
+    def eof_received(self) -> bool:
+        """The broker will send no more."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        self.transport = None
+        self.on_closed(self.fault or (f"connection lost: {exc}" if exc else "the broker closed the connection"))
+
+    def pause_writing(self) -> None:
+        """The transport has more than it can send."""
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        """There is room again."""
+        self.paused = False
+        now: i64 = time.monotonic_ns() // 1000
+        for sender in self.senders:
+            sender.pump(now)
+
+    # -- what the client calls -----------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Send."""
+        transport = self.transport
+        if transport is not None:
+            self.tally.bytes_sent += len(data)
+            transport.write(data)
+
+    def fail(self, why: str) -> None:
+        """End the connection, at once and without a word."""
+        if not self.fault:
+            self.fault = why
+        if self.transport is not None:
+            self.transport.abort()
+
+    def freeze(self) -> None:
+        """Read no more."""
+        self.frozen = True
+        self._pause()
+
+    def read_freely(self) -> None:
+        """Read as fast as it comes, from now on."""
+        self.frozen = False
+        self.read_rate = 0.0
+        self._resume()
+
+    def _rest(self, seconds: float) -> None:
+        self._pause()
+        asyncio.get_running_loop().call_later(seconds, self._rested)
+
+    def _rested(self) -> None:
+        if not self.frozen:
+            self._resume()
+
+    def _pause(self) -> None:
+        if self._reading and self.transport is not None:
+            self._reading = False
+            self.transport.pause_reading()
+
+    def _resume(self) -> None:
+        if not self._reading and self.transport is not None:
+            self._reading = True
+            self.transport.resume_reading()
+
+    # -- packets -------------------------------------------------------------------------------------------------------
+
+    def _plain_publish(self, decoder: Decoder, now: i64) -> None:
+        """A PUBLISH with QoS 0. What is, up to its payload, the same bytes as the last one was decoded with that."""
+        data = decoder.buffer
+        start: i64 = decoder.start
+        end: i64 = decoder.end
+        head = self._head
+        size: i64 = len(head)
+        judge = self.judge
+        if size > 0 and end - start >= size and data[start : start + size] == head and judge is not None:
+            judge.receive(self._head_topic, data[start + size : end], 0, False, False, now)
+            return
+        packet = decoder.publish()
+        if packet.properties:
+            self._head = b""
+        else:
+            self._head = data[start : end - len(packet.payload)]
+            self._head_topic = packet.topic
+        self._publish(packet, now)
+
+    def _publish(self, packet: Publish, now: i64) -> None:
+        qos = packet.qos
+        if qos == 1:
+            self._acks.append(encoder.ack(PUBACK, packet.packet_id, 0, self.version))
+        elif qos == 2:
+            self._acks.append(encoder.ack(PUBREC, packet.packet_id, 0, self.version))
+            if packet.packet_id in self.session.taken:
+                return
+            self.session.taken.add(packet.packet_id)
+        judge = self.judge
+        if judge is None:
+            self.streams.foreign += 1
+            return
+        if packet.properties:
+            judge.told_lost += told(packet.properties)
+        judge.receive(packet.topic, packet.payload, qos, packet.retain, packet.dup, now)
+
+    def _acked(self, kind: int, identifier: int, reason: int) -> None:
+        if kind == PUBREL:
+            self.session.taken.discard(identifier)
+            self._acks.append(encoder.ack(PUBCOMP, identifier, 0, self.version))
+            return
+        outgoing = self.session.unacked.get(identifier)
+        if outgoing is None:
+            if kind == PUBREC:
+                self._acks.append(encoder.ack(PUBREL, identifier, 0, self.version))
+            return
+        if kind == PUBREC and reason < 0x80:
+            outgoing.received = True
+            outgoing.frame = b""
+            self._acks.append(encoder.ack(PUBREL, identifier, 0, self.version))
+            return
+        del self.session.unacked[identifier]
+        outgoing.sender.done(outgoing, reason)
+
+    def _other(self, packet: Packet) -> None:
+        if isinstance(packet, Ack):
+            self._acked(packet.kind, packet.packet_id, packet.reason_code)
+        else:
+            self.on_packet(packet)
+
+
+def pump_woken(streams: Streams) -> None:
+    """Let the publishers go on whose messages have come back."""
+    woken = streams.woken
+    streams.woken = []
+    now = clock()
+    for source in woken:
+        source.waiting = False
+        if isinstance(source, Sender):
+            source.pump(now)
+
+
+def told(properties: bytes) -> int:
+    """How many losses the user properties `canopy-lost` (`count;cause`) of a PUBLISH tell of."""
+    if NAME not in properties:
+        return 0
+    total = 0
+    for name, value in decode_forward(properties).user:
+        if name == "canopy-lost":
+            count, _, _ = value.partition(";")
+            if count.isdecimal():
+                total += int(count)
+    return total

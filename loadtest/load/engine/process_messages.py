@@ -1,0 +1,140 @@
+"""What the conductor and its processes say to each other, pickled, over a pair of sockets.
+
+Owns: the vocabulary. Times are microseconds of the monotonic clock, which all processes of a system share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from loadtest.load.checks.expected import Account, Sent
+from loadtest.load.engine.job import Place, Target
+from loadtest.load.scenario.schema import Scenario
+
+# -- to a process ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The first message: who a process is."""
+
+    scenario: Scenario
+    run: str
+    targets: list[Target]
+    index: int
+    processes: int
+    driver: str
+    samples: int
+    core: int | None
+    replay: str | None
+    speed: float
+    prefix: str
+    records: Place | None = None
+    """Where a row of each message goes, if anywhere."""
+
+
+@dataclass(frozen=True)
+class Connect:
+    """Connect all clients that do not join later; seconds count from `at`."""
+
+    at: int
+
+
+@dataclass(frozen=True)
+class Start:
+    """The stages begin at `at`."""
+
+    at: int
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The stages are over at `at`: the same moment for all processes, or their seconds would not fit together."""
+
+    at: int
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Everybody leaves; send the outcome."""
+
+
+# -- from a process ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The clients are made."""
+
+    clients: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The process cannot go on."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Up:
+    """So many clients are connected and subscribed; so many have neither come up nor failed yet."""
+
+    up: int
+    unsettled: int
+    trouble: str
+    """What has gone wrong most often; empty: nothing."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """What happened between two times that are the same in all processes. `groups`: `Tally.take` of each."""
+
+    stage: str
+    begin: int
+    end: int
+    up: int
+    overdue: int
+    cpu: float
+    waited: float
+    groups: list[dict[str, Any]]
+    given_up: int = 0
+    """Messages that were due and will not be sent, because their publishers have no part in the next stage."""
+
+
+@dataclass(frozen=True)
+class Over:
+    """The stages are over: what was sent, and by group what was not."""
+
+    sent: Sent
+    unsent: list[int]
+
+
+@dataclass(frozen=True)
+class Exhausted:
+    """A replay as fast as it goes: everything is sent."""
+
+
+@dataclass(frozen=True)
+class Draining:
+    """How the drain stands: messages received since the run began, unacknowledged, seconds since the last delivery."""
+
+    received: int
+    under_way: int
+    idle: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Everything a process knows at its end."""
+
+    sent: Sent
+    accounts: list[Account]
+    group_sent: list[tuple[int, int]]
+    failed_connects: list[int]
+    lost_connections: list[int]
+    refused_subscribes: list[int]
+    foreign: int
+    errors: dict[str, int]
+    samples: list[tuple[int, int, int, int, int, int, int]] = field(default_factory=list)

@@ -1,0 +1,459 @@
+"""Composing PUBLISH packets: one client's one stream of work, in bursts, each message with its mark.
+
+Owns: ``Sender`` (when the next message is due, which topic and size it gets, its sequence number) and ``Session`` (the
+packet identifiers under way, which outlive a connection). Compiled.
+
+Promises:
+- Open loop: a message's intended time is the schedule's, however late it is written. While the connection is down or
+  does not take more, messages stay due and are sent with their old times.
+- Closed loop: never more than the window is under way.
+- A frame is laid out by the broker's codec once for each topic and size; after that only its packet identifier and
+  its mark are new.
+
+Refuses: to know sockets (``wire``) and clocks (``pace`` calls `pump`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from broker.core.codec import encoder
+from broker.core.codec.packets import Publish
+from broker.core.codec.primitives import two_bytes
+from loadtest.load.checks.counters import Tally, add
+from loadtest.load.checks.mark import SIZE, TEXT_SIZE, filler, pack, pack_text
+from loadtest.load.engine.schedule import Schedule
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+MAX_BATCH: Final = 2048
+"""Messages of one write."""
+
+MAX_BATCH_BYTES: Final = 262_144
+
+MAX_LAYOUTS: Final = 200_000
+"""Laid-out frames kept by all senders of a process together, some 500 bytes each."""
+
+MAX_SNAPSHOT: Final = 1024
+"""Streams of a sender for which it is remembered up to where a PINGRESP has confirmed them."""
+
+MAX_ALIASES: Final = 2047
+"""Topic aliases that a sender uses, however many the broker allows: a layout's key has so much room for them."""
+
+_LOW: Final[list[bytes]] = [value.to_bytes(2, "big") for value in range(65_536)]
+
+
+class Outlet:
+    """Where frames go: a connection (``wire``)."""
+
+    def __init__(self) -> None:
+        self.paused = False
+        """Whether it takes no more for now."""
+
+    def write(self, data: bytes) -> None:
+        """Send."""
+        raise NotImplementedError
+
+
+class Outgoing:
+    """A PUBLISH with QoS 1 or 2 that is not done with."""
+
+    def __init__(self, sender: Sender, number: int, sequence: int, frame: bytes) -> None:
+        self.sender = sender
+        self.number = number
+        self.sequence = sequence
+        self.frame = frame
+        self.received = False
+        """Whether PUBREC came (QoS 2)."""
+        self.note: tuple[int, ...] | None = None
+        """What is recorded of it, where that is wanted."""
+
+
+class Session:
+    """What one client knows beyond its connection."""
+
+    def __init__(self, keep_frames: bool) -> None:
+        self.keep_frames = keep_frames
+        self.unacked: dict[int, Outgoing] = {}
+        self.taken: set[int] = set()
+        """Packet identifiers of QoS 2 messages that came and are not released yet."""
+        self.reserved: set[int] = set()
+        """Packet identifiers of SUBSCRIBE and UNSUBSCRIBE that are not answered: all kinds have one space of them
+        [MQTT-2.2.1-2]."""
+        self._last: i64 = 0
+
+    def identifier(self) -> int:
+        """A packet identifier that is free; there is one, since windows are below 65,536."""
+        number = self._last
+        while True:
+            number = number + 1 if number < 65_535 else 1
+            if number not in self.unacked and number not in self.reserved:
+                self._last = number
+                return number
+
+
+class Layout:
+    """A PUBLISH laid out: what stands before the packet identifier, before the mark, and, from a template, after it.
+    Filler is not kept with each."""
+
+    def __init__(self, frame: bytes, identifier_at: int, mark_at: int, tail: bytes, size: int) -> None:
+        self.head = frame[:identifier_at] if identifier_at else frame[:mark_at]
+        self.middle = frame[identifier_at + 2 : mark_at] if identifier_at else b""
+        self.tail = tail
+        self.size: i64 = size
+        """Bytes of the payload."""
+
+
+class Sender(Schedule):
+    """One `publish` entry of one client."""
+
+    def __init__(
+        self,
+        run: int,
+        base: int,
+        topics: int,
+        name: Callable[[int], bytes],
+        qos: int,
+        retain: bool,
+        version: int,
+        tally: Tally,
+        session: Session,
+    ) -> None:
+        super().__init__()
+        self.run = run
+        self.base: i64 = base
+        self.topics: i64 = topics
+        self.name = name
+        self.qos: i64 = qos
+        self.retain = retain
+        self.version = version
+        self.tally = tally
+        self.session = session
+        self.outlet: Outlet | None = None
+        # What messages are.
+        self.size: i64 = 64
+        self.choose_size: Callable[[], int] | None = None
+        self.template: Callable[[int], tuple[bytes, bytes]] | None = None
+        self.pick: Callable[[], int] | None = None
+        self.kinds = b""
+        """By topic number, where its messages have QoS and RETAIN of their own: the QoS, and 4 for RETAIN. `qos` is the
+        highest then."""
+        self.lowest: i64 = qos
+        """The lowest QoS of its messages."""
+        self.properties = b""
+        self.message_expiry = -1
+        self.wants_alias = False
+        self.alias_maximum: i64 = 0
+        # How many may be under way.
+        self.window: i64 = 65_535
+        self.receive_maximum: i64 = 65_535
+        self.fan = 1.0
+        self.fans: list[int] | None = None
+        # What was done.
+        self.sequences: list[int] = [0] * topics
+        self.sent: i64 = 0
+        self.refused: dict[int, int] = {}
+        """Messages that the broker refused, by reason code."""
+        self.under_way: i64 = 0
+        self.expected: i64 = 0
+        self.pardoned: i64 = 0
+        """Of how many deliveries it is no longer waited for."""
+        self.seen: i64 = 0
+        """`returned` a second ago."""
+        self.uncertain: list[tuple[int, int, int]] = []
+        """Stream, first and one above the last sequence number that the broker may not have got."""
+        # What is recorded, where it is: the row of a message that is sent, and what came of it.
+        self.noted: Callable[[int, int, int, int, int, int], tuple[int, ...]] | None = None
+        self.settled: Callable[[tuple[int, ...], int], None] | None = None
+        self._turn: i64 = 0
+        self.most_layouts: i64 = MAX_LAYOUTS
+        self._layouts: dict[int, Layout] = {}
+        self._aliases: dict[int, int] = {}
+        self._asked: list[int] | None = None
+        self._confirmed: list[int] | None = None
+
+    # -- connection ----------------------------------------------------------------------------------------------------
+
+    def connected(self, outlet: Outlet, alias_maximum: int, receive_maximum: int) -> None:
+        """There is a connection: what is due can go."""
+        self.outlet = outlet
+        self.alias_maximum = min(alias_maximum, MAX_ALIASES)
+        self.receive_maximum = receive_maximum
+        self._aliases = {}
+        self._asked = None
+
+    def lost(self, cleanly: bool) -> None:
+        """The connection is gone. After a DISCONNECT everything before it was taken."""
+        if self.outlet is None:
+            return
+        self.outlet = None
+        if self.lowest == 0:
+            known = self._confirmed
+            if not cleanly:
+                for number, sequence in enumerate(self.sequences):
+                    start = known[number] if known is not None else 0
+                    if sequence > start and self._quality(number) == 0:
+                        self.uncertain.append((self.base + number, start, sequence))
+            self._confirmed = list(self.sequences)
+
+    def ping_sent(self) -> None:
+        """What was sent up to now is before a PINGREQ."""
+        if self.lowest == 0 and self.topics <= MAX_SNAPSHOT:
+            self._asked = list(self.sequences)
+
+    def ping_answered(self) -> None:
+        """The broker has read up to the last PINGREQ."""
+        if self._asked is not None:
+            self._confirmed = self._asked
+            self._asked = None
+
+    # -- acknowledgements ----------------------------------------------------------------------------------------------
+
+    def done(self, outgoing: Outgoing, reason: int) -> None:
+        """The broker has taken a message, or refused it (reason codes from 0x80)."""
+        self.under_way -= 1
+        if outgoing.note is not None:
+            self._settle(outgoing, reason < 0x80)
+        if reason >= 0x80:
+            self.refused[reason] = self.refused.get(reason, 0) + 1
+            self._doubt(outgoing)
+
+    def lose(self, outgoing: Outgoing) -> None:
+        """A message is not under way any more, and nobody can say whether it was taken."""
+        self.under_way -= 1
+        if outgoing.note is not None:
+            self._settle(outgoing, outgoing.received)
+        self._doubt(outgoing)
+
+    def leave_open(self, outgoing: Outgoing) -> None:
+        """The run is over while a message is under way."""
+        if outgoing.note is not None:
+            self._settle(outgoing, outgoing.received)
+
+    def _settle(self, outgoing: Outgoing, acknowledged: bool) -> None:
+        note, settled = outgoing.note, self.settled
+        outgoing.note = None
+        if note is not None and settled is not None:
+            settled(note, 1 if acknowledged else 0)
+
+    def _doubt(self, outgoing: Outgoing) -> None:
+        stream: int = self.base + outgoing.number
+        self.uncertain.append((stream, outgoing.sequence, outgoing.sequence + 1))
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    def _room(self) -> i64:
+        """How many messages may be sent now as far as windows go."""
+        room: i64 = MAX_BATCH
+        if self.qos > 0:
+            limit: i64 = self.receive_maximum
+            free: i64 = limit - len(self.session.unacked)
+            if self.closed and self.window - self.under_way < free:
+                free = self.window - self.under_way
+            if free < room:
+                room = free
+        elif self.closed:
+            back: i64 = self.returned
+            if self.pardoned > back:
+                back = self.pardoned
+            away: i64 = int(float(self.expected - back) / self.fan)
+            free = self.window - away
+            # A quarter at a time: a burst costs little more than a message.
+            if free * 4 < self.window:
+                return 0
+            if free < room:
+                room = free
+        if self.remaining >= 0 and self.remaining < room:
+            room = self.remaining
+        return room
+
+    @property
+    def ready(self) -> bool:
+        """Whether it could send now, windows aside."""
+        outlet = self.outlet
+        return self.active and outlet is not None and not outlet.paused
+
+    def forgive(self) -> bool:
+        """Wait no longer for what is under way, where deliveries are what it waits for; whether there was something.
+        What comes all the same counts as that, and widens the window for nothing else."""
+        if not self.closed or self.qos > 0 or self.returned >= self.expected or self.pardoned >= self.expected:
+            return False
+        self.pardoned = self.expected
+        return True
+
+    def pump(self, now: i64) -> None:
+        """Send what is due and may be sent; `now` in microseconds of the monotonic clock."""
+        outlet = self.outlet
+        if outlet is None or not self.active or outlet.paused:
+            return
+        room = self._room()
+        if room <= 0:
+            return
+        if self.closed:
+            uniform = self.choose_size is None and self.template is None and not self.wants_alias
+            if self.topics == 1 and self.qos == 0 and uniform:
+                self._stream_burst(outlet, room, now)
+                return
+            parts: list[bytes] = []
+            size: i64 = 0
+            while room > 0 and size < MAX_BATCH_BYTES:
+                frame = self._compose(now, now)
+                parts.append(frame)
+                size += len(frame)
+                room -= 1
+            outlet.write(b"".join(parts))
+            return
+        clock: float = float(now)
+        if self.next_at > clock:
+            return
+        if self.hurry:
+            self.next_at = clock
+        batch: list[bytes] = []
+        bytes_: i64 = 0
+        late = self.tally.late
+        while room > 0 and self.next_at <= clock and bytes_ < MAX_BATCH_BYTES:
+            intended: i64 = int(self.next_at)
+            frame = self._compose(intended, now)
+            batch.append(frame)
+            bytes_ += len(frame)
+            add(late, now - intended, 1)
+            self._advance()
+            room -= 1
+        outlet.write(b"".join(batch))
+
+    def _stream_burst(self, outlet: Outlet, count: i64, now: i64) -> None:
+        """A burst of one stream and one size in QoS 0: only the last two bytes of the marks differ."""
+        sequence: i64 = self.sequences[0]
+        low: i64 = sequence & 0xFFFF
+        if low + count > 65_536:
+            count = 65_536 - low
+        layout = self._layout(0, self.size, 0)
+        mark = pack(self.run, now, self.base, sequence)
+        before = layout.head + mark[:14]
+        tail = filler(self.size)
+        outlet.write(before + (tail + before).join(_LOW[low : low + count]) + tail)
+        if self.noted is not None:
+            for at in range(count):
+                self._note(0, sequence + at, now, now, self.size)
+        self.sequences[0] = sequence + count
+        self.sent += count
+        self.tally.sent += count
+        self.expected += int(float(count) * self.fan)
+        if self.remaining > 0:
+            self.remaining -= count
+
+    def _compose(self, time: i64, now: i64) -> bytes:
+        """The next message, meant for `time`, as a frame, counted as sent."""
+        number: i64
+        if self.pick is not None:
+            number = self.pick()
+        else:
+            number = self._turn
+            self._turn = number + 1 if number + 1 < self.topics else 0
+        size = self.size
+        if self.choose_size is not None:
+            size = self.choose_size()
+        sequence: int = self.sequences[number]
+        self.sequences[number] = sequence + 1
+        layout = self._known_alias(number, size) if self.wants_alias else self._layout(number, size, 0)
+        stream: int = self.base + number
+        if self.template is None:
+            mark = pack(self.run, time, stream, sequence)
+            tail = filler(size)
+        else:
+            mark = pack_text(self.run, time, stream, sequence)
+            tail = layout.tail
+        note: tuple[int, ...] | None = None
+        if self.noted is not None:
+            length = size if self.template is None else layout.size
+            note = self._note(number, sequence, time, now, length)
+        self.sent += 1
+        self.tally.sent += 1
+        if self.remaining > 0:
+            self.remaining -= 1
+        if self._quality(number) == 0:
+            self.expected += 1 if self.fans is None else self.fans[number]
+            return layout.head + mark + tail
+        identifier = self.session.identifier()
+        name = two_bytes(identifier)
+        frame = b"".join((layout.head, name, layout.middle, mark, tail))
+        kept = b""
+        if self.session.keep_frames:
+            kept = frame
+            if self.wants_alias:
+                # Another connection will not know the alias.
+                plain = self._layout(number, size, 0)
+                kept = b"".join((plain.head, name, plain.middle, mark, tail))
+        outgoing = Outgoing(self, number, sequence, kept)
+        outgoing.note = note
+        self.session.unacked[identifier] = outgoing
+        self.under_way += 1
+        return frame
+
+    def _note(self, number: i64, sequence: int, time: i64, now: i64, size: i64) -> tuple[int, ...] | None:
+        """What is recorded of a message; with QoS 0 that is all there will be to know."""
+        noted, settled = self.noted, self.settled
+        if noted is None or settled is None:
+            return None
+        qos = self._quality(number)
+        retain = self.retain if not self.kinds else self.kinds[number] & 4 == 4
+        stream: int = self.base + number
+        note = noted(stream, sequence, time, now, size, qos + 4 if retain else qos)
+        if qos == 0:
+            settled(note, -1)
+        return note
+
+    def _quality(self, number: i64) -> i64:
+        """The QoS of a topic's messages."""
+        if not self.kinds:
+            return self.qos
+        kind: i64 = self.kinds[number]
+        return kind & 3
+
+    def _known_alias(self, number: i64, size: i64) -> Layout:
+        """With the topic and an alias the first time, with the alias alone after that, as far as aliases go."""
+        alias: i64 = self._aliases.get(number, 0)
+        if alias:
+            return self._layout(number, size, alias)
+        if len(self._aliases) < self.alias_maximum:
+            alias = len(self._aliases) + 1
+            self._aliases[number] = alias
+            return self._lay_out(number, size, alias, self.name(number))
+        return self._layout(number, size, 0)
+
+    def _layout(self, number: i64, size: i64, alias: i64) -> Layout:
+        key: int = (alias << 52) ^ (number << 28) ^ size
+        found = self._layouts.get(key)
+        if found is None:
+            found = self._lay_out(number, size, alias, b"" if alias else self.name(number))
+            if len(self._layouts) >= self.most_layouts:
+                self._layouts = {}
+            self._layouts[key] = found
+        return found
+
+    def _lay_out(self, number: i64, size: i64, alias: i64, topic: bytes) -> Layout:
+        before = b""
+        mark_size: i64 = SIZE
+        if self.template is None:
+            after = filler(size)
+        else:
+            before, after = self.template(number)
+            mark_size = TEXT_SIZE
+        payload = before + bytes(mark_size) + after
+        qos = self._quality(number)
+        retain = self.retain if not self.kinds else self.kinds[number] & 4 == 4
+        packet = Publish(
+            topic, payload, qos, retain, False, 1 if qos else 0, self.properties, alias, self.message_expiry
+        )  # fmt: skip
+        frame = encoder.publish(packet, self.version)
+        mark_at: i64 = len(frame) - len(after) - mark_size
+        identifier_at: i64 = 0
+        if qos:
+            # Behind the fixed header and the topic with its length.
+            identifier_at = 1
+            while frame[identifier_at] >= 128:
+                identifier_at += 1
+            identifier_at += 3 + len(topic)
+        return Layout(frame, identifier_at, mark_at, b"" if self.template is None else after, len(payload))

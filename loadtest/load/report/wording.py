@@ -1,0 +1,295 @@
+"""Figures and judgements in words: the same ones in the terminal and on the page.
+
+Owns: how numbers are written, which figures come first, and what a reader must be told before any of them
+(``findings``).
+
+Promises: a figure that could not be had is a dash, never 0. Text from outside (client identifiers, topics, errors)
+comes out of ``plain`` with everything invisible written as an escape, so that it can neither move a terminal's cursor
+nor turn a line around.
+
+Refuses: to compute. Everything here stands in the result already.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from loadtest.load.report.result import Deliveries, GroupResult, Latency, Result
+
+DASH: Final = "–"
+
+Tone = Literal["good", "plain", "warn", "bad"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something a reader must know, and how serious it is."""
+
+    tone: Tone
+    text: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One of the key figures; the note says what it is of, or what stands beside it."""
+
+    name: str
+    value: str
+    note: str = ""
+    tone: Tone = "plain"
+
+
+def plain(text: str, keep: str = "") -> str:
+    """The text with what cannot be seen written as escapes, but for the characters in `keep`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in keep else each.encode("unicode_escape").decode("ascii") for each in text
+    )
+
+
+def number(value: float | None) -> str:
+    """Whole numbers from 100 on, else three figures that matter; thousands separated."""
+    if value is None:
+        return DASH
+    if value == int(value) or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3g}"
+
+
+def micros(value: float | None) -> str:
+    """A time given in microseconds, in the unit that suits it."""
+    if value is None:
+        return DASH
+    if abs(value) < 999.5:
+        return f"{value:.0f} µs"
+    if abs(value) < 999_500:
+        return f"{value / 1e3:.3g} ms"
+    return f"{value / 1e6:,.3g} s" if abs(value) < 999.5e6 else f"{value / 1e6:,.0f} s"
+
+
+def memory(size: int | None) -> str:
+    """Bytes, as megabytes (10^6)."""
+    return DASH if size is None else f"{number(round(size / 1e6, 1))} MB"
+
+
+def cores(value: float | None) -> str:
+    """Cores' worth of CPU."""
+    return DASH if value is None else f"{value:.2f} cores"
+
+
+def percent(part: float, whole: float) -> str:
+    """A share; so small that it would read as 0, it says so."""
+    if not whole:
+        return DASH
+    share = 100 * part / whole
+    if 0 < share < 0.0001:
+        return "below 0.0001 %"
+    return f"{share:.0f} %" if share == int(share) else f"{share:.2g} %" if share < 1 else f"{share:.1f} %"
+
+
+def things(amount: int, one: str, many: str = "") -> str:
+    """`1 message`, `2 messages`."""
+    return f"{amount:,} {one if amount == 1 else many or one + 's'}"
+
+
+def findings(result: Result) -> list[Finding]:
+    """What must be known before any figure is read; the worst first. At least one."""
+    found = [*_whose(result), *_faults(result.deliveries), *_ledger(result), *_troubles(result.groups)]
+    if not any(each.tone == "bad" for each in found) and result.deliveries.expected:
+        checked = things(result.deliveries.expected, "delivery", "deliveries")
+        found.append(Finding("good", f"Nothing was lost, doubled, reordered or altered: {checked} checked."))
+    if result.verdict and result.limit != "generator":
+        found.append(Finding("plain", result.verdict))
+    if not found:
+        found.append(Finding("plain", "There was nothing to judge: no delivery was due."))
+    order: tuple[Tone, ...] = ("bad", "warn", "good", "plain")
+    return sorted(found, key=lambda each: order.index(each.tone))
+
+
+def _whose(result: Result) -> list[Finding]:
+    found: list[Finding] = []
+    if result.limit == "generator":
+        because = f" {result.verdict}" if result.verdict else ""
+        found.append(Finding("bad", f"The load generator was the limit: these are not the broker's figures.{because}"))
+    if result.interrupted:
+        found.append(Finding("warn", "The run was interrupted: the figures are of what was played until then."))
+    if result.closed_loop:
+        found.append(
+            Finding(
+                "plain",
+                "Closed loop: publishers waited for deliveries, so the latency is that of a full window, "
+                "and the rate is what the broker kept up with.",
+            )
+        )
+    return found
+
+
+def _faults(of: Deliveries) -> list[Finding]:
+    found: list[Finding] = []
+    if of.lost:
+        told = f", of which the broker told the subscribers {of.told_lost:,}" if of.told_lost else ""
+        found.append(Finding("bad", f"Lost: {of.lost:,} of {of.expected:,} ({percent(of.lost, of.expected)}){told}."))
+    if of.duplicates:
+        found.append(Finding("bad", f"Doubled: {things(of.duplicates, 'copy', 'copies')} too many."))
+    if of.reordered:
+        found.append(Finding("bad", f"Reordered: {things(of.reordered, 'message')} after a later one of its stream."))
+    if of.altered:
+        found.append(Finding("bad", f"Altered: {things(of.altered, 'message')} with another topic or payload."))
+    if of.unconfirmed:
+        found.append(
+            Finding(
+                "warn", f"Unconfirmed: {of.unconfirmed:,} did not come, and the broker never said that it took them."
+            )
+        )
+    return found
+
+
+def _ledger(result: Result) -> list[Finding]:
+    if result.reconciled is None or result.reconciled.agrees is not False:
+        return []
+    return [
+        Finding(
+            "bad", f"The broker's own ledger says something else than what was seen. {result.reconciled.why}".strip()
+        )
+    ]
+
+
+def _troubles(groups: list[GroupResult]) -> list[Finding]:
+    found: list[Finding] = []
+    unsent = sum(group.unsent for group in groups)
+    if unsent:
+        found.append(Finding("warn", f"{things(unsent, 'message')} due by the scenario's rate could not be sent."))
+    refused = sum(group.refused for group in groups)
+    if refused:
+        found.append(Finding("warn", f"The broker refused {things(refused, 'message')} with a reason code."))
+    failed = sum(group.connects_failed for group in groups)
+    if failed:
+        found.append(Finding("warn", f"{things(failed, 'connection attempt')} failed."))
+    lost = sum(group.connections_lost for group in groups)
+    if lost:
+        found.append(Finding("warn", f"{things(lost, 'connection')} broke, or the broker ended them."))
+    denied = sum(group.subscribes_refused for group in groups)
+    if denied:
+        found.append(Finding("warn", f"The broker refused {things(denied, 'subscription')}."))
+    return found
+
+
+def figures(result: Result) -> list[Figure]:
+    """The key figures, in the order in which they are read."""
+    of, latency = result.deliveries, result.latency
+
+    def fault(name: str, value: int, note: str = "") -> Figure:
+        return Figure(name, number(value), note, "bad" if value else "good" if of.expected else "plain")
+
+    found = [
+        Figure("sent", number(result.sent), f"{number(result.send_rate)} /s"),
+        Figure("received", number(result.received), f"{number(result.receive_rate)} /s"),
+        Figure("latency p50", micros(latency.p50), f"mean {micros(latency.mean)}"),
+        Figure("latency p99", micros(latency.p99), f"p90 {micros(latency.p90)}"),
+        Figure("latency p99.9", micros(latency.p999)),
+        Figure("latency max", micros(latency.max)),
+        fault("lost", of.lost, f"of {of.expected:,} due"),
+        fault("duplicates", of.duplicates),
+        fault("reordered", of.reordered),
+        fault("altered", of.altered),
+    ]
+    aside = {
+        "unconfirmed": of.unconfirmed,
+        "redelivered": of.redelivered,
+        "overlapping": of.overlapping,
+        "unjudged": of.unjudged,
+        "retained": of.retained,
+    }
+    notes = {
+        "unconfirmed": "not acknowledged, did not come",
+        "redelivered": "as QoS 1 allows",
+        "overlapping": "several filters matched",
+        "unjudged": "subscriber came or went",
+        "retained": "came with a subscription",
+    }
+    found += [Figure(name, number(value), notes[name]) for name, value in aside.items() if value]
+    generator = f"{cores(result.generator_cpu)}, busiest process {100 * result.generator_busiest:.0f} %"
+    bound = result.limit == "generator"
+    found += [
+        Figure("broker CPU a delivery", micros_exact(result.broker_us), cores(result.broker_cpu)),
+        Figure("generator CPU a delivery", micros_exact(result.generator_us), generator, "bad" if bound else "plain"),
+        Figure("broker memory", memory(result.broker_memory), "resident, at the most"),
+        Figure(
+            "generator's own limit",
+            DASH if result.own_limit is None else f"{number(result.own_limit)} /s",
+            "not measured" if result.own_limit is None else "one process, bare server",
+        ),
+    ]
+    return found
+
+
+def micros_exact(value: float | None) -> str:
+    """Microseconds with three figures that matter, whatever their size."""
+    return DASH if value is None else f"{number(value)} µs"
+
+
+GROUP_HEADINGS: Final = (
+    "group", "clients", "role", "sent", "due", "received", "lost", "doubled", "reordered", "altered", "p50", "p99",
+    "max", "notes",
+)  # fmt: skip
+
+
+def group_cells(group: GroupResult) -> list[str]:
+    """One group under `GROUP_HEADINGS`; columns that cannot have a value hold a dash."""
+    of, latency = group.deliveries, group.latency
+    role = {(True, True): "both", (True, False): "publishes", (False, True): "subscribes"}.get(
+        (group.publishes, group.subscribes), "idle"
+    )
+    due = [number(value) for value in (of.expected, of.received, of.lost, of.duplicates, of.reordered, of.altered)]
+    return [
+        plain(group.name),
+        number(group.clients),
+        role,
+        number(group.sent) if group.publishes or group.sent else DASH,
+        *(due if group.subscribes else [DASH] * len(due)),
+        micros(latency.p50),
+        micros(latency.p99),
+        micros(latency.max),
+        "; ".join(group_notes(group)),
+    ]
+
+
+def group_notes(group: GroupResult) -> list[str]:
+    """What the columns of a group do not say."""
+    of = group.deliveries
+    amounts = (
+        (group.unsent, "not sent"),
+        (group.refused, "refused"),
+        (group.connects_failed, "connection attempts failed"),
+        (group.connections_lost, "connections lost"),
+        (group.subscribes_refused, "subscriptions refused"),
+        (of.unconfirmed, "unconfirmed"),
+        (of.redelivered, "redelivered"),
+        (of.overlapping, "overlapping"),
+        (of.unjudged, "unjudged"),
+        (of.retained, "retained"),
+        (of.told_lost, "losses told"),
+    )
+    notes = ["slow or frozen, not in the totals"] if group.frozen else []
+    return notes + [f"{amount:,} {what}" for amount, what in amounts if amount]
+
+
+LATENCY_HEADINGS: Final = ("latency of", "count", "min", "mean", "p50", "p90", "p99", "p99.9", "max")
+
+
+def latency_rows(result: Result) -> list[list[str]]:
+    """All distributions that were measured, under `LATENCY_HEADINGS`."""
+    named = (
+        ("deliveries, from the intended time", result.latency),
+        ("the generator's own lateness", result.late),
+        ("connecting, until CONNACK", result.connect),
+        ("subscribing, until SUBACK", result.subscribe),
+    )
+    return [[name, *_latency_cells(latency)] for name, latency in named if latency.count]
+
+
+def _latency_cells(of: Latency) -> list[str]:
+    values = (of.min, of.mean, of.p50, of.p90, of.p99, of.p999, of.max)
+    return [number(of.count), *(micros(value) for value in values)]

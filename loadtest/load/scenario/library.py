@@ -1,0 +1,216 @@
+"""Where scenarios come from: the built-in ones, files, and what the command line changes in either.
+
+Owns: finding a scenario by name or path, `--set` and `--scale`, and the text of a scenario as it will be played.
+
+Promises: what is wrong is told as lines for people (``ScenarioError``): where it stands (file or flag), under which
+key, with groups and stages by their names, and what would do. Every fault of a file is told at once. What `load`
+returns can be played: its patterns and names were tried as well.
+
+Refuses: to guess. A value of the wrong type is not converted, and an override that names nothing is an error.
+
+The built-in scenarios are `config/load/*.toml` of the source tree, and `scenarios/` beside this module where Canopy is
+installed (`setup.py` puts them there).
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from datetime import date, time
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from loadtest.load.scenario import overrides as flags
+from loadtest.load.scenario.complaints import Place, complaints, one_line, show, suggest, where
+from loadtest.load.scenario.overrides import Override, OverrideError
+from loadtest.load.scenario.patterns import Pattern
+from loadtest.load.scenario.plan import Plan, PlanError
+from loadtest.load.scenario.schema import Scenario
+from loadtest.load.scenario.toml_text import dumps
+
+SUFFIX: Final = ".toml"
+INSTALLED: Final = Path(__file__).resolve().parent / "scenarios"
+SOURCE: Final = Path(__file__).resolve().parents[3] / "config" / "load"
+
+
+class ScenarioError(Exception):
+    """A scenario that cannot be found, read or played. Its text is one line for each problem."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(one_line(problem) for problem in problems)
+        super().__init__("\n".join(self.problems))
+
+
+def load(name_or_path: str, overrides: Sequence[str] = (), scale: float | None = None) -> tuple[Scenario, str]:
+    """Find a scenario, change what the command line asks to, and check it.
+
+    Args:
+        name_or_path: the name of a built-in scenario, or a file: what holds a slash or ends in `.toml`.
+        overrides: what followed each `--set`, as ``key=value`` (see ``overrides``); later ones win.
+        scale: what followed `--scale`; it wins over the file and the overrides.
+
+    Returns:
+        The scenario, and the TOML text of just what is played: the file's own text when nothing was changed.
+
+    Raises:
+        ScenarioError: it cannot be found or read, or is no scenario, or cannot be played.
+    """
+    source, text = _read(name_or_path)
+    data = _parse(source, text)
+    changes = _changed(data, overrides, scale)
+    scenario = _validated(source, data, changes)
+    try:
+        Plan(scenario, "0" * 8)
+        _try_templates(scenario)
+    except PlanError as error:
+        raise ScenarioError([f"{_with(source, changes)}: {error}"]) from error
+    if changes:
+        text = f"# {one_line(_with(source, changes))}\n\n{dumps(data)}"
+    return scenario, text
+
+
+def builtin() -> list[tuple[str, str]]:
+    """Name and description of every built-in scenario, by name.
+
+    Raises:
+        ScenarioError: one cannot be read, or there are none: the install is broken.
+    """
+    found = []
+    for path in _builtin_paths():
+        data = _parse(str(path), _text(path))
+        found.append((path.stem, str(data.get("description", ""))))
+    return found
+
+
+def folder() -> Path:
+    """Where the built-in scenarios are."""
+    return INSTALLED if INSTALLED.is_dir() else SOURCE
+
+
+def _builtin_paths() -> list[Path]:
+    paths = sorted(folder().glob(f"*{SUFFIX}"))
+    if not paths:
+        raise ScenarioError([f"{folder()}: the built-in scenarios are missing; install Canopy again"])
+    return paths
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+def _read(name_or_path: str) -> tuple[str, str]:
+    """What to call the source in messages, and its text."""
+    if "/" in name_or_path or name_or_path.endswith(SUFFIX):
+        return name_or_path, _text(Path(name_or_path))
+    for path in _builtin_paths():
+        if path.stem == name_or_path:
+            return name_or_path, _text(path)
+    raise ScenarioError([_unknown(name_or_path)])
+
+
+def _unknown(name: str) -> str:
+    names = [path.stem for path in _builtin_paths()]
+    if name and Path(name).is_file():
+        return f"{name}: no such built-in scenario; for the file of that name, write ./{name}"
+    return f"{name or 'an empty name'}: no such scenario; {suggest(name, names)}; for a file, give its path"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8")
+    except OSError as error:
+        reason = f"{path}: cannot be read: {error.strerror or error}"
+        names = [known.stem for known in _builtin_paths()]
+        if isinstance(error, FileNotFoundError) and path.stem in names:
+            reason += f"; the built-in scenario is called {path.stem}"
+        raise ScenarioError([reason]) from error
+    except ValueError as error:
+        # Not UTF-8, or a path with a NUL in it.
+        place = f" (byte {error.start})" if isinstance(error, UnicodeDecodeError) else ""
+        raise ScenarioError([f"{path}: not a file of UTF-8 text{place}"]) from error
+
+
+def _parse(source: str, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ScenarioError([f"{source}: not valid TOML: {error}"]) from error
+    except RecursionError as error:
+        raise ScenarioError([f"{source}: not a scenario: nested too deeply"]) from error
+
+
+# --- changing and checking ----------------------------------------------------------------------------------------
+
+
+def _changed(data: dict[str, Any], overrides: Sequence[str], scale: float | None) -> list[Override]:
+    """Put the overrides into the data.
+
+    Raises:
+        ScenarioError: with every override that names nothing.
+    """
+    changes: list[Override] = []
+    problems: list[str] = []
+    for text in overrides:
+        try:
+            changes.append(flags.apply(data, text, changes))
+        except OverrideError as error:
+            problems.append(f"--set {text}: {error}")
+    if problems:
+        raise ScenarioError(problems)
+    if scale is not None:
+        data["scale"] = scale
+        changes.append(Override(f"--scale {scale:g}", ("scale",)))
+    return changes
+
+
+def _validated(source: str, data: dict[str, Any], changes: Sequence[Override]) -> Scenario:
+    def origin(place: Place) -> str:
+        """Whoever last set the place itself, or what it stands in; else the source, with the flags that touch it."""
+        for change in reversed(changes):
+            if place[: len(change.steps)] == change.steps:
+                return change.flag
+        inside = [change for change in changes if change.steps[: len(place)] == place]
+        return _with(source, inside)
+
+    problems = [
+        f"{origin(place)}: {where(data, place)}: found {found}; write it in quotes" for place, found in _dates(data, ())
+    ]
+    if problems:
+        raise ScenarioError(problems)
+    try:
+        # As JSON, since its strict mode takes a list for a pair of sizes, and still no text for a number.
+        return Scenario.model_validate_json(json.dumps(data), strict=True)
+    except ValidationError as error:
+        raise ScenarioError(complaints(error, data, origin)) from error
+
+
+def _try_templates(scenario: Scenario) -> None:
+    """Hold the templates of payloads against the patterns there are.
+
+    Raises:
+        PlanError: one has a pattern that means nothing.
+    """
+    for group in scenario.groups:
+        for number, publish in enumerate(group.publish):
+            try:
+                Pattern(publish.payload.template or "")
+            except ValueError as error:
+                key = f"groups.{group.name}.publish.{number}.payload.template"
+                raise PlanError(f"{key}: {error}; a percent sign is written %%") from error
+
+
+def _with(source: str, changes: Sequence[Override]) -> str:
+    return f"{source} with {' '.join(change.flag for change in changes)}" if changes else source
+
+
+def _dates(value: Any, place: Place) -> list[tuple[Place, str]]:
+    """TOML knows dates and times; nothing in a scenario is one."""
+    if isinstance(value, (date, time)):
+        return [(place, show(value))]
+    if isinstance(value, Mapping):
+        return [found for key, item in value.items() for found in _dates(item, (*place, key))]
+    if isinstance(value, list):
+        return [found for index, item in enumerate(value) for found in _dates(item, (*place, index))]
+    return []

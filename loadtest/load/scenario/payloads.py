@@ -1,0 +1,85 @@
+"""What stands in payloads: sizes drawn from a distribution, templates, properties.
+
+Owns: turning a scenario's `payload` and `properties` into what a ``Sender`` asks for.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections.abc import Callable
+from itertools import accumulate
+
+from broker.core.codec.properties import encode_forward
+from loadtest.load.scenario.patterns import Pattern
+from loadtest.load.scenario.schema import Payload, Properties, Publish
+
+DEFAULT_SIZE = 64
+
+
+def sizes(payload: Payload, source: random.Random) -> tuple[int, Callable[[], int] | None]:
+    """The one size, or what draws the next one."""
+    if payload.between is not None:
+        low, high = payload.between
+        if low == high:
+            return low, None
+        return low, lambda: source.randint(low, high)
+    if payload.sizes is not None:
+        values = [int(key) for key in payload.sizes]
+        if len(values) == 1:
+            return values[0], None
+        weights = list(payload.sizes.values())
+        return values[0], lambda: source.choices(values, weights)[0]
+    return payload.size or DEFAULT_SIZE, None
+
+
+def template(text: str, run: str, group: str, client: int) -> Callable[[int], tuple[bytes, bytes]]:
+    """What stands before and behind the mark, by topic number.
+
+    Raises:
+        ValueError: a pattern in it means nothing.
+    """
+    before, after = (Pattern(part) for part in text.split("%m"))
+
+    def parts(number: int) -> tuple[bytes, bytes]:
+        return before.expand(run, group, client, number).encode(), after.expand(run, group, client, number).encode()
+
+    return parts
+
+
+def properties(wanted: Properties) -> bytes:
+    """The encoded properties that a broker forwards.
+
+    Raises:
+        ValueError: a value that cannot be written.
+    """
+    return encode_forward(
+        payload_format=1 if wanted.text else None,
+        content_type=wanted.content_type,
+        response_topic=wanted.response_topic,
+        correlation_data=None if wanted.correlation_data is None else wanted.correlation_data.encode(),
+        user=list(wanted.user.items()) or None,
+    )
+
+
+def choice(publish: Publish, source: random.Random) -> Callable[[], int] | None:
+    """What draws the next topic's number; None: in turn."""
+    topics = publish.topics
+    if publish.choose == "in-turn" or topics == 1:
+        return None
+    if publish.choose == "random":
+        return lambda: source.randrange(topics)
+    shares = _zipf(topics, publish.zipf)
+    return lambda: min(bisect_left(shares, source.random()), topics - 1)
+
+
+_shares: dict[tuple[int, float], list[float]] = {}
+
+
+def _zipf(topics: int, exponent: float) -> list[float]:
+    """Cumulative shares of topics by Zipf's law; the same list for all who ask for the same."""
+    found = _shares.get((topics, exponent))
+    if found is None:
+        weights = list(accumulate((number + 1) ** -exponent for number in range(topics)))
+        found = _shares[topics, exponent] = [weight / weights[-1] for weight in weights]
+    return found

@@ -1,0 +1,306 @@
+"""Who exists in a run: clients, streams and subscriptions, with the numbers by which everything is counted.
+
+Owns: the numbering. Publishing entries get consecutive stream numbers (one for each client and topic), wills one for
+each client; subscribers are numbered in the order of groups and clients, members of a shared subscription in a group
+together after them. Every process has the whole plan and computes the same numbers.
+
+Promises: nothing here costs memory for each client or stream; numbers are computed. Which client is whose: client %c of
+each group belongs to process %c modulo the number of processes, except that a group with shared filters is all in one.
+
+Refuses: what cannot be numbered, with a ``PlanError`` for people.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from broker.core.codec.errors import ProtocolError
+from broker.core.codec.topic_names import parse_shared, validate_filter, validate_topic
+from loadtest.load.capture.recording import PUBLISHERS, Recording, Share
+from loadtest.load.checks.mark import run_number
+from loadtest.load.scenario import payloads
+from loadtest.load.scenario.patterns import Pattern
+from loadtest.load.scenario.schema import MAX_STREAMS, Group, Publish, Scenario
+
+
+class PlanError(Exception):
+    """A scenario that cannot be played; the message names the key."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One `publish` of one group, or its will: whose streams begin at `base`."""
+
+    group: int
+    publish: Publish | None
+    base: int
+    clients: int
+    topics: int
+    pattern: Pattern
+
+    @property
+    def end(self) -> int:
+        """One above its last stream."""
+        return self.base + self.clients * self.topics
+
+    def stream(self, client: int, number: int) -> int:
+        """The stream of a client and a topic number."""
+        return self.base + client * self.topics + number
+
+    def owner(self, stream: int) -> tuple[int, int]:
+        """Client and topic number of a stream."""
+        return divmod(stream - self.base, self.topics)
+
+    def topic(self, run: str, group: str, client: int, number: int) -> str:
+        """The topic name for a client and a topic number."""
+        return self.pattern.expand(run, group, client, number)
+
+
+@dataclass(frozen=True)
+class Recorded(Entry):
+    """What one client of a group plays of a recording: `clients` is 1, and `client` which one."""
+
+    client: int
+    share: Share
+    prefix: str
+
+    def stream(self, client: int, number: int) -> int:
+        """The stream of a topic number."""
+        del client
+        return self.base + number
+
+    def owner(self, stream: int) -> tuple[int, int]:
+        """Client and topic number of a stream."""
+        return self.client, stream - self.base
+
+    def topic(self, run: str, group: str, client: int, number: int) -> str:
+        """The recorded topic name."""
+        del run, group, client
+        return self.prefix + self.share.topics[number]
+
+
+@dataclass(frozen=True)
+class Filters:
+    """One `subscribe` of one group."""
+
+    pattern: Pattern
+    count: int
+    qos: int
+
+
+class Plan:
+    """A scenario with its numbers. `run` is the run's identifier: 8 hexadecimal digits. A recording is played by the
+    clients of its group `PUBLISHERS`."""
+
+    def __init__(self, scenario: Scenario, run: str, recording: Recording | None = None) -> None:
+        self.scenario = scenario
+        self.run = run
+        self.mark_run = run_number(run)
+        self.groups: list[Group] = scenario.groups
+        self.counts = [_scaled(group, scenario.scale) for group in scenario.groups]
+        self.ids = [_pattern(group.client_id, f"groups.{group.name}.client_id") for group in scenario.groups]
+        self.entries: list[Entry] = []
+        self.wills: dict[int, Entry] = {}
+        self.published: list[list[Entry]] = []
+        base = 0
+        for number, group in enumerate(scenario.groups):
+            mine: list[Entry] = []
+            for index, publish in enumerate(group.publish):
+                pattern = _pattern(publish.topic, f"groups.{group.name}.publish.{index}.topic")
+                mine.append(Entry(number, publish, base, self.counts[number], publish.topics, pattern))
+                base = mine[-1].end
+            if recording is not None and group.name == PUBLISHERS:
+                for each in _recorded(recording, number, base):
+                    mine.append(each)
+                    base = each.end
+            self.published.append(mine)
+            self.entries += mine
+            if group.will is not None:
+                pattern = _pattern(group.will.topic, f"groups.{group.name}.will.topic")
+                self.wills[number] = Entry(number, None, base, self.counts[number], 1, pattern)
+                self.entries.append(self.wills[number])
+                base = self.wills[number].end
+        self.streams = base
+        if base >= MAX_STREAMS:
+            raise PlanError(f"{base} streams (clients times topics): at most {MAX_STREAMS - 1} can be told apart")
+        self.filters = [
+            [
+                Filters(_pattern(each.filter, f"groups.{group.name}.subscribe.{index}.filter"), each.filters, each.qos)
+                for index, each in enumerate(group.subscribe)
+            ]
+            for group in scenario.groups
+        ]
+        self.shared = [
+            bool(group.subscribe) and group.subscribe[0].filter.startswith("$share/") for group in self.groups
+        ]
+        self._bases: list[int] = []
+        total = 0
+        for count in self.counts:
+            self._bases.append(total)
+            total += count
+        self.clients = total
+        self._check()
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [entry.base for entry in self.entries]
+
+    # -- numbers -------------------------------------------------------------------------------------------------------
+
+    def client(self, group: int, number: int) -> int:
+        """The number of a client in the whole run, which is its number as a subscriber too."""
+        return self._bases[group] + number
+
+    def who(self, client: int) -> tuple[int, int]:
+        """Group, and number in it, of a client."""
+        group = bisect_right(self._bases, client) - 1
+        return group, client - self._bases[group]
+
+    def client_id(self, group: int, number: int) -> str:
+        """The client identifier."""
+        return self.ids[group].expand(self.run, self.groups[group].name, number)
+
+    def entry(self, stream: int) -> Entry:
+        """Whose stream it is."""
+        return self.entries[bisect_right(self._starts, stream) - 1]
+
+    def topic(self, stream: int) -> str:
+        """The topic name of a stream; empty when there is no such stream."""
+        if not 0 <= stream < self.streams:
+            return ""
+        entry = self.entry(stream)
+        client, number = entry.owner(stream)
+        return entry.topic(self.run, self.groups[entry.group].name, client, number)
+
+    def quality(self, stream: int) -> int:
+        """The QoS with which a stream's messages are published."""
+        entry = self.entry(stream)
+        if isinstance(entry, Recorded):
+            return entry.share.kinds[stream - entry.base] & 3
+        if entry.publish is not None:
+            return entry.publish.qos
+        will = self.groups[entry.group].will
+        return will.qos if will is not None else 0
+
+    def around(self, stream: int) -> tuple[bytes, bytes] | None:
+        """What stands before and behind the mark in the payloads of a stream; None where they are no template."""
+        entry = self.entry(stream)
+        text = entry.publish.payload.template if entry.publish is not None else None
+        if text is None:
+            return None
+        client, number = entry.owner(stream)
+        return payloads.template(text, self.run, self.groups[entry.group].name, client)(number)
+
+    def publisher(self, stream: int) -> int:
+        """The number of the client whose stream it is."""
+        entry = self.entry(stream)
+        return self.client(entry.group, entry.owner(stream)[0])
+
+    def subscriber(self, group: int, number: int) -> int:
+        """The number under which deliveries to a client are counted: its own, or that of its shared subscription."""
+        return self.client(group, 0 if self.shared[group] else number)
+
+    def subscriber_name(self, subscriber: int) -> str:
+        """What to call a subscriber."""
+        group, number = self.who(subscriber)
+        return f"{self.groups[group].name} (shared)" if self.shared[group] else self.client_id(group, number)
+
+    def topic_filters(self, group: int, number: int) -> Iterator[tuple[str, int, int]]:
+        """Topic filter, QoS and index of the `subscribe` entry, for every subscription of a client."""
+        name = self.groups[group].name
+        for index, filters in enumerate(self.filters[group]):
+            for at in range(filters.count):
+                yield filters.pattern.expand(self.run, name, number, at), filters.qos, index
+
+    def process(self, group: int, number: int, processes: int) -> int:
+        """Which process plays a client."""
+        return group % processes if self.shared[group] else number % processes
+
+    def random(self, client: int, salt: int = 0) -> random.Random:
+        """A source of randomness for one client: the same in every run with the same seed."""
+        return random.Random(f"{self.scenario.seed}/{client}/{salt}")
+
+    # -- checks --------------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        """The first and the last name of every pattern, which shows nearly all that can be wrong with it."""
+        for number, group in enumerate(self.groups):
+            last = self.counts[number] - 1
+            if last and not self.ids[number].uses("c"):
+                raise PlanError(
+                    f"groups.{group.name}.client_id: needs %c: there are {last + 1} clients, and two with "
+                    "one identifier would throw each other out"
+                )
+            for entry in [*self.published[number], *([self.wills[number]] if number in self.wills else [])]:
+                if isinstance(entry, Recorded):
+                    continue  # all its topics were looked at when the recording was read
+                for client, topic in ((0, 0), (last, entry.topics - 1)):
+                    self._check_topic(group, entry.topic(self.run, group.name, client, topic))
+                if entry.topics > 1 and not entry.pattern.uses("n"):
+                    raise PlanError(
+                        f"groups.{group.name}: topic {entry.pattern.text!r} needs %n: it stands for "
+                        f"{entry.topics} topics"
+                    )
+            for client in {0, last}:
+                for topic_filter, _, _ in self.topic_filters(number, client):
+                    self._check_filter(group, topic_filter)
+                if group.churn is not None:
+                    churn = _pattern(group.churn.filter, f"groups.{group.name}.churn.filter")
+                    for at in (0, group.churn.filters - 1):
+                        self._check_filter(group, churn.expand(self.run, group.name, client, at))
+            shares = {parse_shared(name)[0] for name, _, _ in self.topic_filters(number, 0)}
+            if self.shared[number] and (
+                len(shares) > 1 or any(filters.pattern.varies for filters in self.filters[number])
+            ):
+                raise PlanError(
+                    f"groups.{group.name}.subscribe: all members of a group share the same filters, under "
+                    "one share name: no %c and no %n there"
+                )
+
+    @staticmethod
+    def _check_topic(group: Group, topic: str) -> None:
+        try:
+            validate_topic(topic)
+        except ProtocolError as error:
+            raise PlanError(f"groups.{group.name}: topic {topic!r}: {error}") from error
+
+    @staticmethod
+    def _check_filter(group: Group, topic_filter: str) -> None:
+        try:
+            validate_filter(parse_shared(topic_filter)[1])
+        except ProtocolError as error:
+            raise PlanError(f"groups.{group.name}: filter {topic_filter!r}: {error}") from error
+
+
+SECOND: Final = 1_000_000
+"""Microseconds."""
+
+
+def _recorded(recording: Recording, group: int, base: int) -> Iterator[Recorded]:
+    """An entry for each publisher that has something to play."""
+    for client, share in enumerate(recording.shares):
+        if share.topics:
+            publish = Publish(topic="recorded", qos=share.highest, rate=1.0, messages=share.messages)
+            topics = len(share.topics)
+            entry = Recorded(group, publish, base, 1, topics, Pattern(""), client, share, recording.prefix)
+            base = entry.end
+            yield entry
+
+
+def _scaled(group: Group, scale: float) -> int:
+    return max(1, round(group.clients * scale)) if group.scaled else group.clients
+
+
+def _pattern(text: str, where: str) -> Pattern:
+    try:
+        pattern = Pattern(text)
+    except ValueError as error:
+        raise PlanError(f"{where}: {error}") from error
+    if pattern.uses("m"):
+        raise PlanError(f"{where}: %m stands in templates of payloads only")
+    return pattern

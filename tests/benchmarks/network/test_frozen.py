@@ -1,0 +1,212 @@
+"""Clients that do not read: what they missed is counted, and whole small runs beside them on real brokers."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.network import links
+from benchmarks.network.cli import run_once
+from benchmarks.network.frozen import Frozen, read_all
+from benchmarks.network.links import LoadError, Loop, receive
+from benchmarks.network.loads import FanOut, Shape
+from benchmarks.network.measure import Missed
+from benchmarks.network.rows import LATEST_PEBBLES, LATEST_TOPICS, ROWS, WAITING
+from benchmarks.network.streams import Ledger
+from loadtest.brokers import frames
+from loadtest.brokers.process import HOST, BrokerFailed, BrokerProcess, Cores, free_port
+from loadtest.brokers.registry import PEERS, POLICIES
+
+ROOT = Path(__file__).resolve().parents[3]
+COMMAND = [sys.executable, *(["-P"] if sys.flags.safe_path else []), "-m", "benchmarks.network"]
+SHAPE = Shape(window=8, burst=4)
+FRAME = frames.publish("bench/0000", frames.payload(0, 0, 64))
+MOSQUITTO_MISSING = PEERS["mosquitto"].missing()
+
+
+class Script(socket.socket):
+    """An end of a socket pair whose reads are written beforehand; None is a silence."""
+
+    reads: list[bytes | None]
+    asked = b""
+
+    def recv(self, _size: int, _flags: int = 0, /) -> bytes:
+        data = self.reads.pop(0)
+        if data is None:
+            raise TimeoutError
+        return data
+
+    def sendall(self, data: Any, _flags: int = 0, /) -> None:
+        self.asked += bytes(data)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as open_things:
+        yield open_things
+
+
+def pair(stack: ExitStack) -> tuple[socket.socket, socket.socket]:
+    near, far = (stack.enter_context(end) for end in socket.socketpair())
+    return near, far
+
+
+def script(stack: ExitStack, *reads: bytes | None) -> Script:
+    made = stack.enter_context(Script())
+    made.reads = list(reads)
+    return made
+
+
+def test_reading_ends_where_the_broker_has_nothing_more(stack: ExitStack) -> None:
+    whole = FRAME * 5
+    sock = script(stack, whole[:70], whole[70:] + frames.PINGRESP + FRAME, frames.PINGRESP + frames.PINGRESP)
+    assert read_all(sock, math.inf) == (6, False)
+    assert sock.asked == frames.PINGREQ * 3
+
+
+def test_a_broker_that_falls_silent_is_asked_again(stack: ExitStack) -> None:
+    sock = script(stack, FRAME, None, None, frames.PINGRESP, frames.PINGRESP)
+    assert read_all(sock, math.inf) == (1, False)
+    assert sock.asked == frames.PINGREQ * 4
+
+
+def test_a_broker_that_stays_silent_is_an_error(stack: ExitStack) -> None:
+    near, _ = pair(stack)
+    with pytest.raises(LoadError, match="not sent everything"):
+        read_all(near, time.monotonic())
+
+
+def test_what_came_before_the_connection_ended_counts(stack: ExitStack) -> None:
+    near, far = pair(stack)
+    far.sendall(FRAME * 3)
+    far.shutdown(socket.SHUT_WR)
+    assert read_all(near, math.inf) == (3, True)
+
+
+def test_what_was_sent_and_did_not_come_was_missed(stack: ExitStack) -> None:
+    def crowd(*received: int) -> Frozen:
+        reads = [(FRAME * count + frames.PINGRESP, frames.PINGRESP) for count in received]
+        return Frozen([script(stack, *each) for each in reads], filled=10)
+
+    assert crowd(10, 4).thaw(sent=20, measured=15) == Missed(clients=2, messages=20 + 26, cut=0, full=True)
+    # Fifteen of the twenty were measured: who missed fewer had room for some of them.
+    assert crowd(15, 4, 16).thaw(sent=20, measured=15) == Missed(clients=3, messages=15 + 26 + 14, cut=0, full=False)
+
+
+def test_who_was_disconnected_is_told_apart(stack: ExitStack) -> None:
+    crowd = Frozen([script(stack, FRAME * 12, b""), script(stack, frames.PINGRESP)], filled=2)
+    assert crowd.thaw(sent=10, measured=10) == Missed(clients=2, messages=12, cut=1, full=True)
+
+
+def test_little_is_on_the_way_to_a_narrow_client(tmp_path: Path) -> None:
+    port = free_port()
+    with BrokerProcess(PEERS["relay"].command(port, tmp_path), port, Cores.choose().broker):
+        narrow, wide = (
+            [*links.open_clients(HOST, port, [name], narrow=name == "narrow")] for name in ("narrow", "wide")
+        )
+        try:
+            sizes = [each.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for each in (*narrow, *wide)]
+            segments = [each.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) for each in (*narrow, *wide)]
+        finally:
+            links.close_all([*narrow, *wide])
+    assert sizes[0] <= 2 * links.NARROW_BUFFER < sizes[1]
+    assert segments[0] <= links.NARROW_SEGMENT < segments[1]
+
+
+def test_many_topics_are_sent_in_turn_and_all_accounted_for(stack: ExitStack) -> None:
+    loop = stack.enter_context(Loop())
+    (publisher, heard), (subscriber, hearing) = pair(stack), pair(stack)
+    for sock in (publisher, subscriber, heard):
+        sock.setblocking(False)
+    load = FanOut(loop, publisher, [subscriber], SHAPE, topics=4)
+    load.start()
+    buffer = memoryview(bytearray(1 << 16))
+    data = bytes(buffer[: receive(heard, buffer)])
+    size = frames.packet_size(data)
+    sent = [data[at : at + size] for at in range(0, len(data), size)]
+    assert [frames.PublishShape.read(each, 0, frames.MQTT_3_1_1).topic for each in sent] == [
+        f"bench/{number:04d}" for number in (0, 1, 2, 3) * 2
+    ]
+    assert load.sent == 8
+    hearing.sendall(b"".join(sent[:3] + sent[4:]))
+    loop.turn(0)
+    assert load.ledger == Ledger(delivered=7, lost=1)
+    with pytest.raises(ValueError, match="3 topics"):
+        FanOut(loop, publisher, [], SHAPE, topics=3)
+
+
+def test_the_bound_of_a_queue_is_the_same_for_both(tmp_path: Path) -> None:
+    command = PEERS["canopy"].command(4711, tmp_path, 1000, ["queue.policy=latest"])
+    assert "queue.live_messages=1000" in command
+    assert command[-2:] == ["--set", "queue.policy=latest"]
+    assert not any(part.startswith("queue.") for part in PEERS["canopy"].command(4711, tmp_path))
+    (file,) = (
+        Path(part) for part in PEERS["mosquitto"].command(4711, tmp_path, 1000, ["a=b"]) if part.endswith("conf")
+    )
+    assert "max_queued_messages 1000\n" in file.read_text()
+    PEERS["mosquitto"].command(4711, tmp_path)
+    assert "max_queued_messages 1000000\n" in file.read_text()
+
+
+def test_policies_are_asked_of_canopy_alone() -> None:
+    assert all(peer.name.startswith("canopy") for peer in PEERS.values() if POLICIES not in peer.lacks)
+    assert all(POLICIES in row.needs for row in ROWS.values() if row.settings)
+    assert LATEST_PEBBLES + LATEST_TOPICS < WAITING
+
+
+def test_a_row_is_measured_with_its_settings() -> None:
+    row = replace(ROWS["frozen-0"], settings=("queue.policy=first-come",))
+    with pytest.raises(BrokerFailed, match="first-come"):
+        run_once(row, PEERS["canopy"], Cores(None, None), 0.1)
+
+
+def run(file: Path, broker: str, rows: str) -> dict[str, Any]:
+    """What came of one short run of each row, by row."""
+    arguments = ["--quick", "--seconds", "0.1", "--no-limit", "--brokers", broker, "--rows", rows, "--json", str(file)]
+    done = subprocess.run([*COMMAND, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {row["name"]: row["brokers"][broker] for row in json.loads(file.read_text())["rows"]}
+
+
+def check(name: str, result: dict[str, Any], frozen: int) -> None:
+    """Whoever reads got everything, and who does not read had a full queue all the while."""
+    (sample,) = result["samples"]
+    assert sample["units"] > 0
+    assert result["doubled"] == 0
+    if name != "max-age":  # on a busy machine a tenth of a second can pass anywhere
+        assert result["lost"] == 0
+    missed = sample["missed"]
+    assert (missed["clients"], missed["cut"], missed["full"]) == (frozen, 0, True)
+    assert missed["messages"] > 0
+    assert sample["without"]["units"] > 0
+
+
+def test_whole_run_on_canopy(tmp_path: Path) -> None:
+    rows = "frozen-0,frozen-5,frozen-50-bursts,drop-newest,drop-oldest,latest,max-age"
+    results = run(tmp_path / "out.json", "canopy", rows)
+    (alone,) = results.pop("frozen-0")["samples"]
+    assert alone["missed"] is None
+    assert alone["p99_us"] > 0
+    assert results["frozen-5"]["p99_of_without"] > 0
+    for name, result in results.items():
+        check(name, result, {"frozen-5": 10, "frozen-50-bursts": 19}.get(name, 20))
+        if not name.startswith("frozen"):
+            assert result["samples"][0]["missed"]["messages"] >= result["samples"][0]["units"]
+
+
+@pytest.mark.skipif(MOSQUITTO_MISSING is not None, reason=str(MOSQUITTO_MISSING))
+def test_whole_run_on_mosquitto(tmp_path: Path) -> None:
+    results = run(tmp_path / "out.json", "mosquitto", "frozen-5,latest")
+    assert results.pop("latest")["notes"] == ["not run: mosquitto lacks queue policies"]
+    check("frozen-5", results["frozen-5"], 10)

@@ -1,0 +1,290 @@
+"""The loads over socket pairs: the test plays the broker, and may lose, repeat and hold back what it likes."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from benchmarks.network.links import Link, LoadError, Loop, receive
+from benchmarks.network.loads import AckedPairs, FanIn, FanOut, QuietPairs, Shape
+from benchmarks.network.paced import Churn, Paced
+from benchmarks.network.streams import Ledger
+from loadtest.brokers import frames
+
+SHAPE = Shape(payload=64, window=8, burst=4)
+
+
+class Wires:
+    """Socket pairs: the load's ends and the broker's ends, all non-blocking."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self.loop = stack.enter_context(Loop())
+
+    def pairs(self, count: int) -> tuple[list[socket.socket], list[socket.socket]]:
+        ours: list[socket.socket] = []
+        theirs: list[socket.socket] = []
+        for _ in range(count):
+            near, far = (self._stack.enter_context(end) for end in socket.socketpair())
+            near.setblocking(False)
+            far.setblocking(False)
+            ours.append(near)
+            theirs.append(far)
+        return ours, theirs
+
+    def turn(self) -> None:
+        self.loop.turn(0)
+
+
+@pytest.fixture
+def wires() -> Iterator[Wires]:
+    with ExitStack() as stack:
+        yield Wires(stack)
+
+
+def waiting(sock: socket.socket) -> bytes:
+    """Everything that can be read now."""
+    data = b""
+    try:
+        while more := sock.recv(1 << 16):
+            data += more
+    except BlockingIOError:
+        pass
+    return data
+
+
+def packets(data: bytes) -> list[bytes]:
+    found: list[bytes] = []
+    offset = 0
+    while size := frames.packet_size(data, offset):
+        found.append(data[offset : offset + size])
+        offset += size
+    return found
+
+
+def test_the_window_must_suit_the_burst_and_the_sequence_numbers() -> None:
+    with pytest.raises(ValueError, match="window"):
+        Shape(window=10, burst=4)
+    with pytest.raises(ValueError, match="window"):
+        Shape(window=20_000, burst=20_000)
+
+
+def test_a_pair_keeps_its_window_full_and_no_fuller(wires: Wires) -> None:
+    publishers, heard = wires.pairs(1)
+    subscribers, hearing = wires.pairs(1)
+    load = QuietPairs(wires.loop, publishers, subscribers, SHAPE)
+    load.start()
+    data = waiting(heard[0])
+    assert len(packets(data)) == 8
+    wires.turn()
+    assert waiting(heard[0]) == b""
+    hearing[0].send(b"".join(packets(data)[:3]))
+    wires.turn()
+    assert waiting(heard[0]) == b""  # three free places are no burst
+    hearing[0].send(packets(data)[3])
+    wires.turn()
+    assert len(packets(waiting(heard[0]))) == 4
+    assert load.missing() == 8
+
+
+def test_a_pair_runs_through_its_cycle_and_counts_what_is_lost(wires: Wires) -> None:
+    publishers, heard = wires.pairs(1)
+    subscribers, hearing = wires.pairs(1)
+    load = QuietPairs(wires.loop, publishers, subscribers, SHAPE)
+    load.start()
+    passed = 0
+    for turn in range(40):
+        some = packets(waiting(heard[0]))
+        if turn == 20:
+            some.pop(1)
+        passed += len(some)
+        hearing[0].send(b"".join(some))
+        wires.turn()
+    load.stop()
+    rest = packets(waiting(heard[0]))
+    hearing[0].send(b"".join(rest[:-1]))
+    wires.turn()
+    assert load.ledger == Ledger(delivered=passed + len(rest) - 1, lost=1)
+    assert load.missing() == 1
+    assert waiting(heard[0]) == b""
+
+
+def test_a_loss_at_the_end_of_the_window_does_not_stop_the_load(wires: Wires) -> None:
+    publishers, heard = wires.pairs(1)
+    subscribers, hearing = wires.pairs(1)
+    load = QuietPairs(wires.loop, publishers, subscribers, SHAPE)
+    load.start()
+    first = packets(waiting(heard[0]))
+    hearing[0].send(first[0])
+    wires.turn()
+    due = load.tick(100.0)
+    assert load.tick(due - 0.01) == due
+    due = load.tick(due)  # the first look
+    assert waiting(heard[0]) == b""
+    due = load.tick(due)
+    probe = packets(waiting(heard[0]))
+    assert len(probe) == 4
+    hearing[0].send(b"".join(probe))
+    wires.turn()
+    assert load.ledger == Ledger(delivered=5, lost=7)
+    assert len(packets(waiting(heard[0]))) == 8
+    for _ in range(20):
+        due = load.tick(due)
+    assert load.missing() < SHAPE.cycle // 2
+
+
+def test_fan_out_waits_for_the_last_subscriber(wires: Wires) -> None:
+    publishers, heard = wires.pairs(1)
+    subscribers, hearing = wires.pairs(3)
+    load = FanOut(wires.loop, publishers[0], subscribers, SHAPE)
+    load.start()
+    first = waiting(heard[0])
+    assert len(packets(first)) == 8
+    assert load.missing() == 24
+    for sock in hearing[:2]:
+        sock.send(first)
+    wires.turn()
+    assert waiting(heard[0]) == b""
+    hearing[2].send(b"".join(packets(first)[:4]))
+    wires.turn()
+    assert len(packets(waiting(heard[0]))) == 4
+    assert load.ledger == Ledger(delivered=20)
+    assert load.missing() == 16
+
+
+def test_fan_in_gives_each_publisher_its_own_back(wires: Wires) -> None:
+    publishers, heard = wires.pairs(3)
+    subscribers, hearing = wires.pairs(1)
+    load = FanIn(wires.loop, publishers, subscribers[0], SHAPE)
+    load.start()
+    sent = [packets(waiting(sock)) for sock in heard]
+    hearing[0].send(b"".join([*sent[1][:4], *sent[0][:2], sent[2][0], *sent[0][2:4]]))
+    wires.turn()
+    assert [len(packets(waiting(sock))) for sock in heard] == [4, 4, 0]
+    assert load.ledger == Ledger(delivered=9)
+    assert load.missing() == 8 + 8 + 7
+
+
+def test_qos_1_waits_for_both_sides(wires: Wires) -> None:
+    publishers, heard = wires.pairs(1)
+    subscribers, hearing = wires.pairs(1)
+    load = AckedPairs(wires.loop, publishers, subscribers, SHAPE, 1)
+    load.start()
+    sent = packets(waiting(heard[0]))
+    assert [packet[14:16] for packet in sent] == [bytes((0, number)) for number in range(1, 9)]
+    heard[0].send(b"".join(b"\x40\x02" + packet[14:16] for packet in sent[:4]))
+    wires.turn()
+    assert waiting(heard[0]) == b""  # acknowledged, but not delivered
+    hearing[0].send(b"".join(sent[:4]))
+    wires.turn()
+    assert waiting(hearing[0]) == b"".join(b"\x40\x02" + packet[14:16] for packet in sent[:4])
+    assert len(packets(waiting(heard[0]))) == 4
+
+
+def test_qos_2_goes_through_all_four_packets(wires: Wires) -> None:
+    publishers, heard = wires.pairs(1)
+    subscribers, hearing = wires.pairs(1)
+    load = AckedPairs(wires.loop, publishers, subscribers, SHAPE, 2)
+    load.start()
+    sent = packets(waiting(heard[0]))[:4]
+    ids = [packet[14:16] for packet in sent]
+    heard[0].send(b"".join(b"\x50\x02" + number for number in ids))
+    hearing[0].send(b"".join(sent))
+    wires.turn()
+    assert waiting(heard[0]) == b"".join(b"\x62\x02" + number for number in ids)
+    assert waiting(hearing[0]) == b"".join(b"\x50\x02" + number for number in ids)
+    heard[0].send(b"".join(b"\x70\x02" + number for number in ids))
+    hearing[0].send(b"".join(b"\x62\x02" + number for number in ids))
+    wires.turn()
+    assert waiting(hearing[0]) == b"".join(b"\x70\x02" + number for number in ids)
+    assert len(packets(waiting(heard[0]))) == 4
+    assert load.ledger == Ledger(delivered=4)
+
+
+def test_paced_sends_by_the_clock_and_in_turn(wires: Wires) -> None:
+    publishers, heard = wires.pairs(2)
+    subscribers, hearing = wires.pairs(2)
+    load = Paced(wires.loop, publishers, subscribers, rate=100.0)
+    load.start()
+    begin = load.tick(0.0)  # nothing is due before the start
+    assert [waiting(sock) for sock in heard] == [b"", b""]
+    following = load.tick(begin + 0.025)
+    assert following == pytest.approx(begin + 0.03)
+    sent = [packets(waiting(sock)) for sock in heard]
+    assert [len(each) for each in sent] == [2, 1]
+    assert load.missing() == 3
+    hearing[0].send(sent[0][0][:30])
+    wires.turn()
+    hearing[0].send(sent[0][0][30:] + sent[0][1] + sent[0][1])
+    hearing[1].send(sent[1][0])
+    wires.turn()
+    assert load.ledger == Ledger(delivered=3, doubled=1)
+    assert load.missing() == 0
+    assert len(load.latencies) == 4
+    assert min(load.latencies) > 0
+    load.forget()
+    assert len(load.latencies) == 0
+
+
+def test_paced_to_many_counts_every_subscriber(wires: Wires) -> None:
+    publishers, heard = wires.pairs(1)
+    subscribers, hearing = wires.pairs(3)
+    load = Paced(wires.loop, publishers, subscribers, rate=1.0)
+    load.start()
+    load.tick(load.tick(0.0))
+    message = waiting(heard[0])
+    for sock in hearing[:2]:
+        sock.send(message)
+    wires.turn()
+    assert load.ledger == Ledger(delivered=2)
+    assert load.missing() == 1
+    load.stop()
+    load.tick(1e12)
+    assert waiting(heard[0]) == b""
+
+
+def test_churn_subscribes_anew_and_leaves_the_last(wires: Wires) -> None:
+    ours, theirs = wires.pairs(1)
+    churn = Churn(wires.loop, ours[0], rate=10.0)
+    churn.start()
+    begin = churn.tick(0.0)
+    churn.tick(begin + 0.15)
+    sent = packets(waiting(theirs[0]))
+    assert [packet[0] for packet in sent] == [0x82, 0x82, 0xA2]
+    assert b"churn/0/+/x" in sent[0]
+    assert b"churn/1/+/x" in sent[1]
+    assert b"churn/0/+/x" in sent[2]
+    theirs[0].send(b"\x90\x03\x00\x01\x00\x90\x03\x00\x03\x00\xb0\x02\x00\x04")
+    wires.turn()
+    assert churn.answered == 3
+    theirs[0].send(b"\x90\x03\x00\x05\x80")
+    with pytest.raises(LoadError, match="0x80"):
+        wires.turn()
+
+
+def test_a_link_keeps_what_the_kernel_does_not_take(wires: Wires) -> None:
+    ours, theirs = wires.pairs(1)
+    link = Link(wires.loop, ours[0])
+    blob = bytes(range(256)) * 4096
+    for _ in range(4):
+        link.send(blob)
+    received = b""
+    while len(received) < 4 * len(blob):
+        received += waiting(theirs[0])
+        wires.turn()
+    assert received == blob * 4
+
+
+def test_what_a_broker_does_to_a_connection_is_told(wires: Wires) -> None:
+    ours, theirs = wires.pairs(2)
+    Link(wires.loop, ours[0])
+    theirs[0].send(b"\xe0\x00")
+    with pytest.raises(LoadError, match="DISCONNECT"):
+        wires.turn()
+    assert receive(ours[1], wires.loop.buffer) == 0
+    theirs[1].close()
+    with pytest.raises(LoadError, match="closed"):
+        receive(ours[1], wires.loop.buffer)

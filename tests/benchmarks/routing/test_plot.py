@@ -1,0 +1,98 @@
+"""The picture: well-formed, a line for each layout, a mark for each count, every line with its name."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks.routing.plot import PANELS, ceiling, draw, main, short, spread
+
+SVG = "{http://www.w3.org/2000/svg}"
+COUNTS = (1e3, 1e4, 1e5, 1e6)
+CROWDS = (10.0, 1e3, 1e5)
+
+
+def data() -> dict[str, Any]:
+    filters = [
+        {
+            "count": count,
+            "insert_ns": 500.0 + at,
+            "match_ns": 300.0,
+            "remove_ns": 2.0,
+            "bytes": 230.0,
+            "bytes_index": 9.0,
+        }
+        for at, count in enumerate(COUNTS)
+    ]
+    subscribers = [{"count": count, "add_ns": 100.0, "discard_ns": 50.0, "deliver_ns": 33.0} for count in CROWDS]
+    both = {"filters": filters, "subscribers": subscribers}
+    return {"core": "compiled", "growth": {name: {"nodes": points, "<b>": points} for name, points in both.items()}}
+
+
+def test_a_line_for_each_layout_and_a_mark_for_each_count() -> None:
+    root = ElementTree.fromstring(draw(data()))
+    panels = root.findall(f"{SVG}g")
+    assert len(panels) == len(PANELS)
+    for panel, (series, *_) in zip(panels, PANELS, strict=True):
+        counts = COUNTS if series == "filters" else CROWDS
+        lines = panel.findall(f"{SVG}polyline")
+        assert [len(line.attrib["points"].split()) for line in lines] == [len(counts)] * 2
+        assert len({line.attrib["stroke"] for line in lines}) == 2
+        assert len(panel.findall(f"{SVG}circle")) == 2 * len(counts)
+        texts = [text.text for text in panel.findall(f"{SVG}text")]
+        assert texts[-2:] == ["nodes", "<b>"]
+        assert {short(count) for count in counts} <= set(texts)
+
+
+def test_the_axis_is_logarithmic_and_the_cost_starts_at_zero() -> None:
+    root = ElementTree.fromstring(draw(data()))
+    line = next(root.iter(f"{SVG}polyline"))
+    across = [float(point.split(",")[0]) for point in line.attrib["points"].split()]
+    steps = [after - before for before, after in pairwise(across)]
+    assert max(steps) - min(steps) < 0.3
+    assert "0" in [text.text for text in root.iter(f"{SVG}text")]
+
+
+def test_one_count_alone_can_be_drawn() -> None:
+    small = data()
+    for series in small["growth"].values():
+        for layout in series:
+            series[layout] = series[layout][:1]
+    ElementTree.fromstring(draw(small))
+
+
+def test_labels_keep_apart_and_near() -> None:
+    assert spread([10.0, 50.0], 13) == [10.0, 50.0]
+    assert spread([10.0, 12.0], 13) == [4.5, 17.5]
+    assert spread([12.0, 10.0], 13) == [17.5, 4.5]
+
+
+@pytest.mark.parametrize(("value", "end"), [(1.0, 1.0), (1.01, 2.0), (650.0, 800.0), (3400.0, 4000.0), (9.5, 10.0)])
+def test_the_axis_ends_at_a_round_number(value: float, end: float) -> None:
+    assert ceiling(value) == end
+
+
+def test_counts_are_short() -> None:
+    assert [short(count) for count in (10, 1_000, 100_000, 1_000_000)] == ["10", "1k", "100k", "1M"]
+
+
+def test_the_command_writes_the_picture(tmp_path: Path) -> None:
+    source, target = tmp_path / "growth.json", tmp_path / "growth.svg"
+    source.write_text(json.dumps(data()))
+    assert main([str(source), str(target)]) == 0
+    ElementTree.parse(target)
+
+
+def test_the_command_refuses_what_it_cannot_draw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "rows.json"
+    source.write_text('{"rows": []}')
+    assert main([str(source), str(tmp_path / "x.svg")]) == 2
+    assert main([str(tmp_path / "none.json"), str(tmp_path / "x.svg")]) == 2
+    assert main([]) == 2
+    assert capsys.readouterr().err.count("\n") == 3
+    assert not (tmp_path / "x.svg").exists()

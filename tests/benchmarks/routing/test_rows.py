@@ -1,0 +1,191 @@
+"""The rows at tiny sizes, and that a wrong answer is an error and never a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.routing import growth, loads, memory
+from benchmarks.routing.loads import Load
+from benchmarks.routing.loops import Table, WrongRoute, match_all, route_all, visit_all
+from benchmarks.routing.measure import GC_THRESHOLDS, Reading, Stopwatch, broker_gc
+from benchmarks.routing.rabbitmq import flat
+from benchmarks.routing.row import LAYOUTS, Case
+from benchmarks.routing.rows import ROWS
+from broker.core.codec.topic_names import validate_filter, validate_topic
+from broker.core.topics.trie import LAYOUTS as ALL_LAYOUTS
+from broker.daemon import GC_THRESHOLDS as DAEMON_THRESHOLDS
+
+TINY = 1_000
+"""What the counts of the rows are divided by."""
+
+EVERY_LOAD = [
+    loads.churn(40),
+    loads.devices(10),
+    loads.same_key(7),
+    loads.same_key(3, 4),
+    loads.unicast(10),
+    loads.broadcast(10),
+    loads.exact(5),
+    loads.plus(5),
+    loads.hashes(5),
+    loads.mixed(12),
+    loads.many_wildcards(),
+    loads.emqx(3, 4),
+    loads.emqx(4, 3, 5),
+]
+
+
+@pytest.fixture(autouse=True)
+def _few_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "LEAST", 10_000)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_runs_and_has_a_value(name: str, layout: str) -> None:
+    sample = ROWS[name].run(Case(layout, TINY))
+    assert sample.value > 0
+    assert sample.cpu_ns is None or sample.cpu_ns >= 0
+
+
+def test_the_rows_know_both_layouts() -> None:
+    assert sorted(LAYOUTS) == sorted(ALL_LAYOUTS)
+    assert {row.source for row in ROWS.values()} == {"RabbitMQ", "EMQX", "zmq.rs"}
+    for row in ROWS.values():
+        assert set(row.author) <= set(LAYOUTS)
+        assert set(row.bars) <= set(LAYOUTS)
+        assert row.differs
+
+
+def test_the_counts_are_the_authors() -> None:
+    case = Case("nodes")
+    assert case.scaled(10_000) == 10_000
+    assert len(loads.churn(8_000).filters) == 8_000
+    assert loads.churn(8_000).each == 4
+    assert loads.broadcast(10_000).destinations() == [10_000]
+    assert loads.many_wildcards().destinations() == [64]
+
+
+@pytest.mark.parametrize("load", EVERY_LOAD)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_load_is_valid_and_finds_what_it_says(layout: str, load: Load) -> None:
+    for name in load.filters:
+        validate_filter(name)
+    for topic in load.topics:
+        validate_topic(topic)
+    table = Table(layout, load)
+    table.fill()
+    table.check()
+    assert min(load.destinations()) >= 1
+    table.empty(range(len(load.filters)))
+    assert len(table.trie) == 0
+
+
+@pytest.mark.parametrize("measure", [match_all, route_all, visit_all])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        replace(loads.plus(3), matches=[["site/0/+"], ["site/1/+"], ["site/0/+"]]),
+        replace(loads.plus(3), topics=["site/0/state", "site/1/state", "elsewhere/2"]),
+        replace(loads.plus(3), topics=["nobody"], matches=[[]]),
+        Load(["a/b", "a/b", "a/+"], ["a/b"], [["a/b"]]),
+    ],
+)
+def test_a_wrong_route_is_an_error(wrong: Load, measure: Callable[[Table, int], Reading]) -> None:
+    table = Table("nodes", wrong)
+    table.fill()
+    with pytest.raises(WrongRoute):
+        measure(table, 10)
+
+
+def test_a_destination_too_few_is_an_error() -> None:
+    table = Table("nodes", loads.same_key(5))
+    table.fill()
+    left = table.subscriptions[2]
+    assert left.entry is not None
+    left.entry.discard(left)
+    with pytest.raises(WrongRoute, match="reached 4 destinations instead of 5"):
+        visit_all(table, 1)
+    with pytest.raises(WrongRoute, match="1 subscriptions hang nowhere"):
+        table.empty(range(5))
+
+
+def test_a_trie_with_other_filters_is_an_error() -> None:
+    table = Table("nodes", loads.exact(3))
+    table.trie.insert("one/more")
+    with pytest.raises(WrongRoute, match="4 filters are in the trie instead of 3"):
+        table.fill()
+    table = Table("nodes", loads.exact(3))
+    table.fill()
+    table.trie.insert("one/more")
+    with pytest.raises(WrongRoute, match="1 filters and 0 records are left in an empty trie"):
+        table.empty(range(3))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_memory_is_measured_in_a_process_of_its_own(layout: str) -> None:
+    found = memory.measure(layout, 10, 200)
+    assert found.filters == 2_000
+    # Not less than the bare bytes of what is in it, and not a hundred times that.
+    assert 40 < found.index / found.filters < 4_000
+    assert 40 < found.strings / found.filters < 4_000
+    assert found.with_subscriptions > found.with_strings > found.index
+
+
+def test_memory_that_cannot_be_measured_says_why() -> None:
+    with pytest.raises(memory.MemoryFailed, match="no trie layout 'moss'"):
+        memory.measure("moss", 1, 1)
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_a_crowd_stays_as_it_was(shuffled: bool) -> None:
+    inserting, deleting = flat("compact", 10, 100, shuffled)
+    assert inserting > 0
+    assert deleting > 0
+
+
+def test_growth_has_a_point_for_each_layout_and_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "FILTERS", (1_000,))
+    monkeypatch.setattr(growth, "SUBSCRIBERS", (10, 100))
+    monkeypatch.setattr(growth, "LEAST", 100)
+    monkeypatch.setattr(growth, "ROUNDS", 100)
+    monkeypatch.setattr(growth, "DELIVERIES", 1)
+    told: list[str] = []
+    with broker_gc():
+        found = growth.measure(LAYOUTS, 2, 10, told.append)
+    for layout in LAYOUTS:
+        assert [point["count"] for point in found["filters"][layout]] == [100]
+        assert [point["count"] for point in found["subscribers"][layout]] == [4, 10]
+        for points in (found["filters"][layout], found["subscribers"][layout]):
+            assert all(value > 0 for point in points for value in point.values())
+    assert told[:3] == [
+        "growth: 100 filters, nodes, run 1 of 2",
+        "growth: 100 filters, compact, run 1 of 2",
+        "growth: 100 filters, nodes, run 2 of 2",
+    ]
+
+
+def test_the_garbage_collector_is_the_daemons_and_is_put_back() -> None:
+    import gc
+
+    before = gc.get_threshold()
+    with broker_gc():
+        assert gc.get_threshold() == DAEMON_THRESHOLDS == GC_THRESHOLDS
+        assert gc.get_freeze_count() > 0
+    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() == 0
+
+
+def test_a_reading_is_for_one_operation() -> None:
+    reading = Reading(4, 2_000, 1_000)
+    assert (reading.each_ns, reading.each_cpu_ns, reading.rate) == (500.0, 250.0, 2e6)
+    watch = Stopwatch()
+    with watch:
+        first = watch.wall_ns
+    with watch:
+        second = watch.wall_ns
+    assert first == 0
+    assert 0 < second <= watch.wall_ns

@@ -1,0 +1,76 @@
+"""Broker processes: started, metered, and ended whatever happens."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from loadtest.brokers import process
+from loadtest.brokers.process import BrokerFailed, BrokerProcess, Cores, free_port
+from loadtest.brokers.registry import PEERS
+
+
+def relay(tmp_path: Path) -> BrokerProcess:
+    port = free_port()
+    return BrokerProcess(PEERS["relay"].command(port, tmp_path), port, Cores.choose().broker)
+
+
+def test_a_broker_is_metered_and_ended(tmp_path: Path) -> None:
+    with relay(tmp_path) as broker:
+        pid = broker.pid
+        assert broker.cpu() > 0
+        assert broker.resident() > 1_000_000
+        core = Cores.choose().broker
+        if core is not None:
+            assert os.sched_getaffinity(pid) == {core}
+        broker.settle()
+    assert not Path("/proc", str(pid)).exists()
+    with pytest.raises(BrokerFailed, match="not running"):
+        broker.cpu()
+
+
+def test_the_meter_is_the_kernels_clock_of_that_process() -> None:
+    own = time.clock_gettime_ns(~os.getpid() << 3 | 2)
+    assert own <= time.process_time_ns()
+
+
+def test_a_broker_is_ended_when_the_block_fails(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def fail() -> None:
+        with relay(tmp_path) as broker:
+            seen.append(broker.pid)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert not Path("/proc", str(seen[0])).exists()
+
+
+def test_a_broker_that_ends_says_why() -> None:
+    command = [sys.executable, "-c", "import sys; print('no such thing'); sys.exit(3)"]
+    with pytest.raises(BrokerFailed, match=r"code 3: no such thing"), BrokerProcess(command, free_port(), None):
+        pytest.fail("it did not start")
+
+
+def test_a_command_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    missing = str(tmp_path / "nothing")
+    with pytest.raises(BrokerFailed, match="nothing"), BrokerProcess([missing], free_port(), None):
+        pytest.fail("it did not start")
+
+
+def test_a_broker_that_never_answers_is_given_up_and_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(process, "START_TIMEOUT", 0.0)
+    mark = tmp_path / "pid"
+    code = f"import os, pathlib, time; pathlib.Path({str(mark)!r}).write_text(str(os.getpid())); time.sleep(600)"
+    with (
+        pytest.raises(BrokerFailed, match="no CONNACK"),
+        BrokerProcess([sys.executable, "-c", code], free_port(), None),
+    ):
+        pytest.fail("it did not start")
+    if mark.exists():  # else it was ended before it could write
+        assert not Path("/proc", mark.read_text()).exists()

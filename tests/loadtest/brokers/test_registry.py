@@ -1,0 +1,55 @@
+"""The brokers: what is said where one is missing, and what is written down for one that is there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks.network.rows import ROWS
+from loadtest.brokers import registry
+from loadtest.brokers.registry import PEERS, QOS, QOS2
+
+
+def test_a_missing_broker_says_in_a_line_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    monkeypatch.setenv("NODE_PATH", "")
+    for name, word in (("mosquitto", "apt-get"), ("aedes", "node"), ("nats", "apt-get"), ("flashmq", "flashmq")):
+        reason = PEERS[name].missing()
+        assert reason is not None
+        assert word in reason
+        assert "\n" not in reason
+
+
+def test_aedes_is_found_where_node_path_points(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: "/usr/bin/node")
+    monkeypatch.setattr(registry, "NODE_FOLDERS", ())
+    monkeypatch.setenv("NODE_PATH", f"{tmp_path / 'nothing'}:{tmp_path}")
+    assert "NODE_PATH" in (PEERS["aedes"].missing() or "")
+    (tmp_path / "aedes").mkdir()
+    (tmp_path / "aedes" / "package.json").write_text(json.dumps({"version": "9.8.7"}))
+    assert PEERS["aedes"].missing() is None
+    assert PEERS["aedes"].version().startswith("aedes 9.8.7, node ")
+    command = PEERS["aedes"].command(4711, tmp_path)
+    script = Path(command[1]).read_text()
+    assert f"{tmp_path}/aedes/" in script
+    assert "listen(4711, '127.0.0.1'" in script
+
+
+@pytest.mark.parametrize("name", ["mosquitto", "nats", "flashmq"])
+def test_a_configuration_names_the_port_on_this_machine_alone(name: str, tmp_path: Path) -> None:
+    command = PEERS[name].command(4711, tmp_path)
+    (file,) = (Path(part) for part in command if part.startswith(str(tmp_path)))
+    text = file.read_text()
+    assert "4711" in text
+    assert "127.0.0.1" in text
+    assert "0.0.0.0" not in text
+
+
+def test_who_lacks_qos_2_is_still_asked_for_qos_1() -> None:
+    nats = PEERS["nats"]
+    assert not ROWS["pairs-qos1"].needs & nats.lacks
+    assert ROWS["pairs-qos2"].needs & nats.lacks == {QOS2}
+    assert PEERS["relay"].lacks >= {QOS, QOS2}

@@ -1,0 +1,88 @@
+"""The broker's own figures: only those from after the run, and of one and the same broker, are compared."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.core.codec import encoder, packets
+from broker.core.codec.packets import Publish
+from loadtest.load.checks import broker_statistics
+from loadtest.load.checks.broker_statistics import Listener, reconcile
+from loadtest.load.engine import conductor
+from loadtest.load.engine.job import Nobody
+from loadtest.load.report.result import Deliveries
+from tests.loadtest.load.playing import job, reader, scenario, sender
+from tests.loadtest.load.scripted import ScriptedServer
+
+
+class Silent:
+    """A transport to nowhere."""
+
+    def write(self, data: bytes) -> None: ...
+
+
+def listener() -> Listener:
+    made = Listener("one")
+    made.connection_made(Silent())  # type: ignore[arg-type]
+    return made
+
+
+def publish(to: Listener, name: str, value: str) -> None:
+    packet = Publish(b"$SYS/broker/" + name.encode(), value.encode(), 0)
+    to.data_received(encoder.encode(packet, packets.V311))
+
+
+async def test_figures_of_a_broker_that_is_gone_are_none() -> None:
+    one = listener()
+    publish(one, "messages/dropped", "5")
+    assert one.dropped() == (5, {})
+    one.connection_lost(None)
+    assert one.dropped() is None
+    assert not await one.fresh()
+
+
+async def test_figures_that_did_not_come_anew_are_from_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_statistics, "LONGEST", 0.01)
+    one = listener()
+    publish(one, "uptime", "1 seconds")
+    assert not await one.fresh()
+    waiting = asyncio.create_task(one.fresh())
+    await asyncio.sleep(0)
+    publish(one, "uptime", "2 seconds")
+    assert await waiting, "once is enough where the next time takes too long"
+
+
+def test_what_the_broker_does_not_say_is_not_made_up() -> None:
+    some = [Deliveries(lost=3, told_lost=2)]
+    for before, after, word in (
+        (None, None, "publishes no count"),
+        ((1, {}), None, "no new count"),
+        ((100, {}), (2, {}), "began anew"),
+    ):
+        found = reconcile(some, before, after)
+        assert (found.seen, found.reported, found.agrees, found.told) == (3, None, None, 2)
+        assert word in found.why
+
+
+async def test_one_who_will_not_wait_for_the_ledger_has_a_result_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = asyncio.Event()
+    stop = asyncio.Event()
+
+    async def opened(_listener: Listener, _target: object) -> bool:
+        return True
+
+    async def fresh(_listener: Listener, _times: int) -> bool:
+        stop.set()
+        await waits.wait()
+        return True
+
+    monkeypatch.setattr(Listener, "open", opened)
+    monkeypatch.setattr(Listener, "fresh", fresh)
+    async with ScriptedServer() as server:
+        result = await conductor.play(job(server, scenario(sender(messages=3), reader())), Nobody(), stop)
+    assert result.deliveries.received == 3
+    assert result.reconciled is not None
+    assert result.reconciled.agrees is None
+    assert not result.interrupted, "all stages were played"

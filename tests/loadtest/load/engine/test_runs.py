@@ -1,0 +1,146 @@
+"""What a run owes to the one who waits for it: processes that agree on their seconds, signals that are heard, and bad
+input that is refused before anything has happened."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from loadtest.load import report
+from loadtest.load.compare.generator_limit import LimitError, OwnLimit
+from loadtest.load.engine import running
+from loadtest.load.engine import worker as worker_module
+from loadtest.load.engine.client_pool import ClientPool
+from loadtest.load.engine.connection import clock
+from loadtest.load.engine.job import Target
+from loadtest.load.engine.process_messages import Assignment, Connect, Finish, Interval, Outcome, Start, Stop
+from loadtest.load.engine.schedule import NEVER
+from loadtest.load.engine.worker import Worker
+from tests.loadtest.load.playing import reader, scenario, sender, stage
+
+
+class Ear:
+    """A line that keeps what is said."""
+
+    def __init__(self) -> None:
+        self.said: list[object] = []
+
+    def send(self, message: object) -> None:
+        self.said.append(message)
+
+    def seconds(self) -> list[tuple[str, int, int]]:
+        return [(each.stage, each.begin, each.end) for each in self.said if isinstance(each, Interval)]
+
+
+async def test_processes_that_are_stopped_have_the_same_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ClientPool, "connect", lambda *_: None)
+    what = scenario(sender(), reader(), stages=[stage(60)])
+    ears = [Ear(), Ear()]
+    workers = [
+        Worker(ear, Assignment(what, "00000001", [Target("127.0.0.1", 1)], number, 2, "canopy", 0, None, None, 1.0, ""))  # type: ignore[arg-type]
+        for number, ear in enumerate(ears)
+    ]
+    runs = [asyncio.create_task(worker.run()) for worker in workers]
+    now = clock()
+    for worker in workers:
+        worker.order(Connect(now))
+        worker.order(Start(now + 1000))
+    end = now + 500_000
+    workers[0].order(Stop(end))
+    await asyncio.sleep(0)  # the other process hears of it later
+    workers[1].order(Stop(end))
+    while not all(worker._over for worker in workers):  # noqa: ASYNC110 - a worker tells nobody but the conductor
+        await asyncio.sleep(0.001)
+    for worker in workers:
+        worker.order(Finish())
+    await asyncio.gather(*runs)
+    first, second = (ear.seconds()[:-1] for ear in ears)
+    assert first == second == [("connect", now, now + 1000), ("go", now + 1000, end)]
+    assert all(isinstance(ear.said[-1], Outcome) for ear in ears)
+
+
+async def test_nothing_is_sent_that_is_due_after_the_end() -> None:
+    """Where the loop is late for the end, it may look at what is due first."""
+    assigned = Assignment(
+        scenario(sender()), "00000001", [Target("127.0.0.1", 1)], 0, 1, "canopy", 0, None, None, 1.0, ""
+    )
+    one = Worker(Ear(), assigned)  # type: ignore[arg-type]
+    looked: list[float] = []
+
+    class Pacer:
+        def run(self, now: float) -> float:
+            looked.append(now)
+            return NEVER
+
+    one._pool.pacer = Pacer()  # type: ignore[assignment]
+    end = clock() - 1000
+    one.order(Stop(end))
+    one._due()
+    assert looked == []
+    while not one._over:  # noqa: ASYNC110 - a worker tells nobody but the conductor
+        await asyncio.sleep(0.001)
+    assert looked == [end]
+    one.hang_up()
+    await one.run()
+    for timer in [*one._timers, one._looking]:
+        assert timer is not None
+        timer.cancel()
+
+
+async def test_samples_of_a_long_run_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "MAX_SAMPLES", 10)
+    what = scenario(sender(), reader())
+    assigned = Assignment(what, "00000001", [Target("127.0.0.1", 1)], 0, 1, "canopy", 8, None, None, 1.0, "")
+    one = Worker(Ear(), assigned)  # type: ignore[arg-type]
+    streams = one._pool.streams
+    rooms = []
+    for second in range(40):
+        streams.samples += [(0, second, 0, 0, 0, 0, 0)] * int(streams.sample_room)
+        one._begin = 0
+        one._second("", clock())
+        rooms.append(int(streams.sample_room))
+        assert len(streams.samples) <= 20
+    assert rooms[0] == 8
+    assert rooms[-1] < 2
+    one.hang_up()
+    await one.run()
+    for timer in one._timers:
+        timer.cancel()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_signal_while_the_own_limit_is_measured_ends_the_command(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    async def measure(seconds: float, stop: asyncio.Event) -> OwnLimit:
+        del seconds
+        for _ in range(times):
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(0)
+        await stop.wait()
+        if times > 1:
+            await asyncio.Event().wait()
+        raise LimitError("interrupted")
+
+    monkeypatch.setattr(running, "measure", measure)
+    with pytest.raises(running.PlayError, match="before the run began"):
+        running.own_limit(Console(quiet=True))
+
+
+def test_a_port_that_is_none_is_not_another() -> None:
+    with pytest.raises(ValueError, match="port 0"):
+        Target.parse("mqtt://127.0.0.1:0")
+    assert Target.parse("mqtt://[::1]") == Target("::1", 1883)
+
+
+def test_a_folder_that_cannot_be_written_to_is_known_before_the_run(tmp_path: Path) -> None:
+    report.check(tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == [], "and it leaves nothing"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(report.ReportError, match="cannot be written"):
+        report.check(tmp_path / "file" / "a")
+    with pytest.raises(report.ReportError, match="cannot be written"):
+        report.check(Path("/proc/nothing/a"))

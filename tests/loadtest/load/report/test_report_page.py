@@ -1,0 +1,224 @@
+"""The page without a browser: what it says, what it leaves out, and how large it gets."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+
+from loadtest.load.report.fold import fold
+from loadtest.load.report.page import WORST, page
+from loadtest.load.report.plots import POINTS, plots
+from loadtest.load.report.result import Deliveries, Latency, Pair, Reconciled, Result, Second
+from tests.loadtest.load.results import ATTACK, empty_result, full_result
+
+
+def body_of(result: Result) -> str:
+    """What people read: the page without style, data and scripts."""
+    return page(result).split("</head>", 1)[1].split("<script", 1)[0]
+
+
+def figures_of(html: str) -> list[dict[str, Any]]:
+    found = re.search(r'<script type="application/json" id="plots">(.*?)</script>', html, re.DOTALL)
+    assert found
+    figures: list[dict[str, Any]] = json.loads(found[1])
+    return figures
+
+
+def test_plotly_accepts_every_plot() -> None:
+    """A misspelt attribute would be ignored in silence by the browser."""
+    figures = figures_of(page(full_result()))
+
+    assert len(figures) == 8
+    for figure in figures:
+        go.Figure(data=figure["traces"], layout=figure["layout"])
+
+
+def test_measured_stages_are_shaded_and_named() -> None:
+    rates = plots(full_result(24))[0]
+
+    shaded = [shape for shape in rates.layout["shapes"] if shape["type"] == "rect"]
+    assert [(shape["x0"], shape["x1"]) for shape in shaded] == [(4.0, 24.0)]
+    assert [name["text"] for name in rates.layout["annotations"]] == ["warm-up", "&lt;/script&gt;&lt;script&gt;…"]
+
+
+def test_a_quiet_end_is_drawn_but_not_in_view() -> None:
+    result = full_result(24)
+    result.seconds += [Second(24.0 + at, 1.0, "drain", False, clients_up=4, received=1 - at) for at in (0, 1)]
+
+    rates = plots(result)[0]
+
+    assert rates.layout["xaxis"]["range"] == [-2.0, 25.0]
+    assert rates.traces[0]["x"][-1] == 25.5
+
+
+def test_nothing_from_outside_is_markup() -> None:
+    body = body_of(full_result())
+
+    assert "<script" not in body
+    assert "<img" not in body
+    assert "\x1b" not in body
+    assert "\u202e" not in body
+    assert body.count("&lt;script&gt;document.title=&#x27;owned&#x27;") >= 6
+
+
+def test_nothing_is_loaded_and_only_known_scripts_run() -> None:
+    html = page(full_result())
+    head = html.split("</head>", 1)[0]
+
+    assert re.findall(r'(?:src|href)="([^"]*)"', head + body_of(full_result())) == ["data:,"]
+    assert "default-src &#x27;none&#x27;" in head or "default-src 'none'" in head
+    assert len(re.findall(r"'sha256-[^']+'", head)) == 2
+
+
+def test_absent_figures_leave_sentences() -> None:
+    body = body_of(empty_result())
+
+    assert body.count('class="absent soft"') == 8
+    assert "None" not in body.replace('<p class="soft">None.</p>', "")  # the errors, of which there were none
+    assert "No latency was measured" in body
+    assert figures_of(page(empty_result())) == []
+
+
+def test_a_remote_broker_has_no_cpu_but_all_else() -> None:
+    result = full_result()
+    result.seconds = [replace(each, broker_cpu=None, broker_memory=None) for each in result.seconds]
+    result.broker_cpu = result.broker_us = result.broker_memory = None
+
+    found = {plot.key: plot for plot in plots(result)}
+
+    assert [trace["name"] for trace in found["cpu"].traces] == ["generator", "its busiest process"]
+    assert "not known" in found["cpu"].about
+    assert found["memory"].absent
+    assert not found["rates"].absent
+
+
+def test_a_histogram_that_cannot_be_read_costs_only_its_plot() -> None:
+    result = full_result()
+    result.latency = replace(result.latency, histogram="this is no histogram")
+    result.late = Latency()
+
+    found = {plot.key: plot for plot in plots(result)}
+
+    assert found["spectrum"].absent
+    assert not found["heat"].absent
+
+
+def test_the_spectrum_ends_where_one_delivery_is_left() -> None:
+    result = full_result()
+
+    deliveries = {plot.key: plot for plot in plots(result)}["spectrum"].traces[0]
+
+    assert deliveries["x"][-1] == result.latency.count
+    assert deliveries["y"][-1] == pytest.approx((result.latency.max or 0) / 1e3, rel=0.002)
+    assert deliveries["x"] == sorted(deliveries["x"])
+
+
+def test_the_heat_map_holds_every_delivery() -> None:
+    result = full_result()
+    heat = {plot.key: plot for plot in plots(result)}["heat"].traces[0]
+
+    cells = [[rate or 0.0 for rate in row] for row in heat["customdata"]]
+    lengths = [end - begin for begin, end in zip(heat["x"], heat["x"][1:], strict=False)]
+    drawn = sum(rate * length for row in cells for rate, length in zip(row, lengths, strict=True))
+
+    assert drawn == pytest.approx(sum(sum(each.latencies.values()) for each in result.seconds))
+    assert len(heat["y"]) == len(cells) + 1
+    assert all(low < high for low, high in zip(heat["y"], heat["y"][1:], strict=False))
+
+
+def test_a_gap_in_time_is_a_gap_in_the_lines() -> None:
+    result = full_result()
+    del result.seconds[10:14]
+
+    rates, heat = plots(result)[:2]
+
+    assert None in rates.traces[0]["y"]
+    assert len(heat.traces[0]["x"]) == len(result.seconds) + 2
+    assert all(row[10] is None for row in heat.traces[0]["z"])
+
+
+def test_an_hour_stays_small() -> None:
+    result = full_result(24)
+    minute = result.seconds[2:]
+    result.seconds = [
+        replace(minute[at % len(minute)], start=float(at), stage="a" if at < 600 else "b", measured=at >= 600)
+        for at in range(3_600)
+    ]
+
+    html = page(result)
+
+    for figure in figures_of(html):
+        assert all(len(trace["x"]) <= POINTS + 2 for trace in figure["traces"])
+    assert "A point stands for up to 3 seconds." in html
+    assert len(html) - len(page(full_result())) < 1_000_000
+
+
+def test_the_verdict_stands_above_the_figures_when_the_generator_was_the_limit() -> None:
+    result = full_result()
+    result.limit, result.verdict = "generator", "Its busiest process used 0.99 of a core."
+
+    body = body_of(result)
+    warning = body.index('<li class="bad">The load generator was the limit')
+
+    assert "0.99 of a core" in body[warning : warning + 200]
+    assert warning < body.index("Key figures")
+
+
+def test_a_ledger_that_disagrees_is_prominent() -> None:
+    result = full_result()
+    result.reconciled = Reconciled(seen=20, reported=19, agrees=False, why="One is missing in the ledger.")
+
+    body = body_of(result)
+
+    assert '<li class="bad">The broker&#x27;s own ledger says something else' in body
+    assert body.count("One is missing in the ledger.") == 2
+
+
+def test_the_worst_pairs_come_first_and_the_rest_is_counted() -> None:
+    result = full_result()
+    result.pairs = [Pair(f"p{at}", "s", "g", Deliveries(expected=99, received=99 - at, lost=at)) for at in range(80)]
+
+    body = body_of(result)
+
+    shown = [int(name) for name in re.findall(r"<td class=\"left\">p(\d+)</td>", body)]
+    assert shown == list(range(79, 79 - WORST, -1))
+    assert "79 of 80 pairs missed" in body
+
+
+def test_an_attack_in_the_data_cannot_end_its_script() -> None:
+    html = page(full_result())
+    data = html.split('id="plots">', 1)[1].split("</script>", 1)[0]
+
+    assert "<" not in data
+    json.loads(data)
+    assert ATTACK[:9] not in data
+
+
+def test_folding_keeps_counts_and_peaks() -> None:
+    seconds = full_result(60).seconds
+
+    folded = fold(seconds, 10)
+
+    assert len(folded) <= 10 + 3
+    for name in ("offered", "sent", "received", "lost", "duplicates", "connects"):
+        assert sum(getattr(each, name) for each in folded) == sum(getattr(each, name) for each in seconds), name
+    assert max(each.max or 0 for each in folded) == max(each.max or 0 for each in seconds)
+    assert sum(each.seconds for each in folded) == pytest.approx(sum(each.seconds for each in seconds))
+    assert {(each.stage, each.measured) for each in folded} == {(each.stage, each.measured) for each in seconds}
+    assert max(each.broker_memory or 0 for each in folded) == max(each.broker_memory or 0 for each in seconds)
+
+
+def test_folded_percentiles_are_those_of_the_stretch() -> None:
+    first = replace(full_result().seconds[5], latencies={100: 98, 200: 1}, p50=100.0, p99=200.0, max=200.0)
+    second = replace(first, start=first.start + 1, latencies={100: 1, 300: 100}, p50=300.0, p99=300.0, max=300.0)
+
+    (both,) = fold([first, second], 1)
+    (worst,) = fold([replace(first, latencies={}), replace(second, latencies={})], 1)
+
+    assert (both.p50, both.p99, both.max) == (200.0, 300.0, 300.0)
+    assert worst.p50 == 300.0
