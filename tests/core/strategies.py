@@ -26,7 +26,10 @@ text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 topic_names = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\0+#") | st.just("/"), min_size=1, max_size=20
 )
-topic_filters = text.filter(lambda value: value != "" and not value.startswith("$share/"))
+_levels = st.just("+") | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0+#/"), max_size=8)
+topic_filters = st.builds(
+    lambda levels, last: "/".join([*levels, *last]), st.lists(_levels, max_size=4), st.sampled_from(([], ["#"]))
+).filter(lambda value: value != "" and not value.startswith("$share/"))
 user_properties = st.lists(st.tuples(text, text), max_size=3)
 
 _TYPICAL: Final = (0, 1, 2, 127, 128, 16_383, 16_384, 65_535, 2_097_151, 2_097_152, 268_435_455, 4_294_967_295)

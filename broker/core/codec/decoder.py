@@ -8,8 +8,7 @@ Promises: every check that can be made on a packet alone is made here, and a pee
 ends.
 
 Refuses: to know what came before on the connection (a second CONNECT, aliases, packet identifiers in use, keep
-alive), and to judge the syntax of topic filters, for which SUBSCRIBE and UNSUBSCRIBE have per-filter reason codes. It
-only notes of a filter in a SUBSCRIBE what `topics.scan_filter` says, which saves the judge a second look.
+alive).
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from broker.core.codec import packets, properties, reasons
-from broker.core.codec.errors import MalformedPacket, ProtocolViolation, Refused, TopicNameInvalid
+from broker.core.codec.errors import MalformedPacket, ProtocolViolation, Refused
+from broker.core.codec.filter_list import FilterList
 from broker.core.codec.framing import Frames
 from broker.core.codec.packets import (
     Ack,
@@ -36,9 +36,8 @@ from broker.core.codec.packets import (
     Unsubscribe,
     Will,
 )
-from broker.core.codec.primitives import Reader, utf8, well_formed
+from broker.core.codec.primitives import Reader, utf8
 from broker.core.codec.properties import ForwardScan, Properties
-from broker.core.codec.topic_names import scan_filter
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -107,7 +106,7 @@ class Decoder(Frames):
         """Decode the current frame, a PUBLISH (section 3.3).
 
         Raises:
-            MalformedPacket, ProtocolViolation, TopicNameInvalid, TopicAliasInvalid: as the section says.
+            MalformedPacket, ProtocolViolation, TopicAliasInvalid: as the section says.
         """
         data = self.buffer
         position: i64 = self.body
@@ -127,7 +126,7 @@ class Decoder(Frames):
         if (
             43 in topic or 35 in topic
         ):  # + and # [MQTT-3.3.2-2]; as numbers, since `in` with bytes is fifty times slower
-            raise TopicNameInvalid("a topic name with a wildcard")
+            raise MalformedPacket("a topic name with a wildcard")
         packet_id: i64 = 0
         if qos > 0:  # [MQTT-2.2.1-2]
             if stop + 2 > end:
@@ -290,7 +289,7 @@ class Decoder(Frames):
         topic = reader.string()  # [MQTT-3.1.3-11]
         payload = reader.binary()
         if not topic or "+" in topic or "#" in topic:  # [MQTT-4.7.3-1] [MQTT-4.7.1-1]
-            raise TopicNameInvalid("the will topic is not a topic name")
+            raise MalformedPacket("the will topic is not a topic name")
         return Will(
             topic=topic, payload=payload, qos=qos, retain=retain, delay=delay, message_expiry=expiry, properties=forward
         )
@@ -335,35 +334,30 @@ class Decoder(Frames):
         section = Properties() if reader.position == reader.end else properties.parse(reader, kind)
         return Ack(kind=kind, packet_id=packet_id, reason_code=code, properties=section)
 
+    def filters(self) -> FilterList:
+        """The current frame, a SUBSCRIBE or UNSUBSCRIBE, for whoever works its filters off in turns.
+
+        Raises:
+            ProtocolError: its packet identifier or its properties are not right, or it has no filter.
+        """
+        return self._filters(self.header >> 4, Reader(self.buffer, self.body, self.end))
+
+    def _filters(self, kind: int, reader: Reader) -> FilterList:
+        """Sections 3.8 and 3.10: all but the filters is read here, and the reader is left at the end."""
+        packet_id = self._packet_id(reader)
+        section = self._properties(kind, reader)
+        start = reader.position
+        reader.position = reader.end
+        return FilterList(kind, self.version, packet_id, section, reader.data, start, reader.end)
+
     def _subscribe(self, reader: Reader) -> Subscribe:
         """Section 3.8."""
-        packet_id = self._packet_id(reader)
-        section = self._properties(packets.SUBSCRIBE, reader)
+        filters = self._filters(packets.SUBSCRIBE, reader)
         requests: list[SubscriptionRequest] = []
-        while reader.position < reader.end:
-            raw = reader.binary()
-            levels = scan_filter(raw)
-            # Where `scan_filter` found nothing odd there is no U+0000.
-            topic_filter = well_formed(raw) if levels > 0 else _filter(raw)
-            options = reader.byte()
-            qos = options & 3
-            if self.version < 5:
-                if options > 2:  # [MQTT3-3.8.3-4]
-                    raise MalformedPacket(f"SUBSCRIBE with the requested QoS byte {options:#04x}")
-                requests.append(SubscriptionRequest(topic_filter, qos, False, False, 0, levels))
-                continue
-            if options & 0xC0:  # [MQTT-3.8.3-5]
-                raise MalformedPacket("reserved bits in the subscription options")
-            if qos == 3 or options & 0x30 == 0x30:  # section 3.8.3.1
-                raise ProtocolViolation("subscription options with QoS 3 or retain handling 3")
-            if options & 4 and topic_filter.startswith("$share/"):  # [MQTT-3.8.3-4]
-                raise ProtocolViolation("no local on a shared subscription")
-            requests.append(
-                SubscriptionRequest(topic_filter, qos, options & 4 != 0, options & 8 != 0, options >> 4 & 3, levels)
-            )
-        if not requests:  # [MQTT-3.8.3-2]
-            raise ProtocolViolation("SUBSCRIBE without a topic filter")
-        return Subscribe(packet_id=packet_id, requests=requests, properties=section)
+        while filters.next():
+            filters.check()
+            requests.append(filters.request())
+        return Subscribe(packet_id=filters.packet_id, requests=requests, properties=filters.properties)
 
     def _suback(self, reader: Reader) -> Suback:
         """Section 3.9."""
@@ -385,14 +379,12 @@ class Decoder(Frames):
 
     def _unsubscribe(self, reader: Reader) -> Unsubscribe:
         """Section 3.10."""
-        packet_id = self._packet_id(reader)
-        section = self._properties(packets.UNSUBSCRIBE, reader)
+        filters = self._filters(packets.UNSUBSCRIBE, reader)
         topic_filters: list[str] = []
-        while reader.position < reader.end:
-            topic_filters.append(_filter(reader.binary()))
-        if not topic_filters:  # [MQTT-3.10.3-2]
-            raise ProtocolViolation("UNSUBSCRIBE without a topic filter")
-        return Unsubscribe(packet_id=packet_id, topic_filters=topic_filters, properties=section)
+        while filters.next():
+            filters.check()
+            topic_filters.append(filters.topic_filter())
+        return Unsubscribe(packet_id=filters.packet_id, topic_filters=topic_filters, properties=filters.properties)
 
     def _unsuback(self, reader: Reader) -> Unsuback:
         """Section 3.11; no payload before 5.0."""
@@ -433,10 +425,3 @@ class Decoder(Frames):
         if properties.AUTHENTICATION_METHOD not in section.strings:  # section 3.15.2.2.2
             raise ProtocolViolation("AUTH without an authentication method")
         return Auth(reason_code=code, properties=section)
-
-
-def _filter(raw: bytes) -> str:
-    topic_filter = utf8(raw)  # [MQTT-3.8.3-1] [MQTT-3.10.3-1]
-    if not topic_filter:  # [MQTT-4.7.3-1]
-        raise ProtocolViolation("an empty topic filter")
-    return topic_filter

@@ -2,12 +2,11 @@
 
     CanopyError
     └── ProtocolError (reason_code)         the peer broke the protocol: answer with the code, close the connection
-        ├── MalformedPacket       0x81      the bytes are not a packet
+        ├── MalformedPacket       0x81      the bytes are not a packet, or hold an ill-formed topic name or filter
         ├── ProtocolViolation     0x82      a packet that may not come now, or may not say this
         ├── PacketTooLarge        0x95      longer than the Maximum Packet Size that was announced
         ├── ReceiveMaximumExceeded 0x93     more unacknowledged QoS 1/2 publishes than announced
         ├── TopicAliasInvalid     0x94
-        ├── TopicNameInvalid      0x90
         └── Refused               any       a well-formed packet that this server's settings do not accept
 
 Nothing here is raised for what the operator or this program did wrong: those are other trees (settings, start-up).
@@ -63,13 +62,6 @@ class TopicAliasInvalid(ProtocolError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, reasons.TOPIC_ALIAS_INVALID)
-
-
-class TopicNameInvalid(ProtocolError):
-    """A topic name that is not allowed where it stands (section 4.7)."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, reasons.TOPIC_NAME_INVALID)
 
 
 class Refused(ProtocolError):

@@ -8,7 +8,7 @@ everything else is `str`. What 3.1.1 does not have (properties, reason codes) is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from broker.core.codec.properties import Properties
@@ -226,17 +226,13 @@ class Ack(Packet):
 
 @dataclass(init=False)
 class SubscriptionRequest:
-    """One topic filter of a SUBSCRIBE with its options, section 3.8.3.1.
-
-    `levels` is what `topics.scan_filter` said of the filter: above 0, it needs no other look.
-    """
+    """One topic filter of a SUBSCRIBE with its options, section 3.8.3.1."""
 
     topic_filter: str
     qos: int
     no_local: bool
     retain_as_published: bool
     retain_handling: int
-    levels: int = field(compare=False, repr=False)
 
     def __init__(
         self,
@@ -245,14 +241,12 @@ class SubscriptionRequest:
         no_local: bool = False,
         retain_as_published: bool = False,
         retain_handling: int = 0,
-        levels: int = 0,
     ) -> None:
         self.topic_filter = topic_filter
         self.qos = qos
         self.no_local = no_local
         self.retain_as_published = retain_as_published
         self.retain_handling = retain_handling
-        self.levels = levels
 
 
 @dataclass(init=False)

@@ -36,18 +36,13 @@ def utf8(raw: bytes) -> str:
     Raises:
         MalformedPacket: the bytes are not such a string.
     """
-    text = well_formed(raw)
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise MalformedPacket("a string is not well-formed UTF-8") from None
     if "\0" in text:
         raise MalformedPacket("a string holds U+0000")
     return text
-
-
-def well_formed(raw: bytes) -> str:
-    """The same where it is known that there is no U+0000."""
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        raise MalformedPacket("a string is not well-formed UTF-8") from None
 
 
 def varint(value: int) -> bytes:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.core.codec.errors import MalformedPacket, ProtocolViolation, TopicAliasInvalid, TopicNameInvalid
+from broker.core.codec.errors import MalformedPacket, ProtocolViolation, TopicAliasInvalid
 from broker.core.codec.primitives import Reader, four_bytes, string, text, two_bytes, utf8, varint
 
 if TYPE_CHECKING:
@@ -205,10 +205,10 @@ def check_response_topic(topic: str) -> None:
     """A response topic is a topic name: not empty [MQTT-4.7.3-1] and without wildcards [MQTT-3.3.2-14].
 
     Raises:
-        TopicNameInvalid: it is not.
+        MalformedPacket: it is not.
     """
     if not topic or "+" in topic or "#" in topic:
-        raise TopicNameInvalid("the response topic is not a topic name")
+        raise MalformedPacket("the response topic is not a topic name")
 
 
 def _number(reader: Reader, row: PropertyInfo) -> int:
@@ -288,10 +288,9 @@ class ForwardScan:
         """Validate and sort out `data[start:stop]`, a section without its length. `place`: PUBLISH or `WILL`.
 
         Raises:
-            MalformedPacket: it cannot be parsed, or a property does not belong here.
+            MalformedPacket: it cannot be parsed, a property does not belong here, or the response topic is no name.
             ProtocolViolation: a property is repeated or its value is not allowed.
             TopicAliasInvalid: a topic alias of 0.
-            TopicNameInvalid: a response topic that is no topic name.
         """
         self.topic_alias = 0
         self.message_expiry = -1

@@ -4,7 +4,8 @@ Owns the rules as pure functions over `str`. The trie, the retained tree and the
 none. Levels are what stands between the slashes; an empty level is a level like any other, and nothing is
 normalised: two strings are equal when their code points are equal [MQTT-4.7.3-4].
 
-Promises: each `validate_*` either returns or raises a `ProtocolError` with the reason code to answer with.
+Promises: each `validate_*` either returns or raises a `ProtocolError` with the reason code to answer with: 0x81 for
+what breaks the grammar, 0x8F or 0x90 for what is well-formed and more than this server takes.
 
 Refuses: to decide what a client may see. That is authorisation, elsewhere.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from broker.core.codec import reasons
-from broker.core.codec.errors import Refused, TopicNameInvalid
+from broker.core.codec.errors import MalformedPacket, Refused
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -85,7 +86,8 @@ def validate_filter(topic_filter: str, max_levels: int = 0) -> None:
     `max_levels` is the server's own limit; 0 means none. It bounds what one filter can cost in the trie.
 
     Raises:
-        Refused: reason 0x8F Topic Filter invalid.
+        MalformedPacket: it breaks the grammar.
+        Refused: 0x8F: more than `max_levels` levels.
     """
     if not topic_filter:
         raise _bad_filter("is empty")  # [MQTT-4.7.3-1]
@@ -95,7 +97,7 @@ def validate_filter(topic_filter: str, max_levels: int = 0) -> None:
     if len(topic_filter) * 4 > MAX_BYTES and _utf8_length(topic_filter) > MAX_BYTES:
         raise _bad_filter(f"is longer than {MAX_BYTES:,} bytes")  # [MQTT-4.7.3-3]
     if max_levels > 0 and level_count(topic_filter) > max_levels:
-        raise _bad_filter(f"has more than {max_levels} levels")
+        raise Refused(f"topic filter has more than {max_levels} levels", reasons.TOPIC_FILTER_INVALID)
     hash_sign = topic_filter.find("#")
     if hash_sign >= 0:
         # One, at the very end, alone in its level [MQTT-4.7.1-1].
@@ -112,30 +114,30 @@ def validate_filter(topic_filter: str, max_levels: int = 0) -> None:
             plus = topic_filter.find("+", plus + 1)
 
 
-def scan_filter(raw: bytes) -> int:
-    """How many levels a topic filter has, still in UTF-8, when nothing about it needs a second look; 0 otherwise.
+def scan_filter(raw: bytes, start: i64, stop: i64) -> int:
+    """How many levels the topic filter `raw[start:stop]` has when nothing about it needs a second look; 0 otherwise.
 
-    One pass for what `validate_filter` and `parse_shared` ask in several, since a client may subscribe to very many. 0
-    says nothing but that those two have to be asked: the filter breaks the grammar, is very long, or begins with `$`.
+    One pass for what `utf8`, `validate_filter` and `parse_shared` ask in several, since a client may subscribe to very
+    many. 0 says nothing but that those have to be asked: the filter breaks the grammar, begins with `$`, or is not all
+    ASCII.
     """
-    size: i64 = len(raw)
-    if size == 0 or size > MAX_BYTES or raw[0] == 36:
+    if start >= stop or raw[start] == 36:
         return 0
     levels: i64 = 1
     before: i64 = 47
-    at: i64 = 0
-    while at < size:
+    at: i64 = start
+    while at < stop:
         sign: i64 = raw[at]
         at += 1
         if sign == 47:
             levels += 1
         elif sign == 43:  # + has its level to itself [MQTT-4.7.1-2]
-            if before != 47 or (at < size and raw[at] != 47):
+            if before != 47 or (at < stop and raw[at] != 47):
                 return 0
         elif sign == 35:  # and so has #, which is the last one [MQTT-4.7.1-1]
-            if before != 47 or at < size:
+            if before != 47 or at < stop:
                 return 0
-        elif sign == 0:
+        elif sign == 0 or sign >= 128:
             return 0
         before = sign
     return levels
@@ -148,7 +150,7 @@ def parse_shared(topic_filter: str) -> tuple[str, str]:
     beyond being there; give it to `validate_filter`. Section 4.8.2.
 
     Raises:
-        Refused: 0x8F: the share name is empty, holds a wildcard, or no filter follows [MQTT-4.8.2-1] [MQTT-4.8.2-2].
+        MalformedPacket: the share name is empty, holds a wildcard, or no filter follows [MQTT-4.8.2-1] [MQTT-4.8.2-2].
     """
     if not topic_filter.startswith("$share/"):
         return "", topic_filter
@@ -173,18 +175,19 @@ def validate_topic(topic: str, max_levels: int = 0) -> None:
     `max_levels` is the server's own limit; 0 means none. It bounds what one name can cost in the retained tree.
 
     Raises:
-        TopicNameInvalid: it is empty, too long or too deep, or holds a wildcard or U+0000.
+        MalformedPacket: it is empty or too long, or holds a wildcard or U+0000.
+        Refused: 0x90: more than `max_levels` levels.
     """
     if not topic:
-        raise TopicNameInvalid("topic name is empty")
+        raise MalformedPacket("topic name is empty")
     if "+" in topic or "#" in topic:
-        raise TopicNameInvalid("topic name holds a wildcard")
+        raise MalformedPacket("topic name holds a wildcard")
     if "\0" in topic:
-        raise TopicNameInvalid("topic name holds U+0000")
+        raise MalformedPacket("topic name holds U+0000")
     if len(topic) * 4 > MAX_BYTES and _utf8_length(topic) > MAX_BYTES:
-        raise TopicNameInvalid(f"topic name is longer than {MAX_BYTES:,} bytes")
+        raise MalformedPacket(f"topic name is longer than {MAX_BYTES:,} bytes")
     if 0 < max_levels <= topic.count("/"):
-        raise TopicNameInvalid(f"topic name has more than {max_levels} levels")
+        raise Refused(f"topic name has more than {max_levels} levels", reasons.TOPIC_NAME_INVALID)
 
 
 def validate_topic_bytes(topic: bytes, max_levels: int = 0) -> None:
@@ -193,18 +196,19 @@ def validate_topic_bytes(topic: bytes, max_levels: int = 0) -> None:
     Whether the bytes are UTF-8 at all is the decoder's to say.
 
     Raises:
-        TopicNameInvalid: it is empty, too long or too deep, or holds a wildcard or U+0000.
+        MalformedPacket: it is empty or too long, or holds a wildcard or U+0000.
+        Refused: 0x90: more than `max_levels` levels.
     """
     if not topic:
-        raise TopicNameInvalid("topic name is empty")
+        raise MalformedPacket("topic name is empty")
     if b"+" in topic or b"#" in topic:
-        raise TopicNameInvalid("topic name holds a wildcard")
+        raise MalformedPacket("topic name holds a wildcard")
     if b"\0" in topic:
-        raise TopicNameInvalid("topic name holds U+0000")
+        raise MalformedPacket("topic name holds U+0000")
     if len(topic) > MAX_BYTES:
-        raise TopicNameInvalid(f"topic name is longer than {MAX_BYTES:,} bytes")
+        raise MalformedPacket(f"topic name is longer than {MAX_BYTES:,} bytes")
     if 0 < max_levels <= topic.count(b"/"):
-        raise TopicNameInvalid(f"topic name has more than {max_levels} levels")
+        raise Refused(f"topic name has more than {max_levels} levels", reasons.TOPIC_NAME_INVALID)
 
 
 def matches(topic_filter: str, topic: str) -> bool:
@@ -297,5 +301,5 @@ def _utf8_length(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-def _bad_filter(why: str) -> Refused:
-    return Refused(f"topic filter {why}", reasons.TOPIC_FILTER_INVALID)
+def _bad_filter(why: str) -> MalformedPacket:
+    return MalformedPacket(f"topic filter {why}")

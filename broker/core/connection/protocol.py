@@ -33,6 +33,8 @@ from broker.core.codec.decoder import Decoder
 from broker.core.codec.encoder import PINGRESP, encode
 from broker.core.codec.errors import ProtocolError, ProtocolViolation, Refused
 from broker.core.codec.packets import (
+    SUBSCRIBE,
+    UNSUBSCRIBE,
     V5,
     V31,
     Ack,
@@ -42,8 +44,6 @@ from broker.core.codec.packets import (
     Packet,
     Pingreq,
     Suback,
-    Subscribe,
-    Unsubscribe,
 )
 from broker.core.codec.properties import (
     AUTHENTICATION_DATA,
@@ -56,6 +56,7 @@ from broker.core.codec.properties import (
 from broker.core.connection import handshake, identity, subscribing
 from broker.core.connection.publishing import PublishHandler
 from broker.core.connection.rate_limit import PublishLimit
+from broker.core.connection.subscribing import FilterWork
 from broker.core.hooks import LATER, AuthExchange
 from broker.core.queues.outbox import LARGEST_PACKET, Outbox
 from broker.core.routing.peers import PeerDisconnected
@@ -73,9 +74,6 @@ TURN_PACKETS: Final = 8_192
 TURN_WORK: Final = 65_536
 """Deliveries that one connection may cause in a turn: some milliseconds. More than for packets, since the writers of
 many receivers work best with many messages at once."""
-
-SUBSCRIBE_WORK: Final = 64
-"""What one filter of a SUBSCRIBE counts for in a turn."""
 
 STREAM_WORK: Final = 2_048
 """What the beginning of a stream of retained messages counts for in a turn: the topics that are looked at, at most."""
@@ -133,6 +131,8 @@ class ServerProtocol(PublishHandler):
         self._exchange: AuthExchange | None = None
         self._reauthenticating = False
         self._requested_expiry = 0
+        # The SUBSCRIBE or UNSUBSCRIBE that is being worked off: nothing behind it is acted on before.
+        self._filter_work: FilterWork | None = None
         # Whether a SUBACK may have properties [MQTT-3.1.2-29]; of our answers only CONNACK and DISCONNECT do besides.
         self._wants_problems = True
 
@@ -217,10 +217,13 @@ class ServerProtocol(PublishHandler):
                 or (outbox.acks >= most_acks and not self.v5)
             ):
                 # A packet that has not come whole is no reason for another turn.
-                self.unfinished = decoder.end < len(decoder.buffer)
+                self.unfinished = decoder.end < len(decoder.buffer) or self._filter_work is not None
                 if self.unfinished:
                     self.hurried = counters.backed_up != backed_up
                     return
+            if self._filter_work is not None:
+                self._work_off(self._filter_work, before + TURN_WORK, now)
+                continue
             if not decoder.next_frame():
                 return
             work += 1
@@ -318,6 +321,7 @@ class ServerProtocol(PublishHandler):
         self._connect = None
         self._pending_connect = None
         self._exchange = None
+        self._filter_work = None
         self._aliases = None
         self._forget_requests()
         session = self.session
@@ -390,6 +394,11 @@ class ServerProtocol(PublishHandler):
             raise ProtocolViolation("a second CONNECT")
         if self.state == CONNECTING and decoder.header != 0x10:
             raise ProtocolViolation("the first packet is not CONNECT")  # [MQTT-3.1.0-1]
+        kind = decoder.header >> 4
+        if self.state == CONNECTED and kind in (SUBSCRIBE, UNSUBSCRIBE):
+            assert self.session is not None
+            self._filter_work = FilterWork(decoder.filters(), self.session, self.router)
+            return
         packet = decoder.packet()
         if self.state == CONNECTING:
             assert isinstance(packet, Connect)
@@ -409,22 +418,29 @@ class ServerProtocol(PublishHandler):
             self._on_ack(packet.kind, packet.packet_id, packet.reason_code, now)
         elif isinstance(packet, Pingreq):
             self.outbox.control(PINGRESP)  # [MQTT-3.12.4-1]
-        elif isinstance(packet, Subscribe):
-            self._answer_subscribe(subscribing.subscribe(packet, session, self.router))  # [MQTT-3.8.4-1]
-            self.router.work += SUBSCRIBE_WORK * len(packet.requests)
-            if session.streams is not None:
-                # The first retained messages go at once; the others at the receiver's pace, as its writer fetches them.
-                self.router.work += STREAM_WORK
-                if session.pump(now):
-                    self.outbox.schedule_flush()
-        elif isinstance(packet, Unsubscribe):
-            self._answer(subscribing.unsubscribe(packet, session, self.router))  # [MQTT-3.10.4-4]
         elif isinstance(packet, Disconnect):
             self._on_disconnect(packet, session)
         elif isinstance(packet, Auth):
             self._on_auth(packet, now)
         else:
             raise ProtocolViolation("a packet that only a server sends")
+
+    def _work_off(self, work: FilterWork, until: i64, now: float) -> None:
+        """Go on with a SUBSCRIBE or UNSUBSCRIBE; answer it when all of it was acted on."""
+        if not work.turn(until):
+            return
+        self._filter_work = None
+        answer = work.answer()
+        if not isinstance(answer, Suback):
+            self._answer(answer)  # [MQTT-3.10.4-4]
+            return
+        self._answer_subscribe(answer)  # [MQTT-3.8.4-1]
+        session = self.session
+        if session is not None and session.streams is not None:
+            # The first retained messages go at once; the others at the receiver's pace, as its writer fetches them.
+            self.router.work += STREAM_WORK
+            if session.pump(now):
+                self.outbox.schedule_flush()
 
     # -- CONNECT -------------------------------------------------------------------------------------------------------
 

@@ -280,7 +280,7 @@ class TestTopics:
         assert decoder.next_frame()
         with pytest.raises(ProtocolError) as caught:
             decoder.packet()
-        assert caught.value.reason_code == 0x90
+        assert caught.value.reason_code == 0x81
 
     @given(st.binary(min_size=1, max_size=12))
     def test_utf8(self, topic: bytes) -> None:

@@ -18,7 +18,6 @@ ENDS = {name: value for name, value in vars(causes).items() if name.isupper() an
         (errors.PacketTooLarge, 0x95),
         (errors.ReceiveMaximumExceeded, 0x93),
         (errors.TopicAliasInvalid, 0x94),
-        (errors.TopicNameInvalid, 0x90),
     ],
 )
 def test_each_carries_its_code(kind: type[errors.ProtocolError], code: int) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from broker.core.codec import packets as p
 from broker.core.codec import properties as pr
-from broker.core.codec.errors import MalformedPacket, ProtocolError, ProtocolViolation, TopicNameInvalid
+from broker.core.codec.errors import MalformedPacket, ProtocolError, ProtocolViolation
 from broker.core.codec.primitives import Reader, four_bytes, varint
 from broker.core.codec.properties import ForwardScan, Properties
 from tests.core.codec.wire_cases import props
@@ -331,7 +331,7 @@ class TestForward:
             (b"\x23\x00\x01", MalformedPacket),
             (b"\x01", MalformedPacket),
             (b"\x01\x02", ProtocolViolation),
-            (b"\x08\x00\x01#", TopicNameInvalid),
+            (b"\x08\x00\x01#", MalformedPacket),
         ],
     )
     def test_decode_refuses(self, raw: bytes, error: type[ProtocolError]) -> None:
