@@ -94,9 +94,16 @@ class Connection(Link):
     # -- what asyncio calls --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Set up the channel, the outbox and the writer of a new connection."""
-        hub = self.hub
+        """Set up the protocol, the outbox and the writer of a new connection."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop has its own class
+        try:
+            self._begin(transport)
+        except Exception as error:
+            self._fault(error)
+            transport.abort()  # type: ignore[attr-defined]
+
+    def _begin(self, transport: asyncio.BaseTransport) -> None:
+        hub = self.hub
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple) and len(peer) >= 2:
             host = str(peer[0])
@@ -130,14 +137,12 @@ class Connection(Link):
         if self._closing_at:
             return
         try:
-            eventful = self.protocol.receive(data, self.hub.time())
+            if self.protocol.receive(data, self.hub.time()):
+                self._after_turn()
+            else:
+                self.hub.after_batch()
         except Exception as error:
-            self._broke(error)
-            return
-        if eventful:
-            self._after_turn()
-        else:
-            self.hub.after_batch()
+            self.broke(error)
 
     def _after_turn(self) -> None:
         """After each turn of the channel: tell others, and see whether and when it goes on."""
@@ -181,16 +186,24 @@ class Connection(Link):
             return
         try:
             self.protocol.go_on(self.loop.time())
+            self._after_turn()
+            self._resume_reading()
         except Exception as error:
-            self._broke(error)
-            return
-        self._after_turn()
-        self._resume_reading()
+            self.broke(error)
 
-    def _broke(self, error: Exception) -> None:
+    def broke(self, error: Exception) -> None:
         """A fault of ours: this connection ends, the others go on, and the log has the place."""
-        self.server.log.error("internal error", address=self.address, client_id=self.protocol.client_id, exc_info=error)
-        self.abort(INTERNAL_ERROR)
+        self._fault(error)
+        if self._lost:
+            return
+        try:
+            self.abort(INTERNAL_ERROR)
+        except Exception as another:
+            self._fault(another)
+            self.transport.abort()
+
+    def _fault(self, error: Exception) -> None:
+        self.server.faults.broke("connection", error, address=self.address)
 
     def eof_received(self) -> bool:
         """The peer will send no more: the same as a lost connection, in MQTT."""
@@ -201,13 +214,23 @@ class Connection(Link):
         self._lost = True
         self.hub.wheel.remove(self)
         cause = WRITE_FAILED if isinstance(exc, BrokenPipeError) else CONNECTION_LOST
-        self.protocol.lost(cause, self.loop.time())
-        self.server.left(self)
-        self._release()
+        # Each by itself: whatever becomes of the session, the connection is forgotten.
+        try:
+            self.protocol.lost(cause, self.loop.time())
+        except Exception as error:
+            self._fault(error)
+        try:
+            self.server.left(self)
+            self._release()
+        except Exception as error:
+            self._fault(error)
         if self.writer is not None:
             self.writer.cancel()
             self.writer = None
-        self.hub.after_batch()
+        try:
+            self.hub.after_batch()
+        except Exception as error:
+            self._fault(error)
 
     def pause_writing(self) -> None:
         """The transport has more than it can send."""
@@ -230,7 +253,7 @@ class Connection(Link):
         if not writer.cancelled():
             error = writer.exception()
             if isinstance(error, Exception):
-                self._broke(error)
+                self.broke(error)
 
     # -- the writer ----------------------------------------------------------------------------------------------------
 
@@ -250,7 +273,7 @@ class Connection(Link):
                     return
             except Exception as error:
                 # Not here, in the turn of whoever published.
-                self.loop.call_soon(self._broke, error)
+                self.loop.call_soon(self.broke, error)
                 return
         something.set_result(None)
 
@@ -435,9 +458,12 @@ class Connection(Link):
         """A gate that answers late has made up its mind (`ServerProtocol.admitted`)."""
         if self._lost or self._closing_at:
             return
-        self.protocol.admitted(reason_code, self.loop.time())
-        self._after_turn()
-        self._resume_reading()
+        try:
+            self.protocol.admitted(reason_code, self.loop.time())
+            self._after_turn()
+            self._resume_reading()
+        except Exception as error:
+            self.broke(error)
 
     def _open(self) -> None:
         self._opened = True
@@ -447,7 +473,7 @@ class Connection(Link):
             if not self.server.readmit(self):
                 self.close(REFUSED, reasons.QUOTA_EXCEEDED, "too many connections from this address")
                 return
-        self.server.report_open(self)
+        self.server.opened(self)
         keep_alive = self.protocol.keep_alive
         if keep_alive > 0:
             self.hub.wheel.add(self, self.protocol.last_received + GRACE * keep_alive)

@@ -5,7 +5,7 @@ router, and the settings as the connections need them: plain fields, since each 
 every message.
 
 Promises: a writer is woken once for each batch, however many messages the batch had for its peer; a batch that touched
-nobody costs two comparisons.
+nobody costs two comparisons. A connection that raises when it is woken is ended, and the others are woken.
 
 Compiled with the core (see `setup.py`), like `connection` and `timers`: the code that runs for every message.
 """
@@ -14,12 +14,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from broker.core.counters import Counters
 from broker.core.queues.outbox import Outbox
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.router import Router
 from broker.net.timers import Checked, Wheel
+
+AGAIN: Final = 1.0
+"""Seconds until the router is called again whose tick has raised."""
 
 
 class Link(Checked):
@@ -33,12 +37,26 @@ class Link(Checked):
         """The outbox was closed; perhaps the channel with it."""
         raise NotImplementedError
 
+    def broke(self, error: Exception) -> None:
+        """A fault of ours while this connection was served: it ends. Must not raise."""
+        raise NotImplementedError
+
+    def check_failed(self, error: Exception) -> None:
+        """The wheel's look has raised."""
+        self.broke(error)
+
 
 class FlushScheduler:
     """The batch loop of one server. Times in seconds, sizes in bytes."""
 
-    def __init__(self, router: Router, loop: asyncio.AbstractEventLoop, tick: Callable[[], None]) -> None:
-        """`tick` is called when something in the router has fallen due."""
+    def __init__(
+        self,
+        router: Router,
+        loop: asyncio.AbstractEventLoop,
+        tick: Callable[[], None],
+        failed: Callable[[str, Exception], None],
+    ) -> None:
+        """`tick` is called when something in the router has fallen due, `failed` with a place and what it raised."""
         self.router: Router = router
         self.counters: Counters = router.counters
         self.loop = loop
@@ -53,8 +71,11 @@ class FlushScheduler:
         self._touched: list[Outbox] = router.fanout.touched
         self._deadlines: Deadlines = router.deadlines
         self._tick = tick
+        self.failed = failed
         self._due: asyncio.TimerHandle | None = None
         self._due_at = -1.0
+        # After a tick that raised: it is tried again, but not in each round of the event loop.
+        self._not_before = 0.0
         self._closed = False
 
     def after_batch(self) -> None:
@@ -69,9 +90,13 @@ class FlushScheduler:
                 owner = outbox.owner
                 if owner is not None:
                     assert isinstance(owner, Link)
-                    owner.wake()
-                    if outbox.closed:
-                        owner.ended_by_core()
+                    try:
+                        owner.wake()
+                        if outbox.closed:
+                            owner.ended_by_core()
+                    except Exception as error:
+                        # Not in the turn of whoever published.
+                        self.loop.call_soon(owner.broke, error)
             touched.clear()
         due = self._deadlines.next_due()
         if due != self._due_at:
@@ -83,12 +108,18 @@ class FlushScheduler:
             self._due = None
         self._due_at = due
         if due >= 0.0 and not self._closed:
-            self._due = self.loop.call_at(due, self._fall_due)
+            self._due = self.loop.call_at(max(due, self._not_before), self._fall_due)
 
     def _fall_due(self) -> None:
         self._due = None
         self._due_at = -1.0
-        self._tick()
+        try:
+            self._tick()
+        except Exception as error:
+            self.failed("router", error)
+            # What could not be done is still due; the others that are due with it have to wait for it no longer.
+            self._not_before = self.loop.time() + AGAIN
+        self.after_batch()
 
     def close(self) -> None:
         """Set no timer any more."""

@@ -16,10 +16,10 @@ import errno
 import logging
 import os
 import secrets
+import time
 from typing import Any, Final, cast
 
-import structlog
-
+from broker.core import guards
 from broker.core.causes import (
     CLIENT_DISCONNECT,
     CLIENT_DISCONNECT_WITH_WILL,
@@ -40,6 +40,7 @@ from broker.net import sockets
 from broker.net.admission import HALF_OPEN_ROOM, TURNED_AWAY, admission
 from broker.net.connection import LINGER, Connection
 from broker.net.hub import FlushScheduler
+from broker.net.log import Faults, Log
 from broker.net.monitor import LagMonitor, Monitor
 from broker.settings import LARGEST_PACKET, Address, QueueRuleSettings, Settings
 from broker.store.base import Store, StoreError
@@ -50,16 +51,6 @@ LARGEST_WINDOW: Final = 65_535
 
 class StartupError(Exception):
     """Why the broker cannot listen, in one line."""
-
-
-class _Silent:
-    """The log of an embedding program that has not asked for one."""
-
-    def __getattr__(self, name: str) -> Any:
-        return self._nothing
-
-    def _nothing(self, *_: object, **__: object) -> None:
-        pass
 
 
 class _Subscriptions(EventListener):
@@ -76,12 +67,6 @@ class _Subscriptions(EventListener):
 
     def session_ended(self, client_id: str) -> None:
         self._log.debug("session ended", client_id=client_id)
-
-
-def _hears_debug(log: Any) -> bool:
-    """Whether anybody would see what is told of each subscription. What cannot be asked is told."""
-    asked = getattr(log, "is_enabled_for", None)
-    return asked is None or bool(asked(logging.DEBUG))
 
 
 class Server:
@@ -104,20 +89,15 @@ class Server:
         """
         self.settings = Settings() if settings is None else settings
         self.router = Router(limits(self.settings), self.settings.routing.trie, self.settings.routing.match_cache)
-        self.router.access_control = access_control
         self.router.broker_id = self.settings.federation.broker_id or secrets.token_hex(4)
         _shorten_runs(self.router)
-        # Only a program that has set up structlog hears from us.
-        self.log: Any = structlog.get_logger("canopy") if structlog.is_configured() else _Silent()
-        if event_listener is not None:
-            self.router.event_listener = event_listener
-        elif _hears_debug(self.log):
-            self.router.event_listener = _Subscriptions(self.log)
-        if auth_methods:
-            self.router.auth_methods.update(auth_methods)
+        log = Log()
+        self.log: Any = log
+        self.faults = Faults(self._current_log)
+        if event_listener is None and log.is_enabled_for(logging.DEBUG):
+            event_listener = _Subscriptions(log)
         self.store = store
-        if store is not None:
-            self.router.journal = store.journal
+        self._install(access_control, event_listener, auth_methods or {})
         self._restored = False
         self.connections: set[Connection] = set()
         # None: no limit asks for it.
@@ -134,6 +114,30 @@ class Server:
         self._stopping = False
         self._stopped: asyncio.Task[None] | None = None
         self._all_gone: asyncio.Future[None] | None = None
+
+    def _current_log(self) -> Any:
+        return self.log
+
+    def _install(
+        self,
+        access_control: AccessControl | None,
+        event_listener: EventListener | None,
+        auth_methods: dict[str, AuthMethod],
+    ) -> None:
+        """Hand the hooks to the router, each behind its guard: none of them can harm more than its own answer."""
+        router, faults = self.router, self.faults
+        if access_control is not None:
+            router.access_control = guards.GuardedAccessControl(access_control, faults, time.monotonic)
+            faults.watch(guards.ACCESS_CONTROL)
+        if event_listener is not None:
+            router.event_listener = guards.GuardedEventListener(event_listener, faults)
+            faults.watch(guards.EVENT_LISTENER)
+        for name, method in auth_methods.items():
+            router.auth_methods[name] = guards.GuardedAuthMethod(method, faults, time.monotonic)
+            faults.watch(guards.AUTH_METHOD)
+        if self.store is not None:
+            router.journal = guards.GuardedJournal(self.store.journal, faults)
+            faults.watch(guards.JOURNAL)
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -181,6 +185,9 @@ class Server:
                 self._restored = True
         except StoreError as error:
             raise StartupError(str(error)) from error
+        except Exception as error:
+            self.faults.broke("store", error)
+            raise StartupError(f"the store cannot be used: {type(error).__name__}: {error}") from error
         self.router.tick(self.loop.time())
 
     async def _listen(self, address: Address) -> None:
@@ -227,7 +234,10 @@ class Server:
             waiting = [c for c in waiting if not c.outbox.empty and c in self.connections]
         writers = [c.writer for c in self.connections if c.writer is not None]
         for connection in list(self.connections):
-            connection.close(SHUTDOWN, reasons.SERVER_SHUTTING_DOWN, "the broker is stopping")
+            try:
+                connection.close(SHUTDOWN, reasons.SERVER_SHUTTING_DOWN, "the broker is stopping")
+            except Exception as error:
+                connection.broke(error)
         if self.connections:
             self._all_gone = self.loop.create_future()
             await asyncio.wait([self._all_gone], timeout=LINGER)
@@ -244,7 +254,11 @@ class Server:
         self.hub.close()
         if self.store is not None:
             # Last: the ends of the connections are kept too.
-            await self.store.close()
+            try:
+                await self.store.close()
+            except Exception as error:
+                # Everything else has stopped in order, and there is nobody left who could do better.
+                self.faults.broke("store", error)
         self.log.info("stopped")
 
     async def emptied(self) -> None:
@@ -305,6 +319,13 @@ class Server:
         connection.protocol.refused = 0
         return True
 
+    def opened(self, connection: Connection) -> None:
+        """A client was accepted."""
+        try:
+            self.report_open(connection)
+        except Exception as error:
+            self.faults.broke("report", error)
+
     def ended(self, connection: Connection) -> None:
         """A connection's protocol is over; its socket may take a while. Called once for each that joined."""
         admission = self.admission
@@ -315,7 +336,10 @@ class Server:
                 admission.leave(connection.host)
             if connection in self.connections:
                 self._closing[connection] = None
-        self.report_end(connection)
+        try:
+            self.report_end(connection)
+        except Exception as error:
+            self.faults.broke("report", error)
 
     def left(self, connection: Connection) -> None:
         """A connection's socket is gone."""
@@ -333,16 +357,18 @@ class Server:
         self.hub.after_batch()
 
     def _look(self, now: float) -> None:
-        self.monitor.look(now)
+        try:
+            self.monitor.look(now)
+        except Exception as error:
+            self.faults.broke("monitor", error)
         self.hub.after_batch()
 
     def _tick(self) -> None:
         self.router.tick(self.loop.time())
-        self.hub.after_batch()
 
     def _hub(self) -> FlushScheduler:
         settings = self.settings
-        hub = FlushScheduler(self.router, self.loop, self._tick)
+        hub = FlushScheduler(self.router, self.loop, self._tick, self.faults.broke)
         hub.connect_timeout = settings.limits.connect_timeout
         hub.stall_timeout = settings.queue.stall_timeout
         hub.live_messages = settings.queue.live_messages

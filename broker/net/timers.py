@@ -3,18 +3,23 @@
 Owns the times at which connections want to be looked at: connect time-out, keep alive, stalled writes, closes.
 Promises: one event-loop timer in all, none while nothing is due; adding and removing cost a dictionary look-up; a
 check comes at most `RESOLUTION` late and never early. An item stands in one place at most, and is referred to no
-longer than it waits. What a connection does when it is looked at is its own business.
+longer than it waits. An item whose check raises is told (`check_failed`) and not looked at again; the others are.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Final
 
 from mypy_extensions import mypyc_attr
 
 RESOLUTION: Final = 0.1
 """Seconds between two looks of the wheel while anything waits."""
+
+CHECKS: Final = 128
+"""Items that are looked at in one turn, each of which may end a connection: some milliseconds. The others follow at
+once, after whatever else the event loop has to do."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -29,6 +34,9 @@ class Checked:
         """Look; return when to look again (s, loop time), 0.0 for never."""
         raise NotImplementedError
 
+    def check_failed(self, error: Exception) -> None:
+        """The check has raised. Must not raise."""
+
 
 class Wheel:
     """Buckets of connections by the time of their next check."""
@@ -36,27 +44,31 @@ class Wheel:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._buckets: dict[int, set[Checked]] = {}
+        # Slots whose time has come, as far as they have not been looked at.
+        self._due: deque[tuple[int, set[Checked]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._last = 0
 
     def __len__(self) -> int:
         """How many items wait."""
-        return sum([len(bucket) for bucket in self._buckets.values()])
+        return sum([len(bucket) for bucket in self._buckets.values()]) + sum([len(bucket) for _, bucket in self._due])
 
     def add(self, item: Checked, when: float) -> None:
         """Look at `item` at `when`, or earlier when that was agreed before."""
         if 0.0 < item.check_at <= when:
             return
         self.remove(item)
+        if self._timer is None:
+            self._last = int(self._loop.time() / RESOLUTION)
+            self._timer = self._loop.call_later(RESOLUTION, self._turn)
+        # What is overdue has its turn with the next slot: the earlier ones have been.
+        when = max(when, (self._last + 0.5) * RESOLUTION)
         item.check_at = when
         bucket = self._buckets.get(_slot(when))
         if bucket is None:
             self._buckets[_slot(when)] = {item}
         else:
             bucket.add(item)
-        if self._timer is None:
-            self._last = int(self._loop.time() / RESOLUTION)
-            self._timer = self._loop.call_later(RESOLUTION, self._turn)
 
     def remove(self, item: Checked) -> None:
         """Do not look at `item` any more."""
@@ -76,24 +88,46 @@ class Wheel:
             self._timer.cancel()
             self._timer = None
         self._buckets.clear()
+        self._due.clear()
 
     def _turn(self) -> None:
+        # First: whatever a check does, another turn comes.
+        self._timer = self._loop.call_later(RESOLUTION, self._turn)
         now = self._loop.time()
         slot = int(now / RESOLUTION)
         for due in range(self._last + 1, slot + 1):
             bucket = self._buckets.pop(due, None)
-            if bucket is None:
+            if bucket is not None:
+                self._due.append((due, bucket))
+        self._last = slot
+        left = CHECKS
+        while self._due and left > 0:
+            due, bucket = self._due[0]
+            if not bucket:
+                self._due.popleft()
                 continue
-            for item in bucket:
-                # One that was removed or moved by the check of another says so.
-                if item.check_at == 0.0 or _slot(item.check_at) != due:
-                    continue
-                item.check_at = 0.0
+            left -= 1
+            item = bucket.pop()
+            # One that was removed or moved by the check of another says so.
+            if item.check_at == 0.0 or _slot(item.check_at) != due:
+                continue
+            item.check_at = 0.0
+            try:
                 again = item.check(now)
                 if again > 0.0:
                     self.add(item, again)
-        self._last = slot
-        self._timer = self._loop.call_later(RESOLUTION, self._turn) if self._buckets else None
+            except Exception as error:
+                item.check_failed(error)
+        if self._due:
+            self._rearm(0.0)
+        elif not self._buckets:
+            self._rearm(-1.0)
+
+    def _rearm(self, delay: float) -> None:
+        """Have the next turn after `delay` seconds; negative: none."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = self._loop.call_later(delay, self._turn) if delay >= 0.0 else None
 
 
 def _slot(when: float) -> int:

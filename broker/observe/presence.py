@@ -90,7 +90,10 @@ class Presence:
         return topic if len(topic.encode()) <= LONGEST_TOPIC else ""
 
     def _publish(self, topic: str, payload: bytes) -> None:
-        self._server.router.publish(Message(topic.encode(), payload, 1, True, b"", 0.0, ""), None)
+        try:
+            self._server.router.publish(Message(topic.encode(), payload, 1, True, b"", 0.0, ""), None)
+        except Exception as error:
+            self._server.faults.broke("presence", error)
         if not self._waking:
             # Not at once: connections end while writers are being woken.
             self._waking = True

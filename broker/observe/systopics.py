@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker import __version__
 from broker.core.counters import DROP_CAUSES
+from broker.core.guards import HOOKS
 from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.message import Message
 from broker.upstream.links.status import status
@@ -86,7 +87,11 @@ class SysTopics:
     def _turn(self) -> None:
         # First: whatever happens, there is another turn.
         self._timer = self._server.loop.call_later(self._interval, self._turn)
-        self.update()
+        try:
+            self.update()
+        except Exception as error:
+            self._server.faults.broke("sys-topics", error)
+            self._server.after_batch()
 
     def update(self) -> None:
         """Publish what has changed."""
@@ -138,7 +143,10 @@ class SysTopics:
 
     def _go_on(self) -> None:
         self._more = None
-        self._tell_clients()
+        try:
+            self._tell_clients()
+        except Exception as error:
+            self._server.faults.broke("sys-topics", error)
         self._server.after_batch()
 
     # -- everything else -----------------------------------------------------------------------------------------------
@@ -186,8 +194,20 @@ class SysTopics:
         for place in range(taken, self._places):
             yield f"slow/{place + 1}", ""
         self._places = taken
+        yield from self._faults()
         yield from self._recording()
         yield from self._upstream()
+
+    def _faults(self) -> Iterator[tuple[str, object]]:
+        """What was caught so that nobody else would notice it: for each hook that is set, and for all else together."""
+        internal = 0
+        for place, count in self._server.faults.counts.items():
+            if place in HOOKS:
+                yield f"hooks/{place}/errors", count
+            else:
+                internal += count
+        yield "hooks/slow calls", self._server.faults.slow_calls
+        yield "errors/internal", internal
 
     def _recording(self) -> Iterator[tuple[str, object]]:
         """What is told of the recorder; nothing where none is asked for."""

@@ -138,9 +138,10 @@ class Recorder(Sink):
         tap = self.tap
         if tap is None:
             return
+        # First: whatever happens, there is another turn.
+        self._timer = self._loop.call_later(TURN, self._turn)
         self.hand_over()
         tap.note_number()
-        self._timer = self._loop.call_later(TURN, self._turn)
 
     async def stop(self) -> None:
         """Write what there is, finish the segment, let the folder go."""

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from broker.net.timers import RESOLUTION, Checked, Wheel
+from broker.net.timers import CHECKS, RESOLUTION, Checked, Wheel
 
 
 class Loop:
@@ -130,3 +130,57 @@ def test_closed(loop: Loop, wheel: Wheel) -> None:
     wheel.close()
     assert not loop.due
     assert len(wheel) == 0
+
+
+class Failing(Item):
+    """Raises whenever it is looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[Exception] = []
+
+    def check(self, now: float) -> float:
+        super().check(now)
+        raise RuntimeError("a fault")
+
+    def check_failed(self, error: Exception) -> None:
+        self.errors.append(error)
+
+
+def test_one_that_raises_stops_nobody_else(loop: Loop, wheel: Wheel) -> None:
+    failing = [Failing() for _ in range(3)]
+    others = [Item(again=1.0) for _ in range(10)]
+    for item in (*others[:5], *failing, *others[5:]):
+        wheel.add(item, loop.now + 1.0)
+    late = Item()
+    wheel.add(late, loop.now + 3.0)
+    loop.pass_time(5.5)
+    assert all(len(item.seen) >= 4 for item in others)
+    assert [len(item.errors) for item in failing] == [1, 1, 1]
+    assert len(late.seen) == 1
+
+
+def test_very_many_at_once_have_their_turns(loop: Loop, wheel: Wheel) -> None:
+    """Not in one call of the event loop; but all of them, and none late."""
+    items = [Item() for _ in range(10 * CHECKS)]
+    when = loop.now + 1.0
+    for item in items:
+        wheel.add(item, when)
+    most = 0
+    while loop.due:
+        before = sum(len(item.seen) for item in items)
+        loop.now, turn = loop.due.pop(0)
+        turn()
+        most = max(most, sum(len(item.seen) for item in items) - before)
+    assert most == CHECKS
+    assert all(len(item.seen) == 1 and item.seen[0] <= when + 2 * RESOLUTION for item in items)
+    assert len(wheel) == 0
+
+
+def test_a_time_that_has_passed_is_not_forgotten(loop: Loop, wheel: Wheel) -> None:
+    wheel.add(Item(), loop.now + 5.0)
+    loop.pass_time(2.0)
+    late = Item()
+    wheel.add(late, loop.now - 1.5)
+    loop.pass_time(2 * RESOLUTION)
+    assert len(late.seen) == 1

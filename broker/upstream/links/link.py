@@ -264,7 +264,13 @@ class UpstreamLink(Owner):
         failures = 0
         while True:
             self._hurry.clear()
-            failures = 0 if await self._round() else failures + 1
+            try:
+                failures = 0 if await self._round() else failures + 1
+            except Exception as error:
+                # A fault of ours: the link goes on trying.
+                self.broke(error)
+                self._give_up_connection()
+                failures += 1
             longest = min(self.settings.retry_max, self.settings.retry_min * 2.0 ** min(max(failures - 1, 0), 32))
             self.state = "waiting"
             with contextlib.suppress(TimeoutError):
@@ -351,6 +357,13 @@ class UpstreamLink(Owner):
             self._failed(uplink.close_text)
         return connection
 
+    def _give_up_connection(self) -> None:
+        """After a fault: there is one connection at a time, and whoever waits for its end waits no longer."""
+        connection = self.connection
+        self.connection = None
+        if connection is not None and connection.made and not connection.over:
+            connection.transport.abort()
+
     def _unmade(self, connection: UpstreamConnection) -> None:
         """Stopped while the network connection was being made."""
         if not connection.made:
@@ -419,7 +432,7 @@ class UpstreamLink(Owner):
 
     def broke(self, error: Exception) -> None:
         """A fault of ours, for the log."""
-        self.log.error("internal error", upstream=self.name, exc_info=error)
+        self.server.faults.broke("upstream", error, upstream=self.name)
 
     def _failed(self, why: str) -> None:
         """There is no connection. The log has it once, and again when the reason changes."""
@@ -463,14 +476,17 @@ class UpstreamLink(Owner):
     def _flush(self) -> None:
         self._changed = None
         connection = self.connection
-        if connection is not None and self.connected:
-            connection.uplink.declare(self.loop.time())
-            self.server.hub.after_batch()
-        due = self.ledger.next_tick()
-        if due > 0.0:
-            self._tick_soon(max(0.0, due - self.loop.time()))
-        # Some may have been refused without a word from upstream.
-        self.moved()
+        try:
+            if connection is not None and self.connected:
+                connection.uplink.declare(self.loop.time())
+                self.server.hub.after_batch()
+            due = self.ledger.next_tick()
+            if due > 0.0:
+                self._tick_soon(max(0.0, due - self.loop.time()))
+            # Some may have been refused without a word from upstream.
+            self.moved()
+        except Exception as error:
+            self.broke(error)
 
     def _look_after_replays(self) -> None:
         """Whatever was asked for or withdrawn has its consequences later."""
@@ -489,10 +505,15 @@ class UpstreamLink(Owner):
         """What is due by time: folds that are opened again, retained messages that lost their source."""
         self._ticking = None
         now = self.loop.time()
-        self.ledger.tick(now)
-        if self.connected:
-            self.replays.turn(self.declarer.table, now)
-            self._look_after_replays()
+        try:
+            self.ledger.tick(now)
+            if self.connected:
+                self.replays.turn(self.declarer.table, now)
+                self._look_after_replays()
+        except Exception as error:
+            self.broke(error)
+            # What is due by time is due still.
+            self._tick_soon(LOOK)
         self._flush_soon()
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from broker.core.guards import GuardedSubscriptionListener
 from broker.core.hooks import SubscriptionListener
 from broker.settings import Settings, Upstream
 from broker.upstream.links.link import UpstreamLink
@@ -30,6 +31,7 @@ class Links(SubscriptionListener):
         self._server = server
         self.links: dict[str, UpstreamLink] = {}
         self._demanding: list[UpstreamLink] = []
+        self._guarded = GuardedSubscriptionListener(self, server.faults)
 
     def start(self) -> None:
         """Make the links of the settings and begin to connect."""
@@ -93,4 +95,4 @@ class Links(SubscriptionListener):
     def _find_demanding(self) -> None:
         """Whom the router's clients are of interest to; without any the router has nobody to tell."""
         self._demanding = [link for link in self.links.values() if link.demanding]
-        self._server.router.subscription_listener = self if self._demanding else None
+        self._server.router.subscription_listener = self._guarded if self._demanding else None

@@ -118,15 +118,20 @@ class UpstreamConnection(Link):
             return
         try:
             self.uplink.receive(data, self.hub.time())
+            self._after_turn()
         except Exception as error:
-            self._broke(error)
-            return
-        self._after_turn()
+            self.broke(error)
 
-    def _broke(self, error: Exception) -> None:
+    def broke(self, error: Exception) -> None:
         """A fault of ours: this connection ends, the others go on, and the log has the place."""
         self.owner.broke(error)
-        self.abort("an internal error")
+        if self._over:
+            return
+        try:
+            self.abort("an internal error")
+        except Exception as another:
+            self.owner.broke(another)
+            self.transport.abort()
 
     def _after_turn(self) -> None:
         uplink = self.uplink
@@ -163,10 +168,9 @@ class UpstreamConnection(Link):
             return
         try:
             self.uplink.go_on(self.loop.time())
+            self._after_turn()
         except Exception as error:
-            self._broke(error)
-            return
-        self._after_turn()
+            self.broke(error)
 
     def eof_received(self) -> bool:
         """The upstream will send no more: the same as a lost connection, in MQTT."""
@@ -179,8 +183,11 @@ class UpstreamConnection(Link):
         text = "the connection was lost" if exc is None else f"the connection was lost: {exc}"
         # A network that is gone is another matter.
         closed = exc is None or isinstance(exc, (ConnectionError, ssl.SSLError))
-        self.uplink.lost(text, self.loop.time(), closed)
-        self.hub.after_batch()
+        try:
+            self.uplink.lost(text, self.loop.time(), closed)
+            self.hub.after_batch()
+        except Exception as error:
+            self.owner.broke(error)
         # Nothing is kept of it, and no cycle is left for the collector.
         self.uplink.outbox.owner = None
         self.uplink.outbox.peer = None
@@ -196,8 +203,7 @@ class UpstreamConnection(Link):
     def resume_writing(self) -> None:
         """The transport has room again."""
         self._full = False
-        self._write()
-        self.hub.after_batch()
+        self._write_on()
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -232,9 +238,13 @@ class UpstreamConnection(Link):
             self.loop.call_soon(self._write_on)
 
     def _write_on(self) -> None:
-        if not self._full:
+        if self._full:
+            return
+        try:
             self._write()
             self.hub.after_batch()
+        except Exception as error:
+            self.broke(error)
 
     # -- ending --------------------------------------------------------------------------------------------------------
 

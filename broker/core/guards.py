@@ -1,0 +1,338 @@
+"""Guards around the hooks (`core.hooks`, `Journal`): an exception of a hook goes no further than its guard.
+
+Each guard wraps one hook and is called in its place. It reports the exception to a `HookReporter` and answers for the
+hook: access is refused, an authentication exchange fails, a listener or journal has not heard. The hooks that answer
+for a client are timed as well, where a clock is given, because the event loop waits for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from mypy_extensions import i64, mypyc_attr
+
+from broker.core.codec import reasons
+from broker.core.codec.packets import Connect, Will
+from broker.core.hooks import AccessControl, AuthExchange, AuthMethod, EventListener, SubscriptionListener
+from broker.core.persistence.journal import Journal
+from broker.core.queues.message import Delivery, Message
+from broker.core.topics.subscription import Subscription
+
+ACCESS_CONTROL: Final = "access-control"
+AUTH_METHOD: Final = "auth-method"
+EVENT_LISTENER: Final = "event-listener"
+SUBSCRIPTION_LISTENER: Final = "subscription-listener"
+JOURNAL: Final = "journal"
+
+HOOKS: Final = (ACCESS_CONTROL, AUTH_METHOD, EVENT_LISTENER, SUBSCRIPTION_LISTENER, JOURNAL)
+
+SLOW: Final = 0.1
+"""Seconds that one call of a hook may keep the event loop; a longer one is reported by the hook's name."""
+
+SAMPLE: Final = 64
+"""`may_publish` is timed once in so many calls: it is on the path of every message."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class HookReporter:
+    """Who is told what a guard has caught. Must not raise."""
+
+    def failed(self, hook: str, error: Exception) -> None:
+        """A call of the hook has raised."""
+
+    def slow(self, hook: str, call: str, seconds: float) -> None:
+        """A call of the hook has kept the event loop for longer than `SLOW`."""
+
+
+class GuardedAccessControl(AccessControl):
+    """Fails closed: a CONNECT is answered 0x88 (3.1.1: 3), a publish or a subscription is not authorized."""
+
+    def __init__(self, hook: AccessControl, reporter: HookReporter, clock: Callable[[], float] | None = None) -> None:
+        super().__init__()
+        self._hook = hook
+        self._reporter = reporter
+        self._clock = clock
+        self._calls: i64 = 0
+
+    def admit(self, connect: Connect, address: str, ticket: object) -> int:
+        began = self._began()
+        try:
+            answer = self._hook.admit(connect, address, ticket)
+        except Exception as error:
+            self._reporter.failed(ACCESS_CONTROL, error)
+            answer = reasons.SERVER_UNAVAILABLE
+        self._timed("admit", began)
+        return answer
+
+    def may_publish(self, client_id: str, user_name: str | None, topic: str) -> bool:
+        self._calls += 1
+        began = self._began() if self._calls % SAMPLE == 0 else 0.0
+        try:
+            answer = self._hook.may_publish(client_id, user_name, topic)
+        except Exception as error:
+            self._reporter.failed(ACCESS_CONTROL, error)
+            answer = False
+        if began > 0.0:
+            self._timed("may_publish", began)
+        return answer
+
+    def may_subscribe(self, client_id: str, user_name: str | None, topic_filter: str) -> bool:
+        began = self._began()
+        try:
+            answer = self._hook.may_subscribe(client_id, user_name, topic_filter)
+        except Exception as error:
+            self._reporter.failed(ACCESS_CONTROL, error)
+            answer = False
+        self._timed("may_subscribe", began)
+        return answer
+
+    def _began(self) -> float:
+        return 0.0 if self._clock is None else self._clock()
+
+    def _timed(self, call: str, began: float) -> None:
+        if self._clock is not None:
+            seconds = self._clock() - began
+            if seconds > SLOW:
+                self._reporter.slow(ACCESS_CONTROL, call, seconds)
+
+
+class GuardedEventListener(EventListener):
+    """Goes on without the listener's having heard."""
+
+    def __init__(self, hook: EventListener, reporter: HookReporter) -> None:
+        super().__init__()
+        self._hook = hook
+        self._reporter = reporter
+
+    def subscribed(self, client_id: str, topic_filter: str, qos: int) -> None:
+        try:
+            self._hook.subscribed(client_id, topic_filter, qos)
+        except Exception as error:
+            self._reporter.failed(EVENT_LISTENER, error)
+
+    def unsubscribed(self, client_id: str, topic_filter: str) -> None:
+        try:
+            self._hook.unsubscribed(client_id, topic_filter)
+        except Exception as error:
+            self._reporter.failed(EVENT_LISTENER, error)
+
+    def session_ended(self, client_id: str) -> None:
+        try:
+            self._hook.session_ended(client_id)
+        except Exception as error:
+            self._reporter.failed(EVENT_LISTENER, error)
+
+
+class GuardedSubscriptionListener(SubscriptionListener):
+    """Goes on without the listener's having heard."""
+
+    def __init__(self, hook: SubscriptionListener, reporter: HookReporter) -> None:
+        super().__init__()
+        self._hook = hook
+        self._reporter = reporter
+
+    def wanted(self, topic_filter: str) -> None:
+        try:
+            self._hook.wanted(topic_filter)
+        except Exception as error:
+            self._reporter.failed(SUBSCRIPTION_LISTENER, error)
+
+    def unwanted(self, topic_filter: str) -> None:
+        try:
+            self._hook.unwanted(topic_filter)
+        except Exception as error:
+            self._reporter.failed(SUBSCRIPTION_LISTENER, error)
+
+
+class GuardedAuthMethod(AuthMethod):
+    """An exchange that cannot be made, or that fails on the way, ends with 0x83 for the client."""
+
+    def __init__(self, hook: AuthMethod, reporter: HookReporter, clock: Callable[[], float] | None = None) -> None:
+        super().__init__()
+        self._hook = hook
+        self._reporter = reporter
+        self._clock = clock
+
+    def begin(self) -> AuthExchange:
+        try:
+            exchange = self._hook.begin()
+        except Exception as error:
+            self._reporter.failed(AUTH_METHOD, error)
+            exchange = _Broken()
+        return GuardedAuthExchange(exchange, self._reporter, self._clock)
+
+
+class _Broken(AuthExchange):
+    """In the place of an exchange that could not be made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reason_code = reasons.IMPLEMENTATION_SPECIFIC_ERROR
+
+
+_START: Final = 0
+_PROCEED: Final = 1
+_AGAIN: Final = 2
+_CALLS: Final = ("start", "proceed", "again")
+
+
+class GuardedAuthExchange(AuthExchange):
+    """One run of a method. Its answer is copied from the hook's after each call, if it is one that AUTH has."""
+
+    def __init__(self, hook: AuthExchange, reporter: HookReporter, clock: Callable[[], float] | None) -> None:
+        super().__init__()
+        self._hook = hook
+        self._reporter = reporter
+        self._clock = clock
+
+    def start(self, connect: Connect, data: bytes | None) -> None:
+        self._call(_START, connect, data)
+
+    def proceed(self, data: bytes | None) -> None:
+        self._call(_PROCEED, None, data)
+
+    def again(self, data: bytes | None) -> None:
+        self._call(_AGAIN, None, data)
+
+    def _call(self, call: int, connect: Connect | None, data: bytes | None) -> None:
+        hook = self._hook
+        clock = self._clock
+        began = 0.0 if clock is None else clock()
+        try:
+            if connect is not None:
+                hook.start(connect, data)
+            elif call == _PROCEED:
+                hook.proceed(data)
+            else:
+                hook.again(data)
+            code = hook.reason_code
+            if code < 0x80 and code not in (reasons.SUCCESS, reasons.CONTINUE_AUTHENTICATION):
+                raise ValueError(f"an authentication exchange answers with reason code {code:#04x}")
+            self.reason_code = code
+            self.data = hook.data
+        except Exception as error:
+            self._reporter.failed(AUTH_METHOD, error)
+            self.reason_code = reasons.IMPLEMENTATION_SPECIFIC_ERROR
+            self.data = None
+        if clock is not None:
+            seconds = clock() - began
+            if seconds > SLOW:
+                self._reporter.slow(AUTH_METHOD, _CALLS[call], seconds)
+
+
+class GuardedJournal(Journal):
+    """Goes on telling: what one call could not keep is missing or stale in the store, everything else is kept."""
+
+    def __init__(self, hook: Journal, reporter: HookReporter) -> None:
+        super().__init__()
+        self._hook = hook
+        self._reporter = reporter
+
+    def session_kept(self, client_id: str, user_name: str | None, expiry_interval: int, disconnected_at: float) -> None:
+        try:
+            self._hook.session_kept(client_id, user_name, expiry_interval, disconnected_at)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+
+    def session_gone(self, client_id: str) -> None:
+        try:
+            self._hook.session_gone(client_id)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+
+    def subscribed(self, client_id: str, subscription: Subscription, streaming: bool) -> None:
+        try:
+            self._hook.subscribed(client_id, subscription, streaming)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+
+    def streamed(self, client_id: str, topic_filter: str) -> None:
+        try:
+            self._hook.streamed(client_id, topic_filter)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+
+    def unsubscribed(self, client_id: str, topic_filter: str) -> None:
+        try:
+            self._hook.unsubscribed(client_id, topic_filter)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+
+    def queued(self, client_id: str, delivery: Delivery) -> None:
+        try:
+            self._hook.queued(client_id, delivery)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+
+    def renewed(self, client_id: str, delivery: Delivery) -> None:
+        try:
+            self._hook.renewed(client_id, delivery)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+
+    def in_flight(self, client_id: str, delivery: Delivery) -> None:
+        try:
+            self._hook.in_flight(client_id, delivery)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+
+    def unsent(self, client_id: str, delivery: Delivery) -> None:
+        try:
+            self._hook.unsent(client_id, delivery)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+
+    def released(self, client_id: str, delivery: Delivery) -> None:
+        try:
+            self._hook.released(client_id, delivery)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+
+    def finished(self, client_id: str, delivery: Delivery) -> None:
+        try:
+            self._hook.finished(client_id, delivery)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+
+    def restored(self, client_id: str, delivery: Delivery, number: int) -> None:
+        try:
+            self._hook.restored(client_id, delivery, number)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+
+    def received(self, client_id: str, packet_id: int) -> None:
+        try:
+            self._hook.received(client_id, packet_id)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+
+    def completed(self, client_id: str, packet_id: int) -> None:
+        try:
+            self._hook.completed(client_id, packet_id)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+
+    def will_set(self, client_id: str, will: Will, due: float) -> None:
+        try:
+            self._hook.will_set(client_id, will, due)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+
+    def will_cleared(self, client_id: str) -> None:
+        try:
+            self._hook.will_cleared(client_id)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+
+    def retained_set(self, message: Message) -> None:
+        try:
+            self._hook.retained_set(message)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+
+    def retained_cleared(self, topic: str) -> None:
+        try:
+            self._hook.retained_cleared(topic)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)

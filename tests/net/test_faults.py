@@ -1,0 +1,379 @@
+"""Hooks that raise, and faults of our own: each costs its own answer or connection, and nobody else notices."""
+
+# Hooks have the arguments that they have.
+# ruff: noqa: ARG002
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from broker import Broker, Settings
+from broker.core import guards
+from broker.core.causes import KEEP_ALIVE
+from broker.core.codec import reasons
+from broker.core.codec.packets import Connect
+from broker.core.hooks import LATER, AccessControl, AuthExchange, AuthMethod, EventListener, SubscriptionListener
+from broker.core.persistence.journal import Journal
+from broker.core.topics.subscription import Subscription
+from broker.net.connection import GRACE
+from broker.net.log import INTERVAL, TRACES, Faults
+from broker.settings.sections import Shutdown, Sys
+from broker.store import MemoryStore
+from tests.e2e import wire
+from tests.net.transports import Client, rounds, until
+
+MANY = 50
+
+
+@asynccontextmanager
+async def embedded(**hooks: Any) -> AsyncIterator[Broker]:
+    settings = Settings(listen=["mqtt://127.0.0.1:0"], shutdown=Shutdown(flush_timeout=0.0), sys=Sys(interval=0.0))
+    async with Broker(settings, **hooks) as broker:
+        yield broker
+        for connection in list(broker.connections):
+            connection.connection_lost(None)
+
+
+async def healthy(broker: Broker) -> None:
+    """Somebody new connects, subscribes, and hears what is published."""
+    client = Client(broker, "healthy")
+    client.connection.data_received(wire.subscribe(1, [("healthy", 0)]))
+    await rounds()
+    client.take()
+    client.connection.data_received(wire.publish("healthy", b"x"))
+    await rounds()
+    assert client.take() == wire.publish("healthy", b"x")
+    client.connection.connection_lost(None)
+
+
+class FailingListener(EventListener):
+    def subscribed(self, client_id: str, topic_filter: str, qos: int) -> None:
+        raise RuntimeError("subscribed")
+
+    def unsubscribed(self, client_id: str, topic_filter: str) -> None:
+        raise RuntimeError("unsubscribed")
+
+    def session_ended(self, client_id: str) -> None:
+        raise RuntimeError("ended")
+
+
+class FailingControl(AccessControl):
+    """Raises in the calls that it is told to."""
+
+    def __init__(self, *calls: str) -> None:
+        super().__init__()
+        self.calls = calls
+
+    def admit(self, connect: Connect, address: str, ticket: object) -> int:
+        if "admit" in self.calls:
+            raise RuntimeError("admit")
+        return 0
+
+    def may_publish(self, client_id: str, user_name: str | None, topic: str) -> bool:
+        if "may_publish" in self.calls:
+            raise RuntimeError("may_publish")
+        return "nothing" not in self.calls
+
+    def may_subscribe(self, client_id: str, user_name: str | None, topic_filter: str) -> bool:
+        if "may_subscribe" in self.calls:
+            raise RuntimeError("may_subscribe")
+        return True
+
+
+class FailingJournal(Journal):
+    def subscribed(self, client_id: str, subscription: Subscription, streaming: bool) -> None:
+        raise RuntimeError("subscribed")
+
+
+async def test_a_listener_that_raises_at_the_end_of_sessions() -> None:
+    """Every connection is forgotten, and everybody's timers go on."""
+    async with embedded(event_listener=FailingListener()) as broker:
+        clients = [Client(broker, f"c{number}") for number in range(MANY)]
+        watched = Client(broker, "watched")
+        for client in clients:
+            client.connection.data_received(wire.subscribe(1, [("t", 0)]))
+            client.connection.connection_lost(None)
+        assert broker.connections == {watched.connection}
+        assert not [name for name in broker.router.sessions if name.startswith("c")]
+        assert broker.faults.counts[guards.EVENT_LISTENER] == 2 * MANY
+        assert broker.faults.counts.get("connection", 0) == 0
+        await healthy(broker)
+
+
+async def test_a_listener_that_raises_in_a_keep_alive_time_out() -> None:
+    async with embedded(event_listener=FailingListener()) as broker:
+        clients = [Client(broker, "", says=wire.connect(f"c{number}", keep_alive=10)) for number in range(4)]
+        for client in clients:
+            client.connection.check(broker.loop.time() + GRACE * 11)
+            assert client.connection.protocol.close_cause == KEEP_ALIVE
+        assert broker.faults.counts == {guards.EVENT_LISTENER: 4}
+
+
+@pytest.mark.parametrize("ending", ["lost", "disconnect", "keep alive", "taken over"])
+async def test_a_fault_of_ours_ends_its_own_connection_alone(ending: str) -> None:
+    """Whatever raises in the core, here at the end of each session: connections are forgotten, others are served."""
+    async with embedded() as broker:
+        other = Client(broker, "other")
+        victims = [Client(broker, "", says=wire.connect(f"c{number}", keep_alive=10)) for number in range(MANY)]
+        broker.router.event_listener = FailingListener()  # without its guard
+        wheel = broker.hub.wheel
+        for number, victim in enumerate(victims):
+            if ending == "disconnect":
+                victim.connection.data_received(wire.disconnect())
+            elif ending == "taken over":
+                Client(broker, f"c{number}").connection.connection_lost(None)
+            elif ending == "keep alive":
+                victim.connection.protocol.last_received -= GRACE * 11
+                wheel.remove(victim.connection)
+                wheel.add(victim.connection, broker.loop.time())
+        if ending == "keep alive":
+            await until(lambda: all(victim.connection.protocol.close_cause for victim in victims))
+        for victim in victims:
+            victim.connection.connection_lost(None)
+        broker.router.event_listener = None
+        assert broker.connections == {other.connection}
+        assert broker.faults.counts["connection"] >= MANY
+        await healthy(broker)
+
+
+async def test_timers_go_on_after_a_check_that_raised() -> None:
+    """Connect time-outs, keep alive and stalled writes of everybody else are looked after."""
+    async with embedded() as broker:
+        victim, other = (Client(broker, "", says=wire.connect(name, keep_alive=10)) for name in ("victim", "other"))
+        await rounds()
+
+        def fault() -> int:
+            raise RuntimeError("a fault")
+
+        victim.transport.get_write_buffer_size = fault  # type: ignore[method-assign]
+        victim.connection.pause_writing()
+        wheel = broker.hub.wheel
+        for client in (victim, other):
+            wheel.remove(client.connection)
+            wheel.add(client.connection, broker.loop.time())
+        await until(lambda: victim.transport.aborted and other.connection.check_at > broker.loop.time())
+        assert broker.faults.counts == {"connection": 1}
+
+
+async def test_a_router_whose_tick_raises_is_called_again() -> None:
+    """A session that has expired and cannot be ended: not in each round of the loop, and the others are ended."""
+    async with embedded() as broker:
+        broker.router.event_listener = FailingListener()  # without its guard
+        for name in ("a", "b"):
+            props = [(wire.SESSION_EXPIRY, 1)]
+            Client(broker, "", says=wire.connect(name, props=props)).connection.connection_lost(None)
+        await until(lambda: "router" in broker.faults.counts)
+        broker.router.event_listener = None
+        await until(lambda: not broker.router.sessions)
+        assert broker.faults.counts["router"] <= 3
+
+
+async def test_a_late_answer_that_makes_a_fault() -> None:
+    """`Connection.admitted` is called by the program that embeds the broker: it hears of no fault of ours."""
+
+    class Later(AccessControl):
+        def admit(self, connect: Connect, address: str, ticket: object) -> int:
+            return LATER
+
+    async with embedded(access_control=Later()) as broker:
+        first = Client(broker, "c")
+        first.connection.admitted(0)
+        second = Client(broker, "c")
+        broker.router.event_listener = FailingListener()  # without its guard: the first one's session ends
+        second.connection.admitted(0)
+        assert second.transport.aborted
+        assert broker.faults.counts["connection"] == 1
+
+
+async def test_a_report_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the broker tells of its clients is no business of theirs."""
+
+    def fault(_: object) -> None:
+        raise RuntimeError("a fault")
+
+    async with embedded() as broker:
+        monkeypatch.setattr(broker, "report_open", fault)
+        monkeypatch.setattr(broker, "report_end", fault)
+        client = Client(broker, "c")
+        assert client.connection.protocol.accepted
+        assert not client.transport.aborted
+        client.connection.connection_lost(None)
+        assert not broker.connections
+        assert broker.faults.counts == {"report": 2}
+
+
+@pytest.mark.parametrize(("version", "code"), [(5, reasons.SERVER_UNAVAILABLE), (4, reasons.V3_SERVER_UNAVAILABLE)])
+async def test_an_access_control_that_raises_lets_nobody_in(version: int, code: int) -> None:
+    async with embedded(access_control=FailingControl("admit")) as broker:
+        client = Client(broker, "c", says=wire.connect("c", version=version))
+        await rounds()
+        answer = client.take()
+        assert answer[0] == 0x20
+        assert answer[3] == code
+        assert not broker.router.sessions
+        assert broker.faults.counts == {guards.ACCESS_CONTROL: 1}
+
+
+async def test_an_access_control_that_raises_forbids() -> None:
+    async with embedded(access_control=FailingControl("may_publish", "may_subscribe")) as broker:
+        client = Client(broker, "c", says=wire.connect("c", version=5))
+        await rounds()
+        client.take()
+        client.connection.data_received(wire.subscribe(1, [("t", 1)], version=5))
+        client.connection.data_received(wire.publish("t", b"x", qos=1, packet_id=2, version=5))
+        await rounds()
+        assert client.take().count(bytes([reasons.NOT_AUTHORIZED])) == 2
+        assert not client.transport.aborted
+        assert broker.faults.counts[guards.ACCESS_CONTROL] == 2
+
+
+class FailingMethod(AuthMethod):
+    """Makes exchanges that raise, or raises itself."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where = where
+
+    def begin(self) -> AuthExchange:
+        if self.where == "begin":
+            raise RuntimeError("begin")
+        return FailingExchange(self.where)
+
+
+class FailingExchange(AuthExchange):
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where = where
+        self.reason_code = reasons.CONTINUE_AUTHENTICATION
+
+    def start(self, connect: Connect, data: bytes | None) -> None:
+        if self.where == "start":
+            raise RuntimeError("start")
+        if self.where == "nonsense":
+            self.reason_code = 0x17
+
+    def proceed(self, data: bytes | None) -> None:
+        raise RuntimeError("proceed")
+
+
+@pytest.mark.parametrize("where", ["begin", "start", "proceed", "nonsense"])
+async def test_an_authentication_that_raises_lets_nobody_in(where: str) -> None:
+    async with embedded(auth_methods={"M": FailingMethod(where)}) as broker:
+        hello = wire.connect("c", version=5, props=[(wire.AUTH_METHOD, "M")])
+        client = Client(broker, "c", says=hello)
+        if where == "proceed":
+            await rounds()
+            client.take()
+            client.connection.data_received(wire.auth(reasons.CONTINUE_AUTHENTICATION, [(wire.AUTH_METHOD, "M")]))
+        await rounds()
+        answer = client.take()
+        assert answer[0] == 0x20
+        assert answer[3] == reasons.IMPLEMENTATION_SPECIFIC_ERROR
+        assert not broker.router.sessions
+        assert broker.faults.counts == {guards.AUTH_METHOD: 1}
+
+
+async def test_a_journal_that_raises_is_told_on() -> None:
+    store = MemoryStore()
+    store.journal = FailingJournal()
+    async with embedded(store=store) as broker:
+        client = Client(broker, "c", says=wire.connect("c", version=5, props=[(wire.SESSION_EXPIRY, 100)]))
+        client.connection.data_received(wire.subscribe(1, [("t", 1)], version=5))
+        await rounds()
+        assert not client.transport.aborted
+        assert broker.faults.counts == {guards.JOURNAL: 1}
+        await healthy(broker)
+
+
+def test_every_call_of_a_hook_is_guarded() -> None:
+    """A hook that gets another call gets another guard."""
+    for hook, guard in (
+        (AccessControl, guards.GuardedAccessControl),
+        (EventListener, guards.GuardedEventListener),
+        (SubscriptionListener, guards.GuardedSubscriptionListener),
+        (AuthMethod, guards.GuardedAuthMethod),
+        (AuthExchange, guards.GuardedAuthExchange),
+        (Journal, guards.GuardedJournal),
+    ):
+        calls = {name for name, value in vars(hook).items() if callable(value) and not name.startswith("_")}
+        assert calls
+        assert calls <= set(vars(guard)), hook
+
+
+async def test_errors_of_hooks_stand_in_sys() -> None:
+    async with embedded(event_listener=FailingListener(), access_control=AccessControl()) as broker:
+        Client(broker, "c").connection.connection_lost(None)
+        values = dict(broker._sys.values(broker.loop.time()))
+        assert values["hooks/event-listener/errors"] == 1
+        assert values["hooks/access-control/errors"] == 0
+        assert values["errors/internal"] == 0
+        assert "hooks/journal/errors" not in values
+
+
+async def test_a_slow_hook_is_told_by_its_name() -> None:
+    clock = [0.0]
+
+    class Slow(AccessControl):
+        def admit(self, connect: Connect, address: str, ticket: object) -> int:
+            clock[0] += 10 * guards.SLOW
+            return 0
+
+    class Reporter(guards.HookReporter):
+        def __init__(self) -> None:
+            super().__init__()
+            self.told: list[tuple[str, str, float]] = []
+
+        def slow(self, hook: str, call: str, seconds: float) -> None:
+            self.told.append((hook, call, seconds))
+
+    reporter = Reporter()
+    guard = guards.GuardedAccessControl(Slow(), reporter, lambda: clock[0])
+    guard.may_subscribe("c", None, "t")
+    assert not reporter.told
+    guard.admit(Connect("c"), "", None)
+    assert reporter.told == [(guards.ACCESS_CONTROL, "admit", 10 * guards.SLOW)]
+
+
+class TestFaults:
+    """What is logged of them."""
+
+    def setup_method(self) -> None:
+        self.lines: list[tuple[str, dict[str, Any]]] = []
+        self.now = 0.0
+        self.faults = Faults(lambda: self, lambda: self.now)
+
+    def error(self, event: str, **fields: Any) -> None:
+        self.lines.append((event, fields))
+
+    def test_a_trace_once_then_a_number_now_and_then(self) -> None:
+        error = RuntimeError("x")
+        for _ in range(1000):
+            self.faults.failed("journal", error)
+        assert [fields["exc_info"] for _, fields in self.lines] == [error]
+        self.now += INTERVAL
+        self.faults.failed("journal", error)
+        self.faults.failed("journal", error)
+        assert len(self.lines) == 2
+        assert self.lines[1][1]["count"] == 1000
+        assert self.faults.counts == {"journal": 1001 + 1}
+
+    def test_another_kind_has_its_own_trace(self) -> None:
+        self.faults.failed("journal", RuntimeError("x"))
+        self.faults.failed("journal", KeyError("x"))
+        self.faults.broke("router", KeyError("x"))
+        assert len(self.lines) == 3
+
+    def test_kinds_are_bounded(self) -> None:
+        for number in range(2 * TRACES):
+            self.faults.failed("journal", type(f"Error{number}", (Exception,), {})())
+        assert len(self.lines) == TRACES
+        assert self.faults.counts["journal"] == 2 * TRACES
+
+    def test_a_log_that_raises(self) -> None:
+        faults = Faults(lambda: None, lambda: self.now)
+        faults.failed("journal", RuntimeError("x"))
+        assert faults.counts == {"journal": 1, "log": 1}
