@@ -20,6 +20,8 @@ class Limits:
         self.max_topic_levels = 128
         self.max_subscriptions_per_client = 0
         self.max_shared_subscriptions_per_client = 100
+        self.max_filter_bytes_per_client = 33_554_432
+        self.max_filter_bytes = 1_610_612_736
         self.max_connections = 0
         self.max_publish_rate = 0.0
         self.max_publish_bytes = 0

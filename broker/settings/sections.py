@@ -63,10 +63,15 @@ class Limits(Section):
     max_topic_levels: SixteenBits = 128
     """Levels in a topic or topic filter. 0: no limit."""
     max_subscriptions_per_client: CountOrUnlimited = 0
-    """Subscriptions one session may hold. 0: no limit, so that one client can fill the table of topic filters."""
+    """Subscriptions one session may hold; one more is refused with 0x97. 0: no limit but that of their bytes."""
     max_shared_subscriptions_per_client: CountOrUnlimited = 100
     """Shared subscriptions one session may hold: a message is delivered once for each share group that it matches, also
     to one client. 0: no limit."""
+    max_filter_bytes_per_client: SizeOrUnlimited = 33_554_432
+    """Bytes that the subscriptions of one session may take, each counted as if no other client had its filter; one more
+    is refused with 0x97. 0: no limit, so that one client can fill the memory."""
+    max_filter_bytes: SizeOrUnlimited = 1_610_612_736
+    """Bytes that all subscriptions and topic filters together may take; one more is refused with 0x97. 0: no limit."""
     max_publish_rate: RateOrUnlimited = 0.0
     """PUBLISH packets a second from one client; a burst of one second's worth, at least 1, passes. Over it the broker
     reads nothing more from the client for as long as it takes. 0: no limit."""

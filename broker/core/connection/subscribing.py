@@ -188,6 +188,8 @@ def _judge(session: Session, router: Router, name: str, group: str, topic_filter
     if group and 0 < limits.max_shared_subscriptions_per_client <= session.shared and name not in session.subscriptions:
         # Each of its groups is a delivery of its own: with 10,000 groups at "#", every PUBLISH of anybody is 10,000.
         return reasons.QUOTA_EXCEEDED
+    if not router.has_filter_room(session, name, group, topic_filter):
+        return reasons.QUOTA_EXCEEDED
     access_control = router.access_control
     if access_control is not None and not access_control.may_subscribe(
         session.client_id, session.user_name, topic_filter

@@ -124,7 +124,7 @@ def _subscribe(router: Router, session: Session, record: SessionRecord) -> None:
             kept.identifier,
         )
         router.cache.insert(topic_filter).add(subscription, group_name)
-        router.subscription_count += 1
+        router.count_subscription(subscription, group_name, 1)
         session.subscriptions[kept.topic_filter] = subscription
         router.tell_subscribed(subscription, True)
         if kept.options is not None or router.limits.rules:

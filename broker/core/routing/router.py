@@ -40,6 +40,7 @@ from broker.core.routing.peers import FanoutState, PeerConnected, PeerDisconnect
 from broker.core.session.global_limit import GlobalLimiter
 from broker.core.session.session import Session
 from broker.core.tap import Tap
+from broker.core.topics.filter_bytes import SUB_QUEUE_BYTES, subscription_bytes
 from broker.core.topics.subscription import SharedGroup, Subscription, identifiers
 from broker.core.topics.topic_tree import NODE_BYTES, RetainedTree
 from broker.core.topics.trie import create
@@ -78,6 +79,8 @@ class Router(Fanout):
         load.reliever = GlobalLimiter(self.sessions, load)
         self.deadlines = Deadlines()
         self.subscription_count = 0
+        # Bytes that are counted for them, without their filters: the trie counts those (`topics.filter_bytes`).
+        self.subscription_bytes = 0
         # What everybody's queues keep to, where there are no rules.
         self._terms: QueueTerms | None = None
         self.access_control: AccessControl | None = None
@@ -244,6 +247,36 @@ class Router(Fanout):
         found = sub_queue_terms(session.rules, topic_filter, terms)
         return found if options is None else grant(options, self.limits, terms, found)
 
+    @property
+    def filter_bytes(self) -> int:
+        """What is counted for all subscriptions and filters together."""
+        return self.subscription_bytes + self.trie.bytes
+
+    def has_filter_room(self, session: Session, name: str, group_name: str, topic_filter: str) -> bool:
+        """Whether a client may have another subscription, by what it takes; one that it has already it may replace.
+
+        `name` as the client wrote it, `topic_filter` without `$share/name/`.
+        """
+        limits = self.limits
+        size = subscription_bytes(name, group_name) + self.trie.cost(topic_filter)
+        if (
+            0 < limits.max_filter_bytes_per_client < session.filter_bytes + size
+            or 0 < limits.max_filter_bytes < self.filter_bytes + size
+        ):
+            return name in session.subscriptions
+        return True
+
+    def count_subscription(self, subscription: Subscription, group_name: str, change: int) -> None:
+        """A subscription has come (`change` 1) or goes (-1): count it, and its bytes. It hangs at its filter."""
+        entry = subscription.entry
+        assert entry is not None
+        size = subscription_bytes(subscription.topic_filter, group_name)
+        if subscription.sub_queue is not None:
+            size += SUB_QUEUE_BYTES
+        self.subscription_count += change
+        self.subscription_bytes += change * size
+        subscription.session.filter_bytes += change * (size + self.trie.cost(entry.topic_filter))
+
     def subscribe(
         self,
         session: Session,
@@ -269,12 +302,12 @@ class Router(Fanout):
             subscription = Subscription(
                 session, name, qos, request.no_local, request.retain_as_published, request.retain_handling, identifier
             )
-            self.subscription_count += 1
             cache = self.cache
             before = cache.walked + cache.extended
             entry = cache.insert(topic_filter)
             self.work += cache.walked + cache.extended - before
             entry.add(subscription, group_name)
+            self.count_subscription(subscription, group_name, 1)
             session.subscriptions[name] = subscription
             if self.subscription_listener is not None and not session.uplink:
                 self.subscription_listener.wanted(topic_filter)
@@ -318,6 +351,10 @@ class Router(Fanout):
         if sub_queue is before:
             return
         subscription.sub_queue = sub_queue
+        if before is None or sub_queue is None:
+            change = SUB_QUEUE_BYTES if before is None else -SUB_QUEUE_BYTES
+            self.subscription_bytes += change
+            session.filter_bytes += change
         if subscription.entry is not None:
             subscription.entry.touch()
         if before is not None and before.fresh:
@@ -352,12 +389,14 @@ class Router(Fanout):
     def _drop_subscription(self, subscription: Subscription) -> None:
         entry = subscription.entry
         assert entry is not None
+        group = subscription.group
+        self.count_subscription(subscription, "" if group is None else group.name, -1)
+        topic_filter = entry.topic_filter
         entry.discard(subscription)
-        self.subscription_count -= 1
         if entry.empty:
-            self.cache.remove(entry.topic_filter)
+            self.cache.remove(topic_filter)
         if self.subscription_listener is not None and not cast(Session, subscription.session).uplink:
-            self.subscription_listener.unwanted(entry.topic_filter)
+            self.subscription_listener.unwanted(topic_filter)
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -536,7 +575,7 @@ class Router(Fanout):
         """The group of that name at that filter now: it may have lost all its members and come back since."""
         if group.size > 0:
             return group
-        entry = self.trie.find(group.entry.topic_filter)
+        entry = self.trie.find(group.topic_filter)
         found = None if entry is None else entry.groups.get(group.name)
         return group if found is None else found
 

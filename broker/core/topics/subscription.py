@@ -48,6 +48,8 @@ class Subscriber:
     """Whether its shared subscriptions stand among the connected ones. See `SharedGroup.place`."""
     shared: int = 0
     """How many of its subscriptions are members of share groups."""
+    filter_bytes: int = 0
+    """What is counted for its subscriptions, each as if it shared nothing with others (`filter_bytes`)."""
 
 
 class OwnQueue:
@@ -97,6 +99,7 @@ class SharedGroup:
     def __init__(self, name: str, entry: FilterEntry) -> None:
         self.name = name
         self.entry = entry
+        self.topic_filter = entry.topic_filter
         # Both in no order. Read them; never change them.
         self.connected: list[Subscription] = []
         self.away: list[Subscription] = []
@@ -166,7 +169,7 @@ class FilterEntry:
     """One topic filter in the trie, and who listens to it."""
 
     def __init__(self, topic_filter: str) -> None:
-        self.topic_filter = topic_filter  # without "$share/name/"
+        self.topic_filter = topic_filter  # without "$share/name/"; "" once it is retired
         self.version: int = 0
         self._held: Subscription | SubscriberSet | None = None
 
@@ -229,7 +232,7 @@ class FilterEntry:
             raise ValueError("the subscription already hangs at a topic filter")
         held = self._held
         if held is _GONE:
-            raise ValueError(f"topic filter {self.topic_filter!r} has left the trie")
+            raise ValueError("the topic filter has left the trie")
         if group_name:
             crowd = self._crowd()
             group = crowd.groups.get(group_name)
@@ -290,6 +293,8 @@ class FilterEntry:
         if not self.empty:
             raise ValueError(f"somebody still listens at {self.topic_filter!r}")
         self._held = _GONE
+        # Routes that are cached may refer to it for a long time.
+        self.topic_filter = ""
 
     def _crowd(self) -> SubscriberSet:
         held = self._held

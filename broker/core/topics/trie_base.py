@@ -19,6 +19,8 @@ class Trie:
     def __init__(self) -> None:
         # Look-ups made by `match` since the start: what its cost is made of, for tests and benchmarks.
         self.probes: int = 0
+        # What is counted for its filters (`filter_bytes`): entries and spellings, and nodes or prefixes.
+        self.bytes: int = 0
 
     def insert(self, topic_filter: str) -> FilterEntry:
         """The entry of a filter, made when it is not there yet."""
@@ -34,6 +36,10 @@ class Trie:
         Raises:
             ValueError: somebody still listens (see `FilterEntry.empty`). Nothing has changed then.
         """
+        raise NotImplementedError
+
+    def cost(self, topic_filter: str) -> int:
+        """By how much `bytes` may grow with a filter at most: what it takes where it shares nothing with others."""
         raise NotImplementedError
 
     def match(self, topic: str) -> list[FilterEntry]:

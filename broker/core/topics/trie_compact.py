@@ -22,13 +22,14 @@ Promises (with compaction):
 - No recursion.
 
 Refuses: nothing; see `Trie` for what it takes for granted. A key is as long as the prefix it spells, so that a
-filter of n levels can cost memory in n²: the settings' limit on levels is what bounds that.
+filter of n levels can cost memory in n²: `bytes` counts it, and the router's limits bound that.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from broker.core.topics.filter_bytes import PREFIX_BYTES, SHAPE_BYTES, entry_bytes, text_bytes
 from broker.core.topics.subscription import FilterEntry
 from broker.core.topics.trie_base import Trie
 
@@ -52,6 +53,11 @@ class Shapes:
         self.shape = shape
         self.count: int = 0  # of `shape`
         self.more: dict[int, int] | None = None  # of the others
+
+    @property
+    def kinds(self) -> int:
+        """How many shapes there are."""
+        return 1 if self.more is None else 1 + len(self.more)
 
     def add(self, shape: int) -> None:
         if shape == self.shape:
@@ -115,6 +121,7 @@ class CompactTrie(Trie):
             return entry
         entry = FilterEntry(topic_filter)
         self._filters[topic_filter] = entry
+        self.bytes += entry_bytes(topic_filter)
         if "+" in topic_filter or "#" in topic_filter:
             if self.compaction:
                 self._add_segments(topic_filter)
@@ -131,12 +138,21 @@ class CompactTrie(Trie):
             return False
         entry.retire()
         del self._filters[topic_filter]
+        self.bytes -= entry_bytes(topic_filter)
         if "+" in topic_filter or "#" in topic_filter:
             if self.compaction:
                 self._discard_segments(topic_filter)
             else:
                 self._discard_prefixes(topic_filter)
         return True
+
+    def cost(self, topic_filter: str) -> int:
+        size = entry_bytes(topic_filter)
+        if "+" in topic_filter or "#" in topic_filter:
+            # A prefix after each "+", or after each level, none of them longer than the filter.
+            cuts = topic_filter.count("+") + 1 if self.compaction else topic_filter.count("/")
+            size += cuts * (PREFIX_BYTES + text_bytes(topic_filter))
+        return size
 
     def match(self, topic: str) -> list[FilterEntry]:
         if self.compaction:
@@ -166,7 +182,10 @@ class CompactTrie(Trie):
             if known is None:
                 known = Shapes(steps[index])
                 shapes[prefix] = known
+                self.bytes += PREFIX_BYTES + text_bytes(prefix)
+            before = known.kinds
             known.add(steps[index])
+            self.bytes += (known.kinds - before) * SHAPE_BYTES
 
     def _discard_segments(self, topic_filter: str) -> None:
         shapes = self._shapes
@@ -175,8 +194,12 @@ class CompactTrie(Trie):
         _cut(topic_filter, prefixes, steps)
         for index in range(len(prefixes)):
             prefix = prefixes[index]
-            if shapes[prefix].discard(steps[index]):
+            known = shapes[prefix]
+            before = known.kinds
+            if known.discard(steps[index]):
                 del shapes[prefix]
+                self.bytes -= PREFIX_BYTES + text_bytes(prefix)
+            self.bytes -= (before - known.kinds) * SHAPE_BYTES
 
     def _match_segments(self, topic: str) -> list[FilterEntry]:
         found: list[FilterEntry] = []
@@ -276,7 +299,10 @@ class CompactTrie(Trie):
         at = topic_filter.find("/")
         while at >= 0:
             prefix = topic_filter[:at]
-            counts[prefix] = counts.get(prefix, 0) + 1
+            count = counts.get(prefix, 0)
+            if count == 0:
+                self.bytes += PREFIX_BYTES + text_bytes(prefix)
+            counts[prefix] = count + 1
             at = topic_filter.find("/", at + 1)
 
     def _discard_prefixes(self, topic_filter: str) -> None:
@@ -289,6 +315,7 @@ class CompactTrie(Trie):
                 counts[prefix] = left
             else:
                 del counts[prefix]
+                self.bytes -= PREFIX_BYTES + text_bytes(prefix)
             at = topic_filter.find("/", at + 1)
 
     def _match_prefixes(self, topic: str) -> list[FilterEntry]:

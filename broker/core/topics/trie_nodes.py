@@ -19,13 +19,14 @@ Promises:
 - `remove` takes the branch away up to the first node that something else needs.
 
 Refuses: nothing; see `Trie` for what it takes for granted. A filter costs memory for each of its levels, some 300
-bytes where nobody else has them: the settings' limit on levels is what bounds that.
+bytes where nobody else has them: `bytes` counts them, and the router's limits bound that.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.core.topics.filter_bytes import FILTER_NODE_BYTES, entry_bytes
 from broker.core.topics.subscription import FilterEntry
 from broker.core.topics.trie_base import Trie
 
@@ -82,7 +83,7 @@ class NodeTrie(Trie):
         if not ("+" in topic_filter or "#" in topic_filter):
             entry = self._exact.get(topic_filter)
             if entry is None:
-                entry = FilterEntry(topic_filter)
+                entry = self._new(topic_filter)
                 self._exact[topic_filter] = entry
             return entry
         node = self._root
@@ -105,7 +106,7 @@ class NodeTrie(Trie):
             if level == "#":
                 entry = node.hash
                 if entry is None:
-                    entry = FilterEntry(topic_filter)
+                    entry = self._new(topic_filter)
                     node.hash = entry
                     self._wildcards += 1
                 return entry
@@ -114,7 +115,7 @@ class NodeTrie(Trie):
                 if plus is None:
                     plus = Node()
                     node.plus = plus
-                    self._nodes += 1
+                    self._count_nodes(1)
                 node = plus
                 continue
             children = node.children
@@ -124,26 +125,39 @@ class NodeTrie(Trie):
             child = children.get(level)
             if child is None:
                 if index == last or (index == last - 1 and ends_with_hash):
-                    entry = FilterEntry(topic_filter)
+                    entry = self._new(topic_filter)
                     children[level] = entry
                     self._wildcards += 1
                     return entry
                 child = Node()
                 children[level] = child
-                self._nodes += 1
+                self._count_nodes(1)
             elif isinstance(child, FilterEntry):
                 if child.topic_filter == topic_filter:
                     return child
                 child = unfold(child)
                 children[level] = child
-                self._nodes += 1
+                self._count_nodes(1)
             node = child
         entry = node.entry
         if entry is None:
-            entry = FilterEntry(topic_filter)
+            entry = self._new(topic_filter)
             node.entry = entry
             self._wildcards += 1
         return entry
+
+    def cost(self, topic_filter: str) -> int:
+        if not ("+" in topic_filter or "#" in topic_filter):
+            return entry_bytes(topic_filter)
+        return entry_bytes(topic_filter) + (topic_filter.count("/") + 1) * FILTER_NODE_BYTES
+
+    def _new(self, topic_filter: str) -> FilterEntry:
+        self.bytes += entry_bytes(topic_filter)
+        return FilterEntry(topic_filter)
+
+    def _count_nodes(self, change: int) -> None:
+        self._nodes += change
+        self.bytes += change * FILTER_NODE_BYTES
 
     def _remember(self, topic_filter: str, levels: list[str], count: int, node: Node) -> None:
         """The last of `levels` from `count` on hang below `node`: so may what comes next."""
@@ -184,6 +198,7 @@ class NodeTrie(Trie):
                 return False
             exact.retire()
             del self._exact[topic_filter]
+            self.bytes -= entry_bytes(topic_filter)
             return True
         # The node may be one of those that go.
         self._way = ""
@@ -228,6 +243,7 @@ class NodeTrie(Trie):
             entry.retire()
             node.entry = None
         self._wildcards -= 1
+        self.bytes -= entry_bytes(topic_filter)
         self._tidy(node, path, levels)
         return True
 
@@ -247,12 +263,12 @@ class NodeTrie(Trie):
                 entry = node.folded()
                 if entry is not None:
                     children[level] = entry
-                    self._nodes -= 1
+                    self._count_nodes(-1)
                     return
                 if not node.is_bare():
                     return
                 _drop_child(parent, children, level)
-            self._nodes -= 1
+            self._count_nodes(-1)
             node = parent
 
     def match(self, topic: str) -> list[FilterEntry]:

@@ -1,0 +1,220 @@
+"""What subscriptions take: counted to the byte, bounded for each client and for all, and given back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from broker.core.codec.packets import V5, V311
+from broker.core.codec.packets import SubscriptionRequest as Request
+from broker.core.topics.filter_bytes import (
+    ENTRY_BYTES,
+    FILTER_NODE_BYTES,
+    GROUP_BYTES,
+    PREFIX_BYTES,
+    SUB_QUEUE_BYTES,
+    SUBSCRIPTION_BYTES,
+    entry_bytes,
+    subscription_bytes,
+)
+from broker.core.topics.trie import COMPACT, LAYOUTS, NODES
+from broker.core.topics.trie_compact import CompactTrie
+from tests.core import naive
+from tests.core.harness import Client, Network, limits
+from tests.core.recount import ask, user_wish
+
+QUOTA_EXCEEDED = 0x97
+
+
+def deep(number: int, levels: int = 128) -> str:
+    """A filter of many levels that it shares with no other: two bytes each on the wire."""
+    return f"{number}/" + "a/" * (levels - 2) + "+"
+
+
+def flood(client: Client, filters: list[str], each: int = 100) -> list[int]:
+    """Subscribe to them in packets of so many; the reason codes."""
+    codes: list[int] = []
+    for at in range(0, len(filters), each):
+        codes += ask(client, *filters[at : at + each]).reason_codes
+    return codes
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("version", "refused"), [(V5, QUOTA_EXCEEDED), (V311, 0x80)])
+def test_deep_filters_are_bounded_for_each_client(layout: str, version: int, refused: int) -> None:
+    """Levels count: a client is refused when its filters would take more than it may have; others are served."""
+    network = Network(limits(max_filter_bytes_per_client=1_000_000), trie=layout)
+    client = network.client("deep", version)
+    codes = flood(client, [deep(number) for number in range(3_000)])
+    granted = codes.count(0)
+    assert 0 < granted < 3_000
+    assert codes == [0] * granted + [refused] * (3_000 - granted)
+    assert client.session.filter_bytes <= 1_000_000
+    assert network.router.filter_bytes <= 1_000_000
+    if layout == NODES:
+        assert granted <= 1_000_000 // (127 * FILTER_NODE_BYTES)
+    assert ask(network.client("other"), deep(1)).reason_codes == [0]
+
+
+def test_all_clients_together() -> None:
+    """The bound over all holds for clients that each stay below their own."""
+    network = Network(limits(max_filter_bytes_per_client=1_000_000, max_filter_bytes=2_000_000))
+    codes: list[int] = []
+    for number in range(10):
+        client = network.client(f"c{number}")
+        codes += flood(client, [deep(100 * number + each) for each in range(10)])
+    assert network.router.filter_bytes <= 2_000_000
+    granted = codes.count(0)
+    assert codes == [0] * granted + [QUOTA_EXCEEDED] * (100 - granted)
+    assert granted >= 2_000_000 // (128 * FILTER_NODE_BYTES + 2_000) - 1
+
+
+def test_room_comes_back() -> None:
+    """What is unsubscribed from, and what ends with a session, makes room to the byte."""
+    network = Network(limits(max_filter_bytes_per_client=200_000, max_filter_bytes=300_000))
+    client = network.client("c")
+    codes = flood(client, [deep(number) for number in range(10)])
+    assert QUOTA_EXCEEDED in codes
+    client.unsubscribe(deep(0))
+    assert ask(client, deep(50)).reason_codes == [0]
+    client.disconnect()
+    assert network.router.filter_bytes == 0
+    again = network.client("c")
+    assert flood(again, [deep(number) for number in range(10)]) == codes
+
+
+def test_a_full_client_may_replace_what_it_has() -> None:
+    """Subscribing again to the same filter takes nothing [MQTT-3.8.4-3]."""
+    network = Network(limits(max_filter_bytes_per_client=3 * (128 * FILTER_NODE_BYTES + 2_000)))
+    client = network.client("c")
+    assert ask(client, deep(0), deep(1), deep(2)).reason_codes == [0, 0, 0]
+    assert ask(client, Request(deep(1), 2), deep(3)).reason_codes == [2, QUOTA_EXCEEDED]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_ordinary_filters_fit(layout: str) -> None:
+    """10,000 filters of seven levels for one client are within the default."""
+    network = Network(trie=layout)
+    client = network.client("c")
+    filters = [f"site/{number % 20}/building/+/sensor{number}/value/#" for number in range(10_000)]
+    assert set(flood(client, filters, 1_000)) == {0}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "$share/" + "g" * 60_000 + "/a",
+        "a/" * 60 + "x" * 60_000,
+        "a/" * 60 + "x" * 60_000 + "/+",
+        "+/" * 60 + "x" * 60_000,
+        "+/" * 60 + "x" * 50_000 + "\N{SNOWMAN}",
+    ],
+)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_long_names_count(layout: str, name: str) -> None:
+    """Characters count wherever they stand, and four times as soon as one of them is not ASCII."""
+    network = Network(limits(max_filter_bytes_per_client=100_000_000), trie=layout)
+    client = network.client("c")
+    assert ask(client, name).reason_codes == [0]
+    assert client.session.filter_bytes >= len(name) * (4 if not name.isascii() else 1)
+    if layout == COMPACT and name.startswith("+"):
+        # Every prefix is spelt out.
+        assert client.session.filter_bytes >= network.router.filter_bytes >= 60 * PREFIX_BYTES
+    assert client.session.filter_bytes >= network.router.filter_bytes
+
+
+def test_groups_and_queues_of_their_own_count() -> None:
+    """A share group has its figure, and a subscription with terms of its own, until it gives them up."""
+    network = Network()
+    client = network.client("c")
+    ask(client, "a")
+    plain = client.session.filter_bytes
+    assert plain == SUBSCRIPTION_BYTES + ENTRY_BYTES + 2
+    ask(client, "a", user=user_wish("latest"))
+    assert client.session.filter_bytes == plain + SUB_QUEUE_BYTES
+    ask(client, "a")
+    assert client.session.filter_bytes == plain
+    ask(client, "$share/g/a")
+    assert client.session.filter_bytes >= 2 * plain + GROUP_BYTES
+
+
+def test_a_filter_that_has_left_is_not_spelt_any_more() -> None:
+    """Cached routes may hold it for long: 1,000 bytes each would not be what the cache's bound counts."""
+    network = Network()
+    client = network.client("c")
+    client.subscribe("a/+")
+    network.router.cache.route(b"a/b")
+    entry = network.router.trie.find("a/+")
+    client.unsubscribe("a/+")
+    assert entry is not None
+    assert entry.retired
+    assert entry.topic_filter == ""
+
+
+class Accounts(RuleBasedStateMachine):
+    """Subscriptions come, change and go; the accounts say what a count from the beginning says."""
+
+    @initialize(layout=st.sampled_from(["nodes", "compact", "compact-plain"]))
+    def begin(self, layout: str) -> None:
+        self.network = Network(trie=NODES if layout == "nodes" else COMPACT)
+        trie = self.network.router.trie
+        if isinstance(trie, CompactTrie):
+            trie.compaction = layout == "compact"
+        self.clients = [self.network.client(f"c{number}") for number in range(3)]
+
+    @rule(
+        number=st.integers(0, 2),
+        group=st.sampled_from(["", "", "$share/g/", "$share/long name/"]),
+        topic_filter=naive.topic_filters,
+        policy=st.sampled_from(["", "", "latest"]),
+    )
+    def subscribe(self, number: int, group: str, topic_filter: str, policy: str) -> None:
+        ask(self.clients[number], group + topic_filter, user=user_wish(policy))
+
+    @rule(number=st.integers(0, 2), data=st.data())
+    def unsubscribe(self, number: int, data: st.DataObject) -> None:
+        there = sorted(self.clients[number].session.subscriptions)
+        if there:
+            self.clients[number].unsubscribe(data.draw(st.sampled_from(there)))
+
+    @rule(number=st.integers(0, 2))
+    def begin_anew(self, number: int) -> None:
+        self.clients[number].disconnect()
+        self.clients[number] = self.network.client(f"c{number}")
+
+    @invariant()
+    def exact(self) -> None:
+        router = self.network.router
+        trie = router.trie
+        alone = self.network.router.trie.__class__()
+        if isinstance(trie, CompactTrie) and isinstance(alone, CompactTrie):
+            alone.compaction = trie.compaction
+        for topic_filter in trie.filters():
+            alone.insert(topic_filter)
+        assert trie.bytes == alone.bytes
+        assert trie.bytes >= sum(entry_bytes(one) for one in trie.filters())
+        everything = 0
+        for session in router.sessions.values():
+            counted = 0
+            for name, subscription in session.subscriptions.items():
+                group = subscription.group
+                size = subscription_bytes(name, "" if group is None else group.name)
+                size += SUB_QUEUE_BYTES if subscription.sub_queue is not None else 0
+                everything += size
+                assert subscription.entry is not None
+                one = alone.__class__()
+                if isinstance(one, CompactTrie) and isinstance(trie, CompactTrie):
+                    one.compaction = trie.compaction
+                one.insert(subscription.entry.topic_filter)
+                cost = trie.cost(subscription.entry.topic_filter)
+                assert one.bytes <= cost
+                counted += size + cost
+            assert session.filter_bytes == counted
+        assert router.subscription_bytes == everything
+        assert router.filter_bytes <= sum(session.filter_bytes for session in router.sessions.values())
+
+
+TestAccounts = Accounts.TestCase
+TestAccounts.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
