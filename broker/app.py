@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Broker", "StartupError"]
 
-RELOADED: Final = frozenset({"upstream"})
-"""The settings that `Broker.reload` applies to a broker that runs."""
+RELOADED: Final = frozenset({"upstream", "log.level", "log.client_warnings", "log.client_warnings_per_address"})
+"""The settings that `Broker.reload` applies to a broker that runs. Whoever set up logging changes its level first."""
 
 
 class Broker(Server):
@@ -95,7 +95,7 @@ class Broker(Server):
     # -- settings ------------------------------------------------------------------------------------------------------
 
     async def reload(self, new: Settings) -> list[str]:
-        """Apply other settings to the broker while it runs, as far as that can be done: its links to upstream brokers.
+        """Apply those of these settings that can change while the broker runs (`RELOADED`): its links, its log.
 
         Returns:
             One line for each other setting that differs and takes a restart; they are logged as warnings as well.
@@ -116,12 +116,14 @@ class Broker(Server):
             before = flatten(self.settings)
             wanted = flatten(new)
             changed = [name for name, value in wanted.items() if value != before[name]]
-            applied = self.settings.model_copy(update={name: getattr(new, name) for name in RELOADED})
+            log = new.log.model_copy(update={"format": self.settings.log.format})
+            applied = self.settings.model_copy(update={"upstream": new.upstream, "log": log})
             if "upstream" in changed:
                 self._warn(applied)
             # Whether they differ or not: what they are made of may stand in other files.
             await self.links.apply(applied)
             self.settings = applied
+            self.log_changed()
         lines = [
             f"{name}: {show(before[name])} stays in force; {show(wanted[name])} takes a restart"
             for name in changed

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import resource
 import signal
@@ -23,7 +24,8 @@ from typing import Any, Final, Protocol, TextIO
 
 import structlog
 
-from broker.buildinfo import build_info
+from broker import logs
+from broker.buildinfo import BuildInfo, build_info
 from broker.configuration import SettingsError
 from broker.settings import DEFAULT_PORT, Address, Settings, parse_listen
 
@@ -80,7 +82,7 @@ def run(
     before = signal.signal(signal.SIGHUP, hangup.on_signal)
     try:
         with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
-            runner.run(_serve(settings, make, str(build_info()), output, hangup))
+            runner.run(_serve(settings, make, build_info(), output, hangup))
     finally:
         signal.signal(signal.SIGHUP, before)
 
@@ -126,7 +128,10 @@ class _Hangup:
             self._log.warning("nothing to reload", detail="the broker was started without --config")
             return
         try:
-            await broker.reload(await asyncio.to_thread(self._read))
+            new = await asyncio.to_thread(self._read)
+            # First, so that the broker sees whether anybody hears what it tells at debug level.
+            logs.set_level(new.log.level)
+            await broker.reload(new)
         except SettingsError as error:
             for problem in error.problems:
                 self._log.error("settings not reloaded", detail=problem)
@@ -178,7 +183,7 @@ def raise_descriptor_limit(connections: int) -> int:
 
 
 async def _serve(
-    settings: Settings, make: Callable[[Settings], Service], build: str, output: TextIO, hangup: _Hangup
+    settings: Settings, make: Callable[[Settings], Service], build: BuildInfo, output: TextIO, hangup: _Hangup
 ) -> None:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
@@ -198,7 +203,10 @@ async def _serve(
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
-    print(banner(build, broker.listening), file=output, flush=True)
+    if logs.for_people(settings.log.format, output):
+        print(banner(str(build), broker.listening), file=output, flush=True)
+    else:
+        _tell_started(build, broker.listening)
     reloading = loop.create_task(hangup.serve(broker))
     try:
         await stopping.wait()
@@ -206,6 +214,21 @@ async def _serve(
         reloading.cancel()
         await asyncio.wait([reloading])
         await broker.stop()
+
+
+def _tell_started(build: BuildInfo, listening: list[str]) -> None:
+    """The same for programs: one event, whatever the level, since nobody else tells them the port of a listener."""
+    log = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
+    log.info(
+        "started",
+        version=build.version,
+        core=build.core,
+        python=build.python,
+        uvloop=build.uvloop,
+        pid=os.getpid(),
+        listening=listening,
+        store="memory",
+    )
 
 
 def banner(build: str, listening: list[str]) -> str:

@@ -1,14 +1,9 @@
-"""How the daemon logs: lines for people on a terminal, JSON objects elsewhere, on standard error.
+"""How the `canopy` command logs: lines for people on a terminal, JSON objects elsewhere, on standard error.
 
-Owns: the structlog and `logging` set-up of the `canopy` command.
-
-Promises: a line below the level costs one call of an empty method. One event is one line, and nothing that a client
-sends (its identifier, a topic) can end the line or steer a terminal. Anything can be logged; what JSON does not know
-(bytes, addresses) is written as its `repr`. What the standard library logs (asyncio's complaints) comes out in the same
-form.
-
-Refuses: to be imported by the library. Broker code calls `structlog.get_logger()` and nothing more; only the command
-calls `configure`, so that a program which embeds the broker keeps its own logging.
+A line below the level costs one call of an empty method. One event is one line, and nothing that a client sends (its
+identifier, a topic) can end the line or steer a terminal. What JSON does not know (bytes, addresses) is written as its
+`repr`. What the standard library logs comes out in the same form. Only the command calls `configure`: a program which
+embeds the broker keeps its own logging.
 """
 
 from __future__ import annotations
@@ -16,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import Final, Literal, TextIO, TypeAlias, cast
+from typing import Any, Final, Literal, TextIO, TypeAlias, cast
 
 import structlog
 from structlog.typing import Processor
@@ -35,6 +30,39 @@ LEVELS: Final[dict[Level, int]] = {
 }
 
 
+class _Levels:
+    """The methods of all loggers that one call of `configure` stands behind, so that their level can be changed."""
+
+    def __init__(self) -> None:
+        self.bound: type[Any] | None = None
+
+    def begin(self, level: Level) -> type[Any]:
+        """A class of loggers of its own, for a new configuration."""
+        self.bound = type("Logger", (structlog.make_filtering_bound_logger(LEVELS[level]),), {})
+        return self.bound
+
+    def set(self, level: Level) -> None:
+        """Give the loggers of the last configuration, those in use too, the methods of this level."""
+        if self.bound is not None:
+            for name, member in vars(structlog.make_filtering_bound_logger(LEVELS[level])).items():
+                if not name.startswith("__"):
+                    setattr(self.bound, name, member)
+            logging.getLogger().setLevel(_root_level(level))
+
+
+_levels: Final = _Levels()
+
+
+def set_level(level: Level) -> None:
+    """Change the level of what `configure` has set up. Without it, nothing happens."""
+    _levels.set(level)
+
+
+def _root_level(level: Level) -> int:
+    # asyncio tells at debug and info what no operator wants; its warnings and errors are worth a line.
+    return max(LEVELS[level], logging.WARNING)
+
+
 def configure(level: Level = "info", format: Format = "auto", stream: Stream | None = None) -> None:  # noqa: A002
     """Send logs of this process to `stream` (standard error when None), from `level` upwards.
 
@@ -50,7 +78,7 @@ def configure(level: Level = "info", format: Format = "auto", stream: Stream | N
     final = _renderer(format, target)
     structlog.configure(
         processors=[*shared, *final],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        wrapper_class=_levels.begin(level),
         logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, target)),
         cache_logger_on_first_use=True,
     )
@@ -63,14 +91,17 @@ def configure(level: Level = "info", format: Format = "auto", stream: Stream | N
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    # asyncio tells at debug and info what no operator wants; its warnings and errors are worth a line.
-    root.setLevel(max(LEVELS[level], logging.WARNING))
+    root.setLevel(_root_level(level))
+
+
+def for_people(format: Format, target: Stream) -> bool:  # noqa: A002
+    """Whether lines in this format, on this stream, are read by people and not by programs."""
+    return format == "console" or (format == "auto" and target.isatty())
 
 
 def _renderer(format: Format, target: Stream) -> list[Processor]:  # noqa: A002
-    terminal = target.isatty()
-    if format == "console" or (format == "auto" and terminal):
-        colours = terminal and "NO_COLOR" not in os.environ
+    if for_people(format, target):
+        colours = target.isatty() and "NO_COLOR" not in os.environ
         return [
             structlog.dev.ConsoleRenderer(
                 colors=colours,

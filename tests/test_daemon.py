@@ -18,10 +18,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker import daemon
+from broker.buildinfo import build_info
 from broker.configuration import SettingsError
-from broker.settings import Limits, Mqtt, Runtime, Settings
+from broker.settings import Limits, Log, Mqtt, Runtime, Settings
 
-CALM = Settings(listen=["mqtt://127.0.0.1:0"], runtime=Runtime(gc_freeze=False))
+CALM = Settings(listen=["mqtt://127.0.0.1:0"], runtime=Runtime(gc_freeze=False), log=Log(format="console"))
 
 
 class StandIn:
@@ -70,11 +71,23 @@ def kill(number: signal.Signals) -> Callable[[], None]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("uvloop", [True, False])
 def test_a_signal_stops_the_broker_in_order(number: signal.Signals, uvloop: bool) -> None:
-    settings = Settings(runtime=Runtime(gc_freeze=False, uvloop=uvloop))
+    settings = Settings(runtime=Runtime(gc_freeze=False, uvloop=uvloop), log=Log(format="console"))
     broker, output = run(settings, kill(number))
     assert broker.settings is settings
     assert broker.calls == [f"start on {'uvloop' if uvloop else 'asyncio.unix_events'}", "stop"]
     assert "listening on mqtt://127.0.0.1:4711\n" in output
+
+
+def test_programs_are_told_the_start_as_an_event_and_without_a_banner() -> None:
+    """In a collector of logs six lines of text are six broken events. At every level: nobody else tells the port."""
+    with capture_logs() as told:
+        _, output = run(Settings(runtime=Runtime(gc_freeze=False), log=Log(level="error")), kill(signal.SIGTERM))
+    assert output == ""
+    (line,) = told
+    assert (line["event"], line["log_level"]) == ("started", "info")
+    assert line["listening"] == ["mqtt://127.0.0.1:4711"]
+    assert line["version"] == build_info().version
+    assert line["core"] == build_info().core
 
 
 def test_a_start_that_fails_is_not_followed_by_a_banner() -> None:
@@ -112,7 +125,7 @@ class Stuck:
         print("stopping", flush=True)
         await asyncio.Event().wait()
 
-daemon.run(Settings(), lambda settings: Stuck())
+daemon.run(Settings(log={"format": "console"}), lambda settings: Stuck())
 """
     for number, status in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
         command = [sys.executable, "-P", "-c", code]

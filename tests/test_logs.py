@@ -122,3 +122,20 @@ def test_warnings_of_asyncio_come_out_in_the_same_form() -> None:
     assert line["event"] == "took 3 seconds"
     assert line["logger"] == "asyncio"
     assert line["level"] == "warning"
+
+
+def test_the_level_of_loggers_in_use_can_be_changed() -> None:
+    stream = io.StringIO()
+    logs.configure("warning", "json", stream)
+    log = structlog.get_logger("canopy")
+    bound = log.bind(link="cloud")
+    log.info("one")
+    logs.set_level("debug")
+    log.debug("two")
+    bound.debug("three")
+    assert log.is_enabled_for(logging.DEBUG)
+    logs.set_level("error")
+    log.warning("four")
+    logging.getLogger("asyncio").warning("five")
+    assert [line["event"] for line in lines(stream)] == ["two", "three"]
+    assert not log.is_enabled_for(logging.WARNING)

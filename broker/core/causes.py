@@ -20,6 +20,8 @@ CONNECT_TIMEOUT: Final = "connect-timeout"
 TAKEN_OVER: Final = "taken-over"
 PROTOCOL_ERROR: Final = "protocol-error"
 REFUSED: Final = "refused"
+NOT_ALLOWED: Final = "not-allowed"
+"""A 3.1 or 3.1.1 client sent what the settings do not allow, and its protocol has no way to tell it so beforehand."""
 SHUTDOWN: Final = "shutdown"
 ADMINISTRATIVE: Final = "administrative"
 INTERNAL_ERROR: Final = "internal-error"
@@ -33,6 +35,7 @@ EVICTIONS: Final = frozenset(
         QUEUE_FULL,
         TAKEN_OVER,
         PROTOCOL_ERROR,
+        NOT_ALLOWED,
         ADMINISTRATIVE,
         INTERNAL_ERROR,
     }

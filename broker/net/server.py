@@ -20,14 +20,7 @@ import time
 from typing import Any, Final, cast
 
 from broker.core import guards
-from broker.core.causes import (
-    CLIENT_DISCONNECT,
-    CLIENT_DISCONNECT_WITH_WILL,
-    CONNECTION_LOST,
-    PROTOCOL_ERROR,
-    REFUSED,
-    SHUTDOWN,
-)
+from broker.core.causes import SHUTDOWN
 from broker.core.codec import reasons
 from broker.core.codec.packets import NEVER
 from broker.core.hooks import AccessControl, AuthMethod, EventListener
@@ -39,6 +32,7 @@ from broker.core.routing.router import Router
 from broker.net import sockets
 from broker.net.admission import HALF_OPEN_ROOM, TURNED_AWAY, admission
 from broker.net.connection import LINGER, Connection
+from broker.net.connection_log import ConnectionLog
 from broker.net.hub import FlushScheduler
 from broker.net.log import Faults, Log
 from broker.net.monitor import LagMonitor, Monitor
@@ -91,13 +85,12 @@ class Server:
         self.router = Router(limits(self.settings), self.settings.routing.trie, self.settings.routing.match_cache)
         self.router.broker_id = self.settings.federation.broker_id or secrets.token_hex(4)
         _shorten_runs(self.router)
-        log = Log()
-        self.log: Any = log
+        self.log: Any = Log()
         self.faults = Faults(self._current_log)
-        if event_listener is None and log.is_enabled_for(logging.DEBUG):
-            event_listener = _Subscriptions(log)
+        self.connection_log = ConnectionLog(self)
         self.store = store
         self._install(access_control, event_listener, auth_methods or {})
+        self.log_changed()
         self._restored = False
         self.connections: set[Connection] = set()
         # None: no limit asks for it.
@@ -129,6 +122,7 @@ class Server:
         if access_control is not None:
             router.access_control = guards.GuardedAccessControl(access_control, faults, time.monotonic)
             faults.watch(guards.ACCESS_CONTROL)
+        self._listened_to = event_listener is not None
         if event_listener is not None:
             router.event_listener = guards.GuardedEventListener(event_listener, faults)
             faults.watch(guards.EVENT_LISTENER)
@@ -251,6 +245,7 @@ class Server:
         await self.emptied()
         self.pulse.close()
         self.monitor.finish(self.loop.time())
+        self.connection_log.finish()
         self.hub.close()
         if self.store is not None:
             # Last: the ends of the connections are kept too.
@@ -359,6 +354,7 @@ class Server:
     def _look(self, now: float) -> None:
         try:
             self.monitor.look(now)
+            self.connection_log.look(now)
         except Exception as error:
             self.faults.broke("monitor", error)
         self.hub.after_batch()
@@ -378,35 +374,21 @@ class Server:
 
     # -- log -----------------------------------------------------------------------------------------------------------
 
+    def log_changed(self) -> None:
+        """The log has other settings: tell it of subscriptions where somebody hears that, and only then."""
+        self.connection_log.bound(self.settings.log)
+        if not self._listened_to:
+            heard = self.log.is_enabled_for(logging.DEBUG)
+            listener = guards.GuardedEventListener(_Subscriptions(self.log), self.faults) if heard else None
+            self.router.event_listener = listener
+
     def report_open(self, connection: Connection) -> None:
         """A client was accepted."""
-        protocol = connection.protocol
-        self.log.info(
-            "client connected",
-            client_id=protocol.client_id,
-            address=connection.address,
-            version=protocol.version,
-            keep_alive=protocol.keep_alive,
-        )
+        self.connection_log.opened(connection)
 
     def report_end(self, connection: Connection) -> None:
-        """A connection's protocol is over, for the cause that its channel names."""
-        protocol = connection.protocol
-        cause = protocol.close_cause
-        known = {"client_id": protocol.client_id, "address": connection.address, "cause": cause}
-        if protocol.close_text:
-            known["detail"] = protocol.close_text
-        if cause == CONNECTION_LOST and not protocol.accepted:
-            # Port scanners and the health checks of load balancers come and go like this, every few seconds.
-            self.log.debug("connection ended before CONNECT was accepted", **known)
-        elif cause in (CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, SHUTDOWN):
-            self.log.info("client disconnected", **known)
-        elif cause == REFUSED:
-            self.log.warning("client refused", **known)
-        elif cause == PROTOCOL_ERROR:
-            self.log.warning("client broke the protocol", **known)
-        else:
-            self.log.warning("client evicted", **known)
+        """A connection's protocol is over, for the cause that it names."""
+        self.connection_log.ended(connection, self.loop.time())
 
 
 def limits(settings: Settings) -> Limits:

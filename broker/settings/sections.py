@@ -288,12 +288,18 @@ class Recorder(Section):
 
 
 class Log(Section):
-    """What is logged, and how it looks. Obeyed by the `canopy` command; a program that embeds the broker decides."""
+    """What is logged, and how it looks. The `canopy` command obeys `level` and `format`; an embedding program decides
+    them."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     """The least severe level that is logged."""
     format: Literal["auto", "console", "json"] = "auto"
     """`auto`: for people on a terminal, JSON elsewhere."""
+    client_warnings: CountOrUnlimited = 100
+    """Warnings about clients (refused, protocol broken, evicted) in 10 seconds; the rest is summed up in one line. 0:
+    no limit."""
+    client_warnings_per_address: CountOrUnlimited = 10
+    """The same for one IP address. 0: no limit of its own."""
 
 
 class Shutdown(Section):

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -32,22 +33,24 @@ UNPRIVILEGED = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 
 
 class Daemon:
-    """A running `canopy serve`, past its banner."""
+    """A running `canopy serve` that has told where it listens."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
-        self.banner: list[str] = []
+        self.started: dict[str, object] = {}
         self.url = ""
         self.port = 0
         assert process.stderr is not None
+        told: list[str] = []
         for line in process.stderr:
-            self.banner.append(line.rstrip("\n"))
-            if line.startswith("listening on "):
-                self.url = line.split()[-1]
+            told.append(line)
+            event = json.loads(line)
+            if event["event"] == "started":
+                self.started = event
+                (self.url,) = event["listening"]
                 self.port = int(self.url.rsplit(":", 1)[1])
-            if line.startswith("stop it"):
                 return
-        raise AssertionError(f"no banner: {self.banner}")
+        raise AssertionError(f"it did not start: {told}")
 
     def connect(self, packet: bytes) -> socket.socket:
         """A connection whose CONNECT was accepted."""
@@ -60,7 +63,7 @@ class Daemon:
         return connection
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, list[str]]:
-        """Send the signal; the exit code, and what was written to standard error since the banner."""
+        """Send the signal; the exit code, and what was written to standard error since the start."""
         self.process.send_signal(number)
         _, rest = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, rest.splitlines()
@@ -106,9 +109,8 @@ def one_line(stderr: str) -> str:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_starts_serves_and_stops(number: signal.Signals) -> None:
     with serving() as daemon:
-        assert any("kept in memory" in line for line in daemon.banner)
-        assert any(f"mosquitto_sub -h 127.0.0.1 -p {daemon.port} " in line for line in daemon.banner)
-        assert any(f"mosquitto_pub -h 127.0.0.1 -p {daemon.port} " in line for line in daemon.banner)
+        assert daemon.started["version"] == version("canopy-mqtt")
+        assert (daemon.started["level"], daemon.started["store"]) == ("info", "memory")
         health = [*CANOPY, "health", "--target", daemon.url]
         assert subprocess.run(health, capture_output=True, timeout=PATIENCE, check=False).returncode == 0
         status, _ = daemon.end(number)
@@ -176,6 +178,7 @@ class TestHangup:
         config = tmp_path / "canopy.toml"
         config.write_text("[mqtt]\nmax_qos = 1\n")
         with serving("--config", str(config), "--set", "log.level=info") as daemon:
+            # The flag is stronger than the file.
             config.write_text('[mqtt]\nmax_qos = 2\n[log]\nlevel = "debug"\n')
             daemon.process.send_signal(signal.SIGHUP)
             told = self._until(daemon, "settings reloaded")
@@ -187,6 +190,23 @@ class TestHangup:
             (line,) = self._until(daemon, "settings not reloaded")
             assert line["detail"] == f"{config}: mqtt.max_qos: found 3; allowed: 0 or 1 or 2"
             daemon.connect(CONNECT_4).close()
+            assert daemon.end()[0] == 0
+
+    def test_the_level_of_the_log_is_changed(self, tmp_path: Path) -> None:
+        """What is told of subscriptions comes with it."""
+        config = tmp_path / "canopy.toml"
+        config.write_text('[log]\nlevel = "warning"\n')
+        with serving("--config", str(config)) as daemon:
+            daemon.connect(CONNECT_4).close()
+            config.write_text('[log]\nlevel = "debug"\n')
+            daemon.process.send_signal(signal.SIGHUP)
+            told = self._until(daemon, "settings reloaded")
+            assert [line["event"] for line in told] == ["settings reloaded"]
+            with daemon.connect(CONNECT_4) as connection:
+                connection.sendall(b"\x82\x06\x00\x01\x00\x01t\x00")
+                subscribed = self._until(daemon, "subscribed")
+                assert subscribed[-1]["level"] == "debug"
+                assert "client connected" in [line["event"] for line in subscribed]
             assert daemon.end()[0] == 0
 
     def test_without_a_file_the_daemon_stays_as_it_is(self) -> None:

@@ -85,6 +85,8 @@ class Decoder(Frames):
         super().__init__(max_packet_size, version)
         self.server: bool = server
         self._scan: ForwardScan = ForwardScan()
+        # Of the CONNECT, as soon as it is known: also of one that is malformed further on.
+        self.client_id: str = ""
 
     def short_ack(self) -> int:
         """The packet identifier, when the current frame is PUBACK, PUBREC, PUBREL or PUBCOMP and says only "success".
@@ -254,6 +256,7 @@ class Decoder(Frames):
         ):
             raise ProtocolViolation("authentication data without an authentication method")  # section 3.1.2.11.10
         client_id = reader.string()  # [MQTT-3.1.3-3] [MQTT-3.1.3-4]
+        self.client_id = client_id
         if not client_id and (level == packets.V31 or (level == packets.V311 and not flags & 2)):
             # [MQTT3-3.1.3-7] [MQTT3-3.1.3-8]; 3.1 knows no empty client identifier at all.
             raise Refused("an empty client identifier for a session to keep", reasons.CLIENT_IDENTIFIER_NOT_VALID)

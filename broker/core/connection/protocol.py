@@ -23,6 +23,7 @@ from mypy_extensions import i64
 from broker.core.causes import (
     CLIENT_DISCONNECT,
     CLIENT_DISCONNECT_WITH_WILL,
+    NOT_ALLOWED,
     PROTOCOL_ERROR,
     QUEUE_FULL,
     REFUSED,
@@ -31,7 +32,7 @@ from broker.core.causes import (
 from broker.core.codec import reasons
 from broker.core.codec.decoder import Decoder
 from broker.core.codec.encoder import PINGRESP, encode
-from broker.core.codec.errors import ProtocolError, ProtocolViolation, Refused
+from broker.core.codec.errors import PacketTooLarge, ProtocolError, ProtocolViolation, Refused
 from broker.core.codec.packets import (
     SUBSCRIBE,
     UNSUBSCRIBE,
@@ -108,6 +109,11 @@ class ServerProtocol(PublishHandler):
         # Known from the CONNECT on.
         self.keep_alive = 0
         self.accepted = False
+        # What the log tells of the connection.
+        self.user_name: str | None = None
+        self.clean_start = False
+        self.session_present = False
+        self.messages_received: i64 = 0
         # True when a turn ended before the read was through: the shell calls `go_on`. True as well when that was
         # because a subscriber has fallen behind: a little later, then.
         self.unfinished = False
@@ -179,10 +185,12 @@ class ServerProtocol(PublishHandler):
             return
         router = self.router
         router.fanout.drain(router, now)
+        before = router.counters.messages_received
         try:
             self._run(now)
         except ProtocolError as error:
             self._fail(error)
+        self.messages_received += router.counters.messages_received - before
         router.fanout.drain(router, now)
 
     def _run(self, now: float) -> None:
@@ -271,6 +279,7 @@ class ServerProtocol(PublishHandler):
             return
         router = self.router
         router.fanout.drain(router, now)
+        before = router.counters.messages_received
         try:
             if reason_code >= 0x80:
                 raise Refused(reasons.name(reason_code), reason_code)
@@ -278,6 +287,7 @@ class ServerProtocol(PublishHandler):
             self._run(now)
         except ProtocolError as error:
             self._fail(error)
+        self.messages_received += router.counters.messages_received - before
         router.fanout.drain(router, now)
 
     def lost(self, cause: str, now: float) -> None:
@@ -341,8 +351,12 @@ class ServerProtocol(PublishHandler):
         so does that of a client which is refused [MQTT-3.2.2-7] [MQTT3-3.2.2-5]. Before the client was accepted the
         answer is a CONNACK and never a DISCONNECT [MQTT-3.14.0-1].
         """
-        self.router.counters.protocol_errors += 1
         text = str(error)[:MAX_TEXT]
+        if self.state == CONNECTED and not self.v5 and isinstance(error, (Refused, PacketTooLarge)):
+            # Only 5.0 clients are told of the limits that hold for them, in CONNACK.
+            self._end(NOT_ALLOWED, text)
+            return
+        self.router.counters.protocol_errors += 1
         if self.state == CONNECTED:
             if self.v5:
                 self.final_packet = self._disconnect(error.reason_code, text)
@@ -350,6 +364,8 @@ class ServerProtocol(PublishHandler):
             return
         if self.state == CLOSED:
             return
+        if not self.client_id:
+            self.client_id = self.decoder.client_id
         # A CONNECT that broke off may still have told its version, and so what answer it can read.
         version = self.version or self.decoder.version
         self.final_packet = handshake.refusal(version, error.reason_code, text, self.outbox.max_packet)
@@ -448,6 +464,8 @@ class ServerProtocol(PublishHandler):
         self.version = connect.version
         self.v5 = connect.version == V5
         self.client_id = connect.client_id
+        self.user_name = connect.user_name
+        self.clean_start = connect.clean_start
         self._wants_problems = connect.properties.integers.get(REQUEST_PROBLEM_INFORMATION, 1) != 0
         self.outbox.max_packet = connect.properties.integers.get(MAXIMUM_PACKET_SIZE, LARGEST_PACKET)
         router = self.router
@@ -570,6 +588,7 @@ class ServerProtocol(PublishHandler):
         # Whether there was a session to go on with [MQTT-3.2.2-3], so never after a clean start [MQTT-3.2.2-2]
         # [MQTT3-3.2.2-1]. In 3.1 the byte is reserved.
         connack.session_present = present and self.version != V31
+        self.session_present = connack.session_present
         outbox.control(encode(connack, self.version))
         if router.tap is not None:
             router.tap.connected(

@@ -77,8 +77,8 @@ class Daemon:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.lines.append(line.rstrip("\n"))
-            if line.startswith("listening on "):
-                self.port = int(line.rsplit(":", 1)[1])
+            if '"listening": ' in line:
+                self.port = int(json.loads(line)["listening"][0].rsplit(":", 1)[1])
                 self._listening.set()
         self._listening.set()
 

@@ -129,13 +129,6 @@ async def test_what_is_published_is_printed(daemon: Daemon, unique: Unique, vers
         assert await reader.line() == f"{topic}/grüße/世界|{qos}|0|hello ¡hola! 🌍"
 
 
-async def test_the_lines_of_the_banner(daemon: Daemon) -> None:
-    """`canopy serve` tells people both commands to try."""
-    lines = [line for line in daemon.lines if "mosquitto_" in line]
-    assert any("mosquitto_sub" in line for line in lines)
-    assert any("mosquitto_pub" in line for line in lines)
-
-
 @VERSIONS
 async def test_a_thousand_lines(daemon: Daemon, unique: Unique, version: str) -> None:
     """`mosquitto_pub -l` publishes each line of its input, here with QoS 2."""

@@ -459,20 +459,19 @@ class Daemon:
         self.log = log
         with log.open("wb") as file:
             self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file, env=environ)
-        self.port = self._banner()
+        self.port = self._listens()
         self._folder = Path(f"/proc/{self._process.pid}")
 
-    def _banner(self) -> int:
+    def _listens(self) -> int:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline and self._process.poll() is None:
             text = self.log.read_text()
-            if "stop it" in text:
-                found = re.search(r"listening on mqtt://127\.0\.0\.1:(\d+)", text)
-                assert found is not None, text
+            found = re.search(r'"listening": \["mqtt://127\.0\.0\.1:(\d+)"', text)
+            if found is not None:
                 return int(found[1])
             time.sleep(0.02)
         self.stop()
-        raise AssertionError(f"no banner: {self.log.read_text()}")
+        raise AssertionError(f"it did not start: {self.log.read_text()}")
 
     def stop(self) -> None:
         """End it, and take its exit code."""

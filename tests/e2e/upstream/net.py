@@ -210,7 +210,7 @@ class Net:
             process = Process(aedes_command(self._folder, str(port)), "listening on ")
         else:
             serve = [sys.executable, "-P", "-m", "broker", "serve", "--listen", f"mqtt://127.0.0.1:{port}"]
-            process = Process([*serve, "--log-level", "error"], "stop it")
+            process = Process([*serve, "--log-level", "error"], '"started"')
         self._stack.push_async_callback(process.end)
         await process.start()
         return Place(kind, port, None, process)

@@ -108,7 +108,7 @@ async def test_the_status_topic(net: Net, tmp_path: Path, how: str) -> None:
         encoding="utf-8",
     )
     serve = [sys.executable, "-P", "-m", "broker", "serve", "--config", str(config), "--log-level", "error"]
-    process = Process(serve, "stop it")
+    process = Process(serve, '"started"')
     net.cleanup(process.end)
     await process.start()
     assert (await above.message()).payload == b"1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import subprocess
@@ -31,8 +32,8 @@ def canopy() -> Iterator[int]:
     with subprocess.Popen(serve, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
-            line = next(line for line in process.stderr if line.startswith("listening on "))
-            yield int(line.rsplit(":", 1)[1])
+            line = next(line for line in process.stderr if '"listening": ' in line)
+            yield int(json.loads(line)["listening"][0].rsplit(":", 1)[1])
         finally:
             process.terminate()
             process.wait(PATIENCE)

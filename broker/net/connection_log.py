@@ -1,0 +1,160 @@
+"""What the log says of clients: who came, on which terms, and how and why each connection ended.
+
+Owns the events and their levels. "client evicted" is what the broker decided, "client disconnected" what the client or
+the network did. A hostile client cannot fill the disk: warnings about clients are counted by address and in all, and
+what exceeds `log.client_warnings…` is summed up in one line every `INTERVAL` seconds. At most `MOST_ADDRESSES`
+addresses are remembered, until the interval ends.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.core.causes import (
+    CLIENT_DISCONNECT,
+    CLIENT_DISCONNECT_WITH_WILL,
+    CONNECT_TIMEOUT,
+    CONNECTION_LOST,
+    KEEP_ALIVE,
+    PROTOCOL_ERROR,
+    REFUSED,
+    SHUTDOWN,
+    TAKEN_OVER,
+    WRITE_FAILED,
+)
+from broker.core.codec.packets import NEVER, V5, V31, V311
+
+if TYPE_CHECKING:
+    from broker.net.connection import Connection
+    from broker.settings import Log
+
+INTERVAL: Final = 10.0
+"""Seconds for which warnings about clients are counted together."""
+
+MOST_ADDRESSES: Final = 10_000
+"""Addresses that are remembered in one interval, about 2 MB: an attacker may own a whole IPv6 network."""
+
+VERSIONS: Final = {V31: "3.1", V311: "3.1.1", V5: "5.0"}
+"""Protocol level of CONNECT → the version as people know it."""
+
+NOT_ACCEPTED: Final = "connection ended before CONNECT was accepted"
+REFUSAL: Final = "client refused"
+VIOLATION: Final = "client broke the protocol"
+EVICTION: Final = "client evicted"
+
+FIELDS: Final = {REFUSAL: "refused", VIOLATION: "protocol_errors", EVICTION: "evicted"}
+"""Event → what the line that sums up calls it."""
+
+
+LONGEST_NAME: Final = 256
+"""Characters of a client identifier and of a user name in a line: both may have 65,535 bytes in a refused CONNECT."""
+
+
+def _cut(name: str | None) -> str | None:
+    return name if name is None else name[:LONGEST_NAME]
+
+
+class ConnectionLog:
+    """The lines about connections. Times in seconds."""
+
+    def __init__(self, log: Any, settings: Log) -> None:
+        self._log = log
+        self.bound(settings)
+        self._interval_ends = 0.0
+        # Of the present interval: lines written, warnings by address, and warnings that were not written, by event.
+        self._written = 0
+        self._by_address: dict[str, int] = {}
+        self._unwritten: dict[str, int] = {}
+
+    def bound(self, settings: Log) -> None:
+        """Write no more warnings than these settings allow. 0: no limit."""
+        self._most = settings.client_warnings
+        self._most_of_address = settings.client_warnings_per_address
+
+    def opened(self, connection: Connection) -> None:
+        """A client was accepted."""
+        protocol = connection.protocol
+        session = protocol.session
+        kept: dict[str, Any] = {}
+        if session is not None:  # else the client left with the read that brought its CONNECT
+            expiry = int(session.expiry_interval)
+            kept = {"session_expiry": "never" if expiry == NEVER else expiry, "will": session.will is not None}
+        self._log.info(
+            "client connected",
+            client_id=_cut(protocol.client_id),
+            user_name=_cut(protocol.user_name),
+            address=connection.address,
+            version=VERSIONS.get(protocol.version, str(protocol.version)),
+            keep_alive=protocol.keep_alive,
+            clean_start=protocol.clean_start,
+            session_present=protocol.session_present,
+            **kept,
+        )
+
+    def ended(self, connection: Connection, now: float) -> None:
+        """A connection's protocol is over, for the cause that its protocol names."""
+        protocol = connection.protocol
+        cause = protocol.close_cause
+        known: dict[str, Any] = {
+            "client_id": _cut(protocol.client_id),
+            "user_name": _cut(protocol.user_name),
+            "address": connection.address,
+            "cause": cause,
+        }
+        if protocol.close_text:
+            known["detail"] = protocol.close_text
+        if protocol.accepted:
+            known["seconds"] = round(now - connection.opened_at, 3)
+            known["messages_received"] = int(protocol.messages_received)
+            known["messages_sent"] = int(connection.outbox.taken)
+        elif cause in (CONNECTION_LOST, WRITE_FAILED):
+            # Port scanners and the health checks of load balancers come and go like this, every few seconds.
+            self._log.debug(NOT_ACCEPTED, **known)
+            return
+        if cause == CONNECT_TIMEOUT:
+            self._log.info(NOT_ACCEPTED, **known)
+        elif cause in (CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, CONNECTION_LOST, WRITE_FAILED, SHUTDOWN):
+            self._log.info("client disconnected", **known)
+        elif cause in (KEEP_ALIVE, TAKEN_OVER):
+            # Every day's traffic of clients on thin links.
+            self._log.info(EVICTION, **known)
+        elif cause == REFUSED:
+            self._warn(connection.host, REFUSAL, known)
+        elif cause == PROTOCOL_ERROR:
+            self._warn(connection.host, VIOLATION, known)
+        else:
+            self._warn(connection.host, EVICTION, known)
+
+    def look(self, now: float) -> None:
+        """Called once a second: when an interval is over, sum up the warnings that were not written in it."""
+        if now >= self._interval_ends:
+            self.finish()
+            self._interval_ends = now + INTERVAL
+
+    def finish(self) -> None:
+        """Sum up what was not written, and begin to count anew."""
+        if self._unwritten:
+            address = max(self._by_address, key=self._by_address.__getitem__)
+            self._log.warning(
+                "warnings about clients left out",
+                total=sum(self._unwritten.values()),
+                **{FIELDS[event]: count for event, count in self._unwritten.items()},
+                most_from=address,
+                warnings_from_it=self._by_address[address],
+                interval=INTERVAL,
+            )
+        self._written = 0
+        self._by_address.clear()
+        self._unwritten.clear()
+
+    def _warn(self, host: str, event: str, known: dict[str, Any]) -> None:
+        """Write a warning about a client, or count it where its address, or all together, have had theirs."""
+        before = self._by_address.get(host, 0)
+        if before or len(self._by_address) < MOST_ADDRESSES:
+            self._by_address[host] = before + 1
+        full = 0 < self._most <= self._written
+        if full or 0 < self._most_of_address <= before or (before == 0 and host not in self._by_address):
+            self._unwritten[event] = self._unwritten.get(event, 0) + 1
+            return
+        self._written += 1
+        self._log.warning(event, **known)

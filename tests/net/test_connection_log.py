@@ -1,0 +1,210 @@
+"""What the log says of clients, and how much of it one that is hostile can cause."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from broker import Broker, Settings
+from broker.core import causes
+from broker.net.connection import Connection
+from broker.net.connection_log import INTERVAL, MOST_ADDRESSES, ConnectionLog
+from broker.settings import Log
+from tests.e2e import wire
+
+Lines = list[MutableMapping[str, Any]]
+
+
+@pytest.fixture
+def told() -> Iterator[Lines]:
+    with capture_logs() as entries:
+        yield entries
+
+
+def about(told: Lines, client_id: str) -> Lines:
+    return [line for line in told if line.get("client_id") == client_id]
+
+
+def settings(**sections: Any) -> Settings:
+    return Settings(listen=["mqtt://127.0.0.1:0"], sys={"interval": 0.0}, shutdown={"flush_timeout": 0.0}, **sections)
+
+
+Dial = Callable[..., Awaitable[wire.Peer]]
+
+
+@pytest.fixture
+async def dial() -> AsyncIterator[Dial]:
+    """Open a connection and send these packets. What is still open at the end is cut."""
+    peers: list[wire.Peer] = []
+
+    async def open_one(broker: Broker, *packets: bytes, version: int = 5) -> wire.Peer:
+        peers.append(await wire.Peer.open("127.0.0.1", broker.ports[0], version))
+        await peers[-1].send(*packets)
+        return peers[-1]
+
+    yield open_one
+    for peer in peers:
+        peer.abort()
+    await asyncio.sleep(0)
+
+
+async def gone(broker: Broker) -> None:
+    """Until the broker has no connection any more."""
+    while broker.connections:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+async def test_a_client_is_told_of_with_its_terms_and_at_its_end_with_what_it_did(told: Lines, dial: Dial) -> None:
+    async with Broker(settings()) as broker:
+        will = wire.Will("w", b"gone")
+        terms = wire.connect(
+            "thing", user="ann", clean=False, keep_alive=30, props=[(wire.SESSION_EXPIRY, 60)], will=will
+        )
+        peer = await dial(broker, terms, wire.subscribe(1, [("t", 0)]), *[wire.publish("t", b"x")] * 3)
+        for _ in range(3):
+            await peer.wait_for(wire.PUBLISH)
+        await peer.send(wire.disconnect())
+        await gone(broker)
+        again = await dial(broker, wire.connect("thing", version=4, clean=False), version=4)
+        await again.expect(wire.CONNACK)
+        await again.send(wire.disconnect(version=4))
+        await gone(broker)
+    first, end, second, _ = [line for line in about(told, "thing") if "address" in line]
+    assert (first["event"], first["log_level"]) == ("client connected", "info")
+    assert {key: first[key] for key in ("user_name", "version", "keep_alive", "clean_start", "session_present")} == {
+        "user_name": "ann",
+        "version": "5.0",
+        "keep_alive": 30,
+        "clean_start": False,
+        "session_present": False,
+    }
+    assert (first["session_expiry"], first["will"]) == (60, True)
+    assert (end["event"], end["cause"], end["log_level"]) == ("client disconnected", "client-disconnect", "info")
+    assert (end["user_name"], end["messages_received"], end["messages_sent"]) == ("ann", 3, 3)
+    assert end["seconds"] >= 0.0
+    assert (second["version"], second["user_name"], second["session_present"]) == ("3.1.1", None, True)
+    assert (second["session_expiry"], second["will"]) == (broker.settings.session.max_expiry, False)
+
+
+async def test_a_lost_connection_is_no_warning(told: Lines, dial: Dial) -> None:
+    """A phone that leaves its cell is the day's business; "evicted" is what the broker did."""
+    async with Broker(settings()) as broker:
+        peer = await dial(broker, wire.connect("phone"))
+        await peer.expect(wire.CONNACK)
+        peer.abort()
+        await gone(broker)
+        for _ in range(2):
+            peer = await dial(broker, wire.connect("twice"))
+            await peer.expect(wire.CONNACK)
+    lost = about(told, "phone")[-1]
+    assert (lost["event"], lost["cause"], lost["log_level"]) == ("client disconnected", "connection-lost", "info")
+    first_end = next(line for line in about(told, "twice") if "cause" in line)
+    assert (first_end["event"], first_end["cause"]) == ("client evicted", "taken-over")
+    assert [line for line in told if line["log_level"] not in ("debug", "info")] == []
+
+
+@pytest.mark.parametrize(
+    ("connect", "cause", "client_id"),
+    [
+        (wire.connect("x" * 300), "refused", "x" * 256),
+        (wire.connect("half", flags=0x06, payload=wire.string("half") + b"\0\0\2w"), "protocol-error", "half"),
+    ],
+    ids=["refused", "malformed behind the client identifier"],
+)
+async def test_who_is_not_let_in_is_named(told: Lines, dial: Dial, connect: bytes, cause: str, client_id: str) -> None:
+    async with Broker(settings()) as broker:
+        peer = await dial(broker, connect)
+        assert (await peer.recv()).kind == wire.CONNACK
+        await gone(broker)
+    (line,) = [line for line in told if "cause" in line]
+    assert (line["cause"], line["client_id"]) == (cause, client_id)
+    assert "messages_received" not in line
+
+
+@pytest.mark.parametrize(
+    ("version", "cause", "event"),
+    [(4, "not-allowed", "client evicted"), (5, "protocol-error", "client broke the protocol")],
+)
+async def test_only_who_was_told_of_a_limit_breaks_the_protocol_by_it(
+    told: Lines, dial: Dial, version: int, cause: str, event: str
+) -> None:
+    """A 5.0 client reads Maximum Packet Size in CONNACK, a 3.1.1 client cannot know it."""
+    async with Broker(settings(limits={"max_packet_size": 1000})) as broker:
+        peer = await dial(broker, wire.connect("big", version=version), version=version)
+        await peer.expect(wire.CONNACK)
+        await peer.send(wire.publish("t", bytes(2000), version=version))
+        await gone(broker)
+        assert broker.router.counters.protocol_errors == (version == 5)
+    end = about(told, "big")[-1]
+    assert (end["cause"], end["event"], end["log_level"]) == (cause, event, "warning")
+    assert "1000" in end["detail"]
+
+
+def ended(host: str, cause: str = causes.PROTOCOL_ERROR) -> Connection:
+    """A connection that is over, as the log sees it."""
+    protocol = SimpleNamespace(client_id="", user_name=None, close_cause=cause, close_text="", accepted=False)
+    return cast(Connection, SimpleNamespace(protocol=protocol, host=host, address=f"{host}:1", opened_at=0.0))
+
+
+def the_log(most: int, of_address: int) -> ConnectionLog:
+    return ConnectionLog(structlog.get_logger(), Log(client_warnings=most, client_warnings_per_address=of_address))
+
+
+def test_one_address_has_its_share_of_warnings_and_the_rest_is_one_line(told: Lines) -> None:
+    log = the_log(100, 10)
+    log.look(0.0)
+    for _ in range(5_000):
+        log.ended(ended("192.0.2.1"), 1.0)
+    log.ended(ended("192.0.2.1", causes.REFUSED), 1.0)
+    log.ended(ended("192.0.2.2"), 1.0)
+    assert [line["address"] for line in told] == ["192.0.2.1:1"] * 10 + ["192.0.2.2:1"]
+    told.clear()
+    log.look(INTERVAL - 0.1)
+    assert told == []
+    log.look(INTERVAL)
+    (line,) = told
+    assert (line["event"], line["log_level"]) == ("warnings about clients left out", "warning")
+    assert (line["total"], line["protocol_errors"], line["refused"]) == (4_991, 4_990, 1)
+    assert (line["most_from"], line["warnings_from_it"]) == ("192.0.2.1", 5_001)
+    told.clear()
+    log.ended(ended("192.0.2.1"), 2 * INTERVAL)
+    log.finish()
+    assert [line["event"] for line in told] == ["client broke the protocol"]
+
+
+@pytest.mark.parametrize("most", [100, 0])
+def test_many_addresses_have_no_more_than_all_may_have_and_the_table_is_bounded(told: Lines, most: int) -> None:
+    log = the_log(most, 10)
+    log.look(0.0)
+    for number in range(MOST_ADDRESSES + 500):
+        log.ended(ended(f"2001:db8::{number:x}", causes.REFUSED), 1.0)
+    assert len(told) == (most or MOST_ADDRESSES)
+    assert len(log._by_address) == MOST_ADDRESSES
+    log.finish()
+    assert told[-1]["refused"] == MOST_ADDRESSES + 500 - (most or MOST_ADDRESSES)
+    assert not log._by_address
+
+
+def test_zero_is_no_limit(told: Lines) -> None:
+    log = the_log(0, 0)
+    for _ in range(1_000):
+        log.ended(ended("192.0.2.1"), 1.0)
+    log.finish()
+    assert len(told) == 1_000
+
+
+async def test_a_flood_of_bad_connects_over_sockets_is_a_few_lines(told: Lines, dial: Dial) -> None:
+    async with Broker(settings(log={"client_warnings_per_address": 3})) as broker:
+        for _ in range(20):
+            peer = await dial(broker, wire.connect(name="NoMQTT"))
+            assert await peer.closed() == []
+        await gone(broker)
+    assert len([line for line in told if line["event"] == "client broke the protocol"]) == 3
+    (line,) = [line for line in told if line["event"] == "warnings about clients left out"]
+    assert (line["total"], line["most_from"]) == (17, "127.0.0.1")
