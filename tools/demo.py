@@ -3,8 +3,8 @@
 It starts a broker on a free port with its recorder on, `canopy load run mixed-fleet` beside it, and then
 `canopy pipeline report` on what both wrote. The exit code is 0 only when nothing was lost, doubled, out of order or
 altered, when the broker's own counts of drops agree with what subscribers missed, when every number of the record is
-accounted for, and when the oracle finds no message missing or astray. The broker logs to a file beside the page, so that
-the live view has the terminal to itself; the last lines name both.
+accounted for, and when the oracle finds no message missing or astray. The broker logs to a file beside the page, so
+that the live view has the terminal to itself; the last lines name both.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from broker.core.codec.packets import NEVER, V5, V31, V311
 
 if TYPE_CHECKING:
     from broker.net.connection import Connection
+    from broker.net.server import Server
     from broker.settings import Log
 
 INTERVAL: Final = 10.0
@@ -57,9 +58,9 @@ def _cut(name: str | None) -> str | None:
 class ConnectionLog:
     """The lines about connections. Times in seconds."""
 
-    def __init__(self, log: Any, settings: Log) -> None:
-        self._log = log
-        self.bound(settings)
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.bound(server.settings.log)
         self._interval_ends = 0.0
         # Of the present interval: lines written, warnings by address, and warnings that were not written, by event.
         self._written = 0
@@ -79,7 +80,7 @@ class ConnectionLog:
         if session is not None:  # else the client left with the read that brought its CONNECT
             expiry = int(session.expiry_interval)
             kept = {"session_expiry": "never" if expiry == NEVER else expiry, "will": session.will is not None}
-        self._log.info(
+        self._server.log.info(
             "client connected",
             client_id=_cut(protocol.client_id),
             user_name=_cut(protocol.user_name),
@@ -109,15 +110,15 @@ class ConnectionLog:
             known["messages_sent"] = int(connection.outbox.taken)
         elif cause in (CONNECTION_LOST, WRITE_FAILED):
             # Port scanners and the health checks of load balancers come and go like this, every few seconds.
-            self._log.debug(NOT_ACCEPTED, **known)
+            self._server.log.debug(NOT_ACCEPTED, **known)
             return
         if cause == CONNECT_TIMEOUT:
-            self._log.info(NOT_ACCEPTED, **known)
+            self._server.log.info(NOT_ACCEPTED, **known)
         elif cause in (CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, CONNECTION_LOST, WRITE_FAILED, SHUTDOWN):
-            self._log.info("client disconnected", **known)
+            self._server.log.info("client disconnected", **known)
         elif cause in (KEEP_ALIVE, TAKEN_OVER):
             # Every day's traffic of clients on thin links.
-            self._log.info(EVICTION, **known)
+            self._server.log.info(EVICTION, **known)
         elif cause == REFUSED:
             self._warn(connection.host, REFUSAL, known)
         elif cause == PROTOCOL_ERROR:
@@ -135,7 +136,7 @@ class ConnectionLog:
         """Sum up what was not written, and begin to count anew."""
         if self._unwritten:
             address = max(self._by_address, key=self._by_address.__getitem__)
-            self._log.warning(
+            self._server.log.warning(
                 "warnings about clients left out",
                 total=sum(self._unwritten.values()),
                 **{FIELDS[event]: count for event, count in self._unwritten.items()},
@@ -157,4 +158,4 @@ class ConnectionLog:
             self._unwritten[event] = self._unwritten.get(event, 0) + 1
             return
         self._written += 1
-        self._log.warning(event, **known)
+        self._server.log.warning(event, **known)

@@ -15,6 +15,7 @@ from broker import Broker, Settings
 from broker.core import causes
 from broker.net.connection import Connection
 from broker.net.connection_log import INTERVAL, MOST_ADDRESSES, ConnectionLog
+from broker.net.server import Server
 from broker.settings import Log
 from tests.e2e import wire
 
@@ -153,7 +154,8 @@ def ended(host: str, cause: str = causes.PROTOCOL_ERROR) -> Connection:
 
 
 def the_log(most: int, of_address: int) -> ConnectionLog:
-    return ConnectionLog(structlog.get_logger(), Log(client_warnings=most, client_warnings_per_address=of_address))
+    log = Log(client_warnings=most, client_warnings_per_address=of_address)
+    return ConnectionLog(cast(Server, SimpleNamespace(log=structlog.get_logger(), settings=Settings(log=log))))
 
 
 def test_one_address_has_its_share_of_warnings_and_the_rest_is_one_line(told: Lines) -> None:
