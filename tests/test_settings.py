@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from broker.configuration import NOT_SETTINGS, SettingsError, allowed, changed, load_settings, of_tables, show
-from broker.core.codec.errors import Refused
+from broker.core.codec.errors import ProtocolError
 from broker.core.codec.packets import NEVER
 from broker.core.codec.topic_names import validate_filter
 from broker.core.queues.queue_policy import POLICIES, UNSET
@@ -564,7 +564,7 @@ def _judge_as_the_core(topic_filter: str) -> None:
     try:
         validate_filter(topic_filter)
         good = not topic_filter.startswith("$share/")
-    except Refused:
+    except ProtocolError:
         good = False
     try:
         QueueRuleSettings(topic_filter=topic_filter, depth=1)

@@ -33,7 +33,8 @@ def about(told: Lines, client_id: str) -> Lines:
 
 
 def settings(**sections: Any) -> Settings:
-    return Settings(listen=["mqtt://127.0.0.1:0"], sys={"interval": 0.0}, shutdown={"flush_timeout": 0.0}, **sections)
+    base = {"listen": ["mqtt://127.0.0.1:0"], "sys": {"interval": 0.0}, "shutdown": {"flush_timeout": 0.0}}
+    return Settings.model_validate({**base, **sections})
 
 
 Dial = Callable[..., Awaitable[wire.Peer]]
@@ -72,7 +73,7 @@ async def test_a_client_is_told_of_with_its_terms_and_at_its_end_with_what_it_di
             await peer.wait_for(wire.PUBLISH)
         await peer.send(wire.disconnect())
         await gone(broker)
-        again = await dial(broker, wire.connect("thing", version=4, clean=False), version=4)
+        again = await dial(broker, wire.connect("thing", user="ann", version=4, clean=False), version=4)
         await again.expect(wire.CONNACK)
         await again.send(wire.disconnect(version=4))
         await gone(broker)
@@ -89,7 +90,7 @@ async def test_a_client_is_told_of_with_its_terms_and_at_its_end_with_what_it_di
     assert (end["event"], end["cause"], end["log_level"]) == ("client disconnected", "client-disconnect", "info")
     assert (end["user_name"], end["messages_received"], end["messages_sent"]) == ("ann", 3, 3)
     assert end["seconds"] >= 0.0
-    assert (second["version"], second["user_name"], second["session_present"]) == ("3.1.1", None, True)
+    assert (second["version"], second["user_name"], second["session_present"]) == ("3.1.1", "ann", True)
     assert (second["session_expiry"], second["will"]) == (broker.settings.session.max_expiry, False)
 
 
