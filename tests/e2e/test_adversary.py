@@ -229,7 +229,7 @@ def test_a_subscribe_does_not_look_at_every_retained_message() -> None:
     for number in range(10_000):
         router.retain(Message(b"d/%d/t" % number, b"x", 0, True, b"", 0.0, ""))
     client.receive(wire.subscribe(1, [("+/+/nothing", 0)]), 1.0)
-    steps = [stream.cursor.steps for stream in running(client)]
+    steps = [stream.cursor().steps for stream in running(client)]
     assert sum(steps) < 4_096
     assert steps, "the walk was finished in one go"
 

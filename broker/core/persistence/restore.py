@@ -132,7 +132,7 @@ def _subscribe(router: Router, session: Session, record: SessionRecord) -> None:
             terms = router.sub_queue_terms(session, topic_filter, kept.options)
             router.give_sub_queue(session, subscription, terms, kept.options)
         if kept.streaming:
-            session.start_stream(subscription, router.retained.walk(topic_filter))
+            session.start_stream(subscription, router.retained)
 
 
 def _delivery(session: Session, record: DeliveryRecord, messages: dict[MessageRecord, Message], now: float) -> Delivery:

@@ -325,8 +325,8 @@ class Router(Fanout):
         # is new [MQTT-3.3.1-10], 2 never [MQTT-3.3.1-11]. 3.1.1 has 0 alone [MQTT3-3.3.1-6]. Shared subscriptions get
         # none (section 4.8.2).
         wanted = request.retain_handling == 0 or (request.retain_handling == 1 and new)
-        if wanted and not group_name and len(self.retained):
-            session.start_stream(subscription, self.retained.walk(topic_filter))
+        if wanted and not group_name and self.retained.leads_to(topic_filter):
+            session.start_stream(subscription, self.retained)
         if session.journal is not None:
             session.journal.subscribed(session.client_id, subscription, session.is_streaming(subscription))
         if self.event_listener is not None:

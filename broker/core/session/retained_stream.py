@@ -1,35 +1,56 @@
 """Retained messages on their way to new subscriptions, read from the tree as the receiver takes them.
 
-Owns, for one session, a cursor over the retained tree for each subscription that still waits for some. Promises:
-nothing is queued here, whatever a filter matches; a message is looked up when it is its turn, so that a live message
-that came before is not followed by an older one; the work of one turn is bounded, also where a filter looks at much
-and finds little.
+Owns, for one session, the subscriptions that still wait for some, and a cursor over the retained tree for the first of
+them. Promises: nothing is queued here, whatever a filter matches; a message is looked up when it is its turn, so that a
+live message that came before is not followed by an older one; the work of one turn is bounded, also where a filter
+looks at much and finds little; a stream costs the same to start, stop and end however many there are.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Final
 
 from broker.core.queues.message import Delivery, Message
 from broker.core.queues.outbox import Outbox
 from broker.core.topics.subscription import Subscription, identifiers
-from broker.core.topics.topic_tree import RetainedCursor, TopicNode
+from broker.core.topics.topic_tree import RetainedCursor, RetainedTree, TopicNode
 
 STEP: Final = 256
 """Retained messages fetched at most in one turn, so that one subscriber to all of them does not hold up the loop."""
 
-EMPTY_TAKE: Final = 32
-"""What a look at the retained tree that found nothing counts for in a turn: it goes over up to 256 topics."""
+TOPICS: Final = 8
+"""Topics of the retained tree that are looked at for what one message counts in a turn."""
 
 
 class RetainedStream:
-    """The retained messages for one subscription."""
+    """The retained messages for one subscription: of the topics that there are now, and not of those to come."""
 
-    def __init__(self, subscription: Subscription, cursor: RetainedCursor) -> None:
+    def __init__(self, subscription: Subscription, tree: RetainedTree) -> None:
         self.subscription = subscription
-        self.cursor = cursor
+        self._tree = tree
+        self._youngest = tree.youngest
+        # Made when it is the stream's turn: thousands may wait for theirs, each a few bytes.
+        self._cursor: RetainedCursor | None = None
         # Taken from the cursor and not sent yet, for want of room.
         self.ahead: TopicNode | None = None
+
+    def cursor(self) -> RetainedCursor:
+        """The walk over what its filter matches; begun at the first call."""
+        cursor = self._cursor
+        if cursor is None:
+            entry = self.subscription.entry
+            assert entry is not None
+            cursor = self._tree.walk(entry.topic_filter, self._youngest)
+            self._cursor = cursor
+        return cursor
+
+    def restart(self, tree: RetainedTree) -> None:
+        """Begin again, with what there is now."""
+        self._tree = tree
+        self._youngest = tree.youngest
+        self._cursor = None
+        self.ahead = None
 
 
 class RetainedStreams:
@@ -37,8 +58,9 @@ class RetainedStreams:
 
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
-        self._streams: dict[str, RetainedStream] = {}
-        self._left = 0
+        # Linked, unlike a plain dict: the first of it is found at once however many were taken from the front.
+        self._streams: OrderedDict[str, RetainedStream] = OrderedDict()
+        self._left = STEP
         self._current: RetainedStream | None = None
         self._node: TopicNode | None = None
         # Filters whose stream has come to its end since somebody asked.
@@ -58,16 +80,24 @@ class RetainedStreams:
         """Whether retained messages are on their way because of this subscription."""
         return topic_filter in self._streams
 
-    def start(self, subscription: Subscription, cursor: RetainedCursor) -> None:
-        """Begin with what `cursor` finds, in place of a stream of this subscription that still runs."""
-        self._streams[subscription.topic_filter] = RetainedStream(subscription, cursor)
+    def __len__(self) -> int:
+        """How many subscriptions still wait for retained messages: never more than the session has."""
+        return len(self._streams)
+
+    def start(self, subscription: Subscription, tree: RetainedTree) -> None:
+        """Begin, or begin anew with a stream of this subscription that still runs; it keeps its turn."""
+        running = self._streams.get(subscription.topic_filter)
+        if running is not None and running.subscription is subscription:
+            running.restart(tree)
+        else:
+            self._streams[subscription.topic_filter] = RetainedStream(subscription, tree)
 
     def stop(self, topic_filter: str) -> None:
         """The subscription is gone: so are the retained messages that it still waited for."""
         self._streams.pop(topic_filter, None)
 
     def turn(self) -> None:
-        """A new turn with its own bound."""
+        """A new turn with its own bound: once for each turn of the writer, and not for each acknowledgement."""
         self._left = STEP
 
     def next(self, outbox: Outbox, now: float) -> Delivery | None:
@@ -82,10 +112,12 @@ class RetainedStreams:
                 if outbox.half_full():
                     # The other half is for live messages.
                     return None
-                nodes = stream.cursor.take(1)
+                cursor = stream.cursor()
+                before = cursor.steps
+                nodes = cursor.take(1)
+                self._left -= (cursor.steps - before) // TOPICS
                 if not nodes:
-                    self._left -= EMPTY_TAKE
-                    if stream.cursor.done:
+                    if cursor.done:
                         del streams[subscription.topic_filter]
                         self.ended.append(subscription.topic_filter)
                     continue

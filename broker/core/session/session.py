@@ -42,7 +42,7 @@ from broker.core.queues.session_queue import GO_ON, SessionQueue
 from broker.core.queues.subscription_queue import SubscriptionQueue
 from broker.core.session.retained_stream import RetainedStreams
 from broker.core.topics.subscription import SharedGroup, Subscription
-from broker.core.topics.topic_tree import RetainedCursor
+from broker.core.topics.topic_tree import RetainedTree
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -300,10 +300,16 @@ class Session(SessionQueue):
         return self.outbox is not None and self.outbox.has_expired
 
     def pump(self, now: float) -> bool:
-        """Fill the outbox from what waits here, as far as the window and the outbox have room.
+        """A turn of the writer: fill the outbox from what waits here, as far as the window and the outbox have room.
 
         True when there is more that could go, and only fairness to others ended this turn.
         """
+        if self.streams is not None:
+            self.streams.turn()
+        return self._pump(now)
+
+    def _pump(self, now: float) -> bool:
+        """The same within what is left of the turn: a thousand acknowledgements in one read share one."""
         outbox = self.outbox
         if outbox is None or outbox.closed:
             return False
@@ -378,7 +384,6 @@ class Session(SessionQueue):
 
     def _pump_streams(self, streams: RetainedStreams, outbox: Outbox, now: float) -> bool:
         """Queue retained messages at the receiver's pace: none is dropped, they wait until there is room."""
-        streams.turn()
         while True:
             delivery = streams.next(outbox, now)
             if delivery is None:
@@ -425,11 +430,11 @@ class Session(SessionQueue):
         del delivery
         return True
 
-    def start_stream(self, subscription: Subscription, cursor: RetainedCursor) -> None:
-        """Begin to stream the retained messages that `cursor` finds, in place of a stream that still runs."""
+    def start_stream(self, subscription: Subscription, tree: RetainedTree) -> None:
+        """Begin to stream the retained messages of a tree that match, in place of a stream that still runs."""
         if self.streams is None:
             self.streams = RetainedStreams(self.client_id)
-        self.streams.start(subscription, cursor)
+        self.streams.start(subscription, tree)
 
     def stop_stream(self, topic_filter: str) -> None:
         """The subscription is gone: so are the retained messages that it still waited for."""
@@ -511,7 +516,7 @@ class Session(SessionQueue):
 
     def _go_on(self, now: float) -> None:
         outbox = self.outbox
-        if self.backlog and self.pump(now) and outbox is not None:
+        if self.backlog and self._pump(now) and outbox is not None:
             outbox.schedule_flush()
 
     def _free_expired(self, outbox: Outbox) -> None:

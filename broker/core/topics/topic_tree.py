@@ -201,9 +201,29 @@ class RetainedTree:
             node = parent
         return previous
 
-    def walk(self, topic_filter: str) -> RetainedCursor:
-        """A cursor over the topics that match a well-formed filter, in no particular order."""
-        return RetainedCursor(self._root, self._born, topic_filter)
+    @property
+    def youngest(self) -> int:
+        """The number of the node that was created last, for a walk that begins later (`walk`)."""
+        return self._born
+
+    def leads_to(self, topic_filter: str) -> bool:
+        """False where no topic can match a filter: the levels before its first wildcard lead nowhere."""
+        node = self._root
+        for level in topic_filter.split("/"):
+            if level == "+" or level == "#":
+                return not node.is_bare()
+            child = node.child(level)
+            if child is None:
+                return False
+            node = child
+        return node.value is not None
+
+    def walk(self, topic_filter: str, youngest: int = -1) -> RetainedCursor:
+        """A cursor over the topics that match a well-formed filter, in no particular order.
+
+        With `youngest`, the walk passes over what was created after that node, as if it had begun then.
+        """
+        return RetainedCursor(self._root, self._born if youngest < 0 else youngest, topic_filter)
 
     def matching(self, topic_filter: str) -> list[TopicNode]:
         """All nodes that match a filter, at once. For short answers; a client's subscription wants `walk`."""

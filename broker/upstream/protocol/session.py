@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final
 from broker.core.codec.packets import NEVER
 from broker.core.codec.primitives import string
 from broker.core.codec.properties import RESPONSE_TOPIC, properties_of
-from broker.core.codec.topic_names import parse_shared
 from broker.core.counters import EXPIRED, REFUSED, TOO_LARGE, Counters
 from broker.core.queues.message import DROPPED, QUEUED, RELEASED, SENT, Delivery, Message
 from broker.core.queues.outbox import KEPT_BACK
@@ -184,9 +183,9 @@ class UplinkSession(Session):
 
     # -- one by one ----------------------------------------------------------------------------------------------------
 
-    def pump(self, now: float) -> bool:
+    def _pump(self, now: float) -> bool:
         """Fill the outbox, as `Session.pump`; on trial `send_alone` does that."""
-        return not self.trial.on and super().pump(now)
+        return not self.trial.on and super()._pump(now)
 
     def unacknowledged(self) -> list[Delivery]:
         """What was written and not acknowledged, oldest first."""
@@ -369,7 +368,7 @@ class UplinkSession(Session):
                 self._finish(delivery)
         self.incoming_qos2 = None
         for subscription in self.subscriptions.values():
-            self.start_stream(subscription, retained.walk(parse_shared(subscription.topic_filter)[1]))
+            self.start_stream(subscription, retained)
 
     def lower(self) -> None:
         """Have nothing that waits be above the QoS that the upstream takes [MQTT-3.2.2-11], nor be retained if it

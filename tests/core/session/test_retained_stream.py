@@ -9,9 +9,11 @@ from itertools import product
 
 import pytest
 
-from broker.core.codec.packets import V5, V311, Subscribe, Unsubscribe
+from broker.core.codec.packets import PUBACK, V5, V311, Ack, Subscribe, Unsubscribe
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.counters import TOO_LARGE
+from broker.core.queues.message import Message
+from broker.core.session.retained_stream import STEP, TOPICS
 from broker.core.topics.topic_tree import NODE_BYTES
 from tests.core.harness import Client, Network, limits, total_ledger
 
@@ -294,6 +296,84 @@ def test_limits_of_retained_messages() -> None:
     assert 0 < network.router.retained_bytes <= 300 + NODE_BYTES
     publisher.publish("a", b"", 1, retain=True)
     assert network.router.retained_bytes == 0
+
+
+def test_no_stream_where_nothing_can_match() -> None:
+    """Filters whose first levels lead nowhere start no stream, whatever else is retained."""
+    network, _ = filled(10)
+    subscriber = network.client("s")
+    subscriber.wire.frozen = True
+    subscriber.send(Subscribe(1, [Request(f"device/{number}/#", 1) for number in range(100)]))
+    network.settle()
+    assert subscriber.session.streams is None
+    subscriber.send(Subscribe(2, [Request("r/3", 1), Request("r/x", 1), Request("r/#", 1)]))
+    subscriber.wire.to_channel()
+    subscriber.wire.frozen = False
+    network.settle()
+    assert sorted(numbers(subscriber)) == sorted([3, *range(10)])
+
+
+def test_only_the_first_stream_walks() -> None:
+    """Those that wait for their turn hold no cursor: thousands of them are a few bytes each."""
+    network, _ = filled(50)
+    subscriber = network.client("s", receive_maximum=5)
+    subscriber.answering = False
+    subscriber.send(Subscribe(1, [Request(f"r/{'+' if number % 2 else number % 50}", 1) for number in range(40)]))
+    network.settle()
+    streams = subscriber.session.streams
+    assert streams is not None
+    assert len(streams) > 15
+    assert sum(stream._cursor is not None for stream in streams._streams.values()) <= 1
+
+
+def test_topics_that_came_while_a_stream_waited_for_its_turn() -> None:
+    """A topic that is new since the SUBSCRIBE comes once, as a live message, and not again as a retained one."""
+    network, publisher = filled(20)
+    subscriber = network.client("s", receive_maximum=1)
+    subscriber.answering = False
+    subscriber.subscribe("r/#", "r/+", qos=1)
+    publisher.publish("r/100", b"100", 0, retain=True)
+    while subscriber.unanswered:
+        subscriber.answer()
+    got = [(int(packet.payload), packet.retain) for packet in subscriber.take()]
+    assert sorted(got) == sorted([*product(range(20), [True]), *product(range(20), [True]), (100, False)])
+
+
+def test_acknowledgements_share_one_turn() -> None:
+    """A thousand PUBACKs in one read look at no more of the retained tree than one does."""
+    network, publisher = filled(1, receive_maximum=60_000)
+    publisher.publish("r/0", b"", 0, retain=True)
+    for number in range(20_000):
+        network.router.put_retained(f"many/{number}", Message(b"many/%d" % number, b"x", 0, True, b"", 0.0, "p"))
+    subscriber = network.client("s")
+    publisher_2 = network.client("p2")
+    subscriber.subscribe("live", qos=1)
+    subscriber.answering = False
+    for number in range(1_000):
+        publisher_2.post("live", b"%d" % number, 1)
+    network.settle()
+    acks = [packet for packet in subscriber.take() if packet.qos == 1]
+    assert len(acks) == 1_000
+    request = _subscribe(subscriber, Request("+/+/none", 0))
+    subscriber.send(request)
+    # The writer has no turn: only what comes from the client drives the stream.
+    subscriber.wire.frozen = True
+    subscriber.wire.to_channel()
+    streams = subscriber.session.streams
+    assert streams is not None
+    [stream] = streams._streams.values()
+    cursor = stream.cursor()
+    before = cursor.steps
+    for packet in acks:
+        subscriber.send(Ack(PUBACK, packet.packet_id))
+    subscriber.wire.to_channel()
+    assert not subscriber.session.inflight
+    assert cursor.steps - before <= 2 * STEP * TOPICS
+    assert not cursor.done
+    subscriber.wire.frozen = False
+    network.settle()
+    assert subscriber.session.streams is None
+    assert cursor.done
 
 
 def _subscribe(client: Client, request: Request) -> Subscribe:
