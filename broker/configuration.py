@@ -68,6 +68,7 @@ A_RULE: Final = '{client_id = "display-*", policy = "latest"}'
 A_LINK: Final = '{name = "cloud", url = "mqtt://broker.example.org"}'
 
 A_FILE: Final = 'a file, like "/etc/canopy/'
+PATTERNS: Final = 'a list of shell patterns, like ["site-*"]'
 FILTERS: Final = 'a list of topic filters, like ["sensors/#"]'
 A_FILTER: Final = 'a topic filter, like "sensors/#"'
 ABOVE_0: Final = "a number above 0, to 86400.0"
@@ -112,6 +113,10 @@ ALLOWED: Final = {
     "upstream[].retry_max": ABOVE_0,
     "upstream[].status_topic": 'a topic name, like "sites/7/up", or "" for none',
     "federation.broker_id": '1 to 32 letters, digits, "_" and "-", like "site-7", or "" for a random one',
+    "federation.link_users": PATTERNS,
+    "federation.link_users[]": 'a shell pattern, like "site-*"',
+    "federation.link_client_ids": PATTERNS,
+    "federation.link_client_ids[]": 'a shell pattern, like "site-*"',
     "presence.topic": 'a topic name, like "canopy/presence", or "" for none',
 }
 

@@ -62,3 +62,10 @@ class Limits:
         self.max_retained_bytes = 0
         # Links that a message may have come over before it goes nowhere; 0: any number.
         self.hop_limit = 8
+        # Who may be a link: shell patterns over user names, and over client identifiers.
+        self.link_users: tuple[str, ...] = ()
+        self.link_client_ids: tuple[str, ...] = ()
+        # Seconds that the acknowledgement of a request waits for links; 0.0: not at all.
+        self.answer_timeout = 5.0
+        # The topic below which the broker tells who is connected (UTF-8); empty: nowhere.
+        self.presence_topic = b""

@@ -404,6 +404,10 @@ def limits(settings: Settings) -> Limits:
     made.max_session_expiry = settings.session.max_expiry or NEVER
     made.persistent = settings.session.persistent
     made.hop_limit = settings.federation.hop_limit
+    made.link_users = tuple(settings.federation.link_users)
+    made.link_client_ids = tuple(settings.federation.link_client_ids)
+    made.answer_timeout = settings.federation.answer_timeout
+    made.presence_topic = settings.presence.topic.encode()
     made.queue_qos0 = settings.session.queue_qos0
     made.max_sessions = settings.session.max_sessions
     made.any_user_takes_over = settings.session.takeover == "any-user"

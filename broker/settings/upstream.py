@@ -30,6 +30,7 @@ from broker.settings.values import (
     LONGEST_TIME,
     NEVER,
     CountOrUnlimited,
+    Pattern,
     PlainFilter,
     SecondsOrOff,
     Section,
@@ -48,6 +49,7 @@ A_LIST: Final = "(list)"
 """What tells apart, in the place that an error names, the two things that a key may be. No part of the place."""
 
 Seconds: TypeAlias = Annotated[float, Field(gt=0, le=LONGEST_TIME, allow_inf_nan=False)]
+Patterns: TypeAlias = Annotated[Sequence[Pattern], AfterValidator(tuple)]
 Filters: TypeAlias = Annotated[Sequence[PlainFilter], AfterValidator(tuple)]
 
 
@@ -271,6 +273,13 @@ class Federation(Section):
     digits, `_` and `-`, its own among all that are linked. Empty: random at each start."""
     hop_limit: Annotated[int, Field(ge=0, le=255)] = 8
     """Brokers that a message may have come by; one that came by as many goes nowhere. 0: no limit."""
+    link_users: Patterns = ()
+    """Shell patterns (`fnmatch`, case-sensitive) over the user names of the clients that may be links of other brokers.
+    Always a tuple after validation."""
+    link_client_ids: Patterns = ()
+    """The same over their client identifiers; one of both lists is enough. Always a tuple after validation."""
+    answer_timeout: SecondsOrOff = 5.0
+    """Seconds that the acknowledgement of a request waits for links to say whom they reached. 0: not at all."""
 
 
 class Presence(Section):

@@ -66,7 +66,7 @@ def bag(
     return made
 
 
-def limits(**changes: int) -> Limits:
+def limits(**changes: int | bytes | tuple[str, ...]) -> Limits:
     """Limits that differ from the defaults by name."""
     made = Limits()
     for name, value in changes.items():

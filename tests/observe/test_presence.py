@@ -277,3 +277,21 @@ async def test_without_a_topic_nothing_is_told() -> None:
         client = await join(broker, "c-1")
         assert len(broker.router.retained) == 0
         client.abort()
+
+
+async def test_nobody_else_says_who_is_here(broker: Broker) -> None:
+    """Neither that somebody has gone nor that somebody has come, retained or not, message or will [MQTT3-3.3.5-2]."""
+    listening = await listener(broker)
+    victim = await join(broker, "victim")
+    assert await heard(listening) == ("victim", b"online", False)
+    forger = await join(broker, "forger")
+    assert await heard(listening) == ("forger", b"online", False)
+    for topic, payload in ((f"{TOPIC}/victim", b""), (f"{TOPIC}/ghost", b"online"), (TOPIC, b"x")):
+        for retain in (True, False):
+            assert await forger.publish(topic, payload, qos=1, retain=retain) == 0x87
+            await forger.publish(topic, payload, qos=0, retain=retain)
+    assert present(broker) == dict.fromkeys(("listener", "victim", "forger"), b"online")
+    await victim.send(wire.disconnect())
+    assert await heard(listening) == ("victim", b"", False)
+    for peer in (victim, forger, listening):
+        peer.abort()

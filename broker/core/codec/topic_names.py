@@ -32,6 +32,8 @@ MAX_BYTES: Final = 65_535
 
 SHARE_PREFIX: Final = "$share/"
 
+SLASH: Final = 0x2F
+
 # A sensible limit on levels where the settings name none: each level of a name costs a node in a tree, about a hundred
 # times the byte that it takes on the wire, and 65,535 bytes can spell 65,536 levels. Nobody needs a tenth of this.
 SENSIBLE_LEVELS: Final = 128
@@ -63,6 +65,12 @@ def is_system(topic: bytes) -> bool:
     The parent counts among them, so that no level is shared with a client's.
     """
     return topic.startswith(SYSTEM_TOPICS) or topic == SYSTEM_TOPICS[:-1]
+
+
+def is_within(topic: bytes, parent: bytes) -> bool:
+    """Whether a topic name (UTF-8) is `parent` or below it."""
+    size = len(parent)
+    return topic.startswith(parent) and (len(topic) == size or topic[size] == SLASH)
 
 
 def literal_prefix(topic_filter: str) -> str:

@@ -27,7 +27,8 @@ from broker.core.codec.properties import (
     WILDCARD_SUBSCRIPTION_AVAILABLE,
     Properties,
 )
-from broker.core.codec.topic_names import is_system, validate_topic
+from broker.core.codec.topic_names import validate_topic
+from broker.core.connection import identity
 from broker.core.limits import Limits
 from broker.core.queues.outbox import LARGEST_PACKET
 from broker.core.routing.loop_detection import LINK, UPLINKS
@@ -95,8 +96,8 @@ def check(connect: Connect, router: Router) -> None:
     will = connect.will
     if will is not None:
         validate_topic(will.topic)
-        if is_system(will.topic.encode()):
-            raise Refused("a will to $SYS", reasons.NOT_AUTHORIZED)
+        if identity.is_reserved(will.topic.encode(), identity.is_link(client_id, connect.user_name, limits), router):
+            raise Refused("a will to a topic that is the broker's own", reasons.NOT_AUTHORIZED)
         if 0 < limits.max_topic_levels <= will.topic.count("/"):
             raise Refused("the will's topic has too many levels", reasons.TOPIC_NAME_INVALID)
         if will.qos > limits.max_qos:

@@ -1,4 +1,5 @@
-"""Who a client is to this broker, and what follows from that: whose session it may take up.
+"""Who a client is to this broker, and what follows from that: whose session it may take up, whether it may be a link,
+and to which of the broker's own topics it may publish.
 
 Owns each of these comparisons, once. Today a client is known by its user name; whoever makes it a principal changes
 this file and no other.
@@ -8,9 +9,14 @@ Promises: what is refused here has changed nothing: no connection was ended, and
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+
 from broker.core.codec import reasons
 from broker.core.codec.errors import Refused
+from broker.core.codec.topic_names import is_system, is_within
 from broker.core.limits import Limits
+from broker.core.queues.message import Message
+from broker.core.routing.router import Router
 from broker.core.session.session import Session
 
 
@@ -31,3 +37,28 @@ def check_owner(session: Session | None, user_name: str | None, limits: Limits, 
         # It is over, and will be gone before this client has its own [MQTT-4.1.0-2].
         return
     raise Refused("the session of this client identifier is another user's", reasons.CLIENT_IDENTIFIER_NOT_VALID)
+
+
+def is_link(client_id: str, user_name: str | None, limits: Limits) -> bool:
+    """Whether the settings let a client be the link of another broker. By default nobody may."""
+    for pattern in limits.link_users:
+        if user_name is not None and fnmatchcase(user_name, pattern):
+            return True
+    return any(fnmatchcase(client_id, pattern) for pattern in limits.link_client_ids)
+
+
+def is_reserved(topic: bytes, link: bool, router: Router) -> bool:
+    """Whether a topic name (UTF-8) is the broker's own, so that the client may not publish there.
+
+    `$SYS` is, for everybody. So is what tells who is connected; but a link hands on who is connected elsewhere, which
+    may stand below the same topic. What this broker has told of its own clients is nobody else's to change.
+    """
+    if is_system(topic):
+        return True
+    presence = router.limits.presence_topic
+    if not presence or not is_within(topic, presence):
+        return False
+    if not link:
+        return True
+    told = router.retained.get(topic.decode())
+    return isinstance(told, Message) and told.publisher == ""

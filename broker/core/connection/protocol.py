@@ -575,8 +575,9 @@ class ServerProtocol(PublishHandler):
         if another and session.subscriptions and router.limits.rules:
             router.renew_lanes(session)
         session.link_peer = handshake.link_peer(connect)
+        session.link = identity.is_link(client_id, connect.user_name, router.limits)
         # A broker of our own kind says 0x10 by itself where it reaches nobody.
-        session.answers = session.link_peer != ""
+        session.answers = session.link and session.link_peer != ""
         session.bridge = connect.bridge
         session.expiry_interval = terms.expiry
         session.will = connect.will  # [MQTT-3.1.2-7]

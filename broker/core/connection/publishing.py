@@ -24,10 +24,10 @@ from broker.core.codec.decoder import Decoder
 from broker.core.codec.encoder import ack
 from broker.core.codec.errors import ProtocolViolation, ReceiveMaximumExceeded, Refused, TopicAliasInvalid
 from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5, Publish
-from broker.core.codec.topic_names import is_system
+from broker.core.connection.identity import is_reserved
 from broker.core.queues.message import Message
 from broker.core.queues.outbox import Outbox, Peer
-from broker.core.queues.requests import PATIENCE, Request
+from broker.core.queues.requests import Request
 from broker.core.routing.bursts import Run
 from broker.core.routing.loop_detection import visited
 from broker.core.routing.router import Router
@@ -273,7 +273,7 @@ class PublishHandler(Peer):
 
     def _await_answer(self, session: Session, request: Request, now: float) -> None:
         """The acknowledgement has to wait for what links say. Until then the publish counts as unacknowledged."""
-        self.router.deadlines.set(request, now + PATIENCE)
+        self.router.deadlines.set(request, now + self.router.limits.answer_timeout)
         requests = self._requests
         if requests is None:
             requests = {}
@@ -347,7 +347,7 @@ class PublishHandler(Peer):
         limits = self.router.limits
         if limits.max_topic_levels > 0 and topic.count(b"/") >= limits.max_topic_levels:
             return reasons.TOPIC_NAME_INVALID
-        if is_system(topic):
+        if is_reserved(topic, session.link, self.router):
             return reasons.NOT_AUTHORIZED
         access_control = self.router.access_control
         if access_control is not None and not access_control.may_publish(

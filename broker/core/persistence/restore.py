@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from broker.core.codec.packets import NEVER
 from broker.core.codec.topic_names import parse_shared
+from broker.core.connection.identity import is_link, is_reserved
 from broker.core.persistence.journal import DeliveryRecord, MessageRecord, Saved, SessionRecord, WillRecord
 from broker.core.queues.message import Delivery, Message
 from broker.core.routing.router import Router
@@ -95,12 +96,17 @@ def _session(router: Router, record: SessionRecord, messages: dict[MessageRecord
     elif session.expiry_interval != NEVER:
         session.expires_at = _time(session.expiry_interval - gone_for, now)
     if record.will is not None:
-        _will(session, record.will, now)
+        _will(router, session, record.will, now)
     router.schedule(session)
 
 
-def _will(session: Session, record: WillRecord, now: float) -> None:
+def _will(router: Router, session: Session, record: WillRecord, now: float) -> None:
     will = record.will
+    if is_reserved(will.topic.encode(), is_link(session.client_id, session.user_name, router.limits), router):
+        # It was none of the broker's own topics under the settings of then.
+        if session.journal is not None:
+            session.journal.will_cleared(session.client_id)
+        return
     session.will = will
     if record.due_in is not None:
         session.will_due = _time(record.due_in, now)

@@ -6,8 +6,9 @@ says in its own acknowledgement whether it reached anybody (0x10: it did not), a
 Promises:
 - The publisher is told once: that somebody was reached, as soon as one link says so, or that nobody was, as soon as
   all have said that. Nothing but 0x10 counts as "nobody".
-- Nothing hangs on a link that says nothing for `PATIENCE` seconds, nor on one that is gone: whatever else becomes of a
-  delivery (dropped, expired, given to another, its connection ended) counts as reached, since nobody can know.
+- Nothing hangs on a link that says nothing for `limits.answer_timeout` seconds, nor on one that is gone: whatever else
+  becomes of a delivery (dropped, expired, given to another, its connection ended) counts as reached, since nobody can
+  know. A link that was waited for in vain is not asked again before it has acknowledged (`AskedLink`).
 - Bounded: a request is referred to by its deliveries, which are bounded by their queues, and by the publisher's
   connection, which may have no more of them than its Receive Maximum. It refers to that connection while this lasts,
   and no longer.
@@ -17,14 +18,22 @@ Refuses: to route, and to write acknowledgements. `Router.ask` does the one and 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from broker.core.queues.outbox import Peer
 
-PATIENCE: Final = 5.0
-"""Seconds that an answer waits for links. Whoever says that it is one could else hold up others for as long as it is
-there."""
+
+class AskedLink:
+    """One connection of a link, as requests see it.
+
+    `silent`: a request has waited for it in vain, and it has not answered since. Then it is not asked while it has
+    anything to acknowledge: a link that acknowledges nothing delays the requests of one `answer_timeout`, and not every
+    request for as long as it is connected.
+    """
+
+    def __init__(self) -> None:
+        self.silent = False
 
 
 class Request:
@@ -37,6 +46,8 @@ class Request:
         self.asked = 0
         self.left = 0
         self.reached = False
+        # Those that have not acknowledged it.
+        self._awaited: list[AskedLink] = []
         # Whom to tell. None: the answer does not wait, was given, or is of no use to anybody any more.
         self.peer: Peer | None = None
 
@@ -51,6 +62,18 @@ class Request:
         self.peer = peer
         return True
 
+    def ask(self, link: AskedLink) -> None:
+        """A link has taken it."""
+        self.asked += 1
+        self.left += 1
+        self._awaited.append(link)
+
+    def heard(self, link: AskedLink) -> None:
+        """A link has acknowledged it, in time or not. `settle` follows."""
+        if link in self._awaited:
+            self._awaited.remove(link)
+        link.silent = False
+
     def settle(self, reached: bool) -> None:
         """One of the links has said whether it reached anybody, or never will (then it counts as reached)."""
         self.left -= 1
@@ -62,6 +85,8 @@ class Request:
 
     def give_up(self) -> None:
         """Too long has been waited for a link that says nothing: nobody can know."""
+        for link in self._awaited:
+            link.silent = True
         self._tell(True)
 
     def _tell(self, reached: bool) -> None:

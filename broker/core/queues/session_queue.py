@@ -34,6 +34,7 @@ from broker.core.queues.message import DROPPED, Delivery, Message
 from broker.core.queues.outbox import ACCEPTED, Outbox
 from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, SubscriptionQueueTerms
 from broker.core.queues.queue_totals import bound
+from broker.core.queues.requests import AskedLink
 from broker.core.queues.subscription_queue import SubscriptionQueue
 from broker.core.topics.subscription import SharedGroup, Subscriber
 
@@ -75,6 +76,8 @@ class SessionQueue(Subscriber):
         # Whether the acknowledgements of its client tell if anybody was reached: it is a link, with a broker behind it.
         # Changed while nobody is connected, or when a connection begins.
         self.answers = False
+        # Its present connection, once a request was sent to it.
+        self.asked_link: AskedLink | None = None
         # Publishes that the client may be sent before it acknowledges one.
         self.quota: i64 = 0
         # The queue: with gaps, and None when nothing waits.
@@ -192,10 +195,21 @@ class SessionQueue(Subscriber):
         Only of a link that is there; QoS 0 is not acknowledged.
         """
         request = self._load.request
-        if request is not None and delivery.qos > 0 and self.outbox is not None:
-            delivery.asked = request
-            request.asked += 1
-            request.left += 1
+        if request is None or delivery.qos == 0 or self.outbox is None:
+            return
+        link = self.asked_link
+        if link is None:
+            link = AskedLink()
+            self.asked_link = link
+        if link.silent and self.owes():
+            return
+        link.silent = False
+        delivery.asked = request
+        request.ask(link)
+
+    def owes(self) -> bool:
+        """Whether the client has anything to acknowledge besides what it was sent last."""
+        return self.pending is not None
 
     def _stop_answering(self) -> None:
         """The link will not say any more whom the requests on their way reach."""

@@ -66,6 +66,7 @@ class Router(Fanout):
         self.limits = limits
         # How this broker calls itself in the path of a message (`path`); empty: it has no name yet, and meets no loop.
         self.broker_id = ""
+        self.cache.guarded = limits.presence_topic
         self.runs = RunFinder(self.cache, limits.live_messages, limits.live_bytes)
         load = self._load
         load.max_messages = bound(limits.total_messages)
@@ -151,6 +152,8 @@ class Router(Fanout):
 
         Afterwards `Request.waits` says whether there is anything to wait for.
         """
+        if self.limits.answer_timeout <= 0.0:
+            return self.publish(message, origin)
         load = self._load
         load.request = request
         try:

@@ -83,6 +83,9 @@ class Session(SessionQueue):
         # Of the present connection: the id of the broker that its client is ("": it is none), and whether the client
         # has marked itself as a bridge of 3.1.1.
         self.link_peer = ""
+        # Whether the settings let its client be a link (`connection.identity`): then it may hold up acknowledgements of
+        # others, and publish who is connected elsewhere.
+        self.link = False
         self.bridge = False
         # Towards the client.
         self.window: i64 = 65535
@@ -109,6 +112,7 @@ class Session(SessionQueue):
         self.window = window
         self.quota = window
         self.attached_at = self._load.now
+        self.asked_link = None
 
     def resume(self, now: float) -> None:
         """Send again what was in flight when the last connection ended, then what waited (section 4.4)."""
@@ -461,9 +465,20 @@ class Session(SessionQueue):
         if delivery.qos != 1:
             raise ProtocolViolation("PUBACK for a QoS 2 message")
         if delivery.asked is not None:
-            delivery.settle(reason_code != NO_MATCHING_SUBSCRIBERS)
+            self._answered(delivery, reason_code)
         self._finish(delivery)
         self._go_on(now)
+
+    def owes(self) -> bool:
+        """Whether the client has anything to acknowledge besides what it was sent last."""
+        return self.pending is not None or len(self.inflight) > 1
+
+    def _answered(self, delivery: Delivery, reason_code: int) -> None:
+        """A link says whether a request reached anybody."""
+        request = delivery.asked
+        if request is not None and self.asked_link is not None:
+            request.heard(self.asked_link)
+        delivery.settle(reason_code != NO_MATCHING_SUBSCRIBERS)
 
     def on_pubrec(self, packet_id: int, reason_code: int, now: float) -> None:
         """PUBREC: answer PUBREL, or give up the message when the client refused it [MQTT-4.3.3-4].
@@ -483,7 +498,7 @@ class Session(SessionQueue):
         if delivery.qos != 2:
             raise ProtocolViolation("PUBREC for a QoS 1 message")
         if delivery.asked is not None:
-            delivery.settle(reason_code != NO_MATCHING_SUBSCRIBERS)
+            self._answered(delivery, reason_code)
         if reason_code >= 0x80:
             self._finish(delivery)
             self._go_on(now)

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.core.codec.topic_names import is_within
 from broker.core.topics.subscription import CHANGES, FilterEntry
 from broker.core.topics.topic_tree import Retainable, RetainedTree
 from broker.core.topics.trie_base import Trie
@@ -140,6 +141,9 @@ class MatchCache:
         self.trie = trie
         self.max_topics = max_topics
         self.max_weight = max_weight
+        # No topic at or below this one is remembered ("": any is). What is remembered any client may publish to, unless
+        # an access control stands before it; who may publish here is asked about each message.
+        self.guarded = b""
         # What is recorded: filters that are not subscriptions. Set while nothing is remembered.
         self.taps: Trie | None = None
         self.weight: int = 0  # of all remembered routes and of the tree that finds them
@@ -181,6 +185,8 @@ class MatchCache:
         if self.taps is not None:
             route.tapped = len(self.taps.match(name)) > 0
         if self.max_topics <= 0 or len(topic) > LONGEST_TOPIC or self._alone(route) > self.max_weight:
+            return route
+        if self.guarded and is_within(topic, self.guarded):
             return route
         if len(self._routes) < self.max_topics or self._admits(topic):
             self._remember(name, route)

@@ -20,9 +20,10 @@ from broker.core.codec import reasons
 from broker.core.codec.encoder import ack
 from broker.core.codec.errors import ProtocolViolation, ReceiveMaximumExceeded
 from broker.core.codec.packets import PUBACK, PUBREC, V5, Publish
+from broker.core.connection.identity import is_reserved
 from broker.core.queues.message import Message
 from broker.core.queues.outbox import Outbox, Peer
-from broker.core.queues.requests import PATIENCE, Request
+from broker.core.queues.requests import Request
 from broker.core.routing.loop_detection import visited, with_hop
 from broker.core.routing.router import Router
 from broker.upstream.filters.declarer import Declarer
@@ -144,7 +145,7 @@ class Downlink(Peer):
             return None
         topic = session.mapping.local_topic(packet.topic)
         limits = self.router.limits
-        if topic is None or 0 < limits.max_topic_levels <= topic.count(b"/"):
+        if topic is None or 0 < limits.max_topic_levels <= topic.count(b"/") or is_reserved(topic, True, self.router):
             figures.nameless += 1
             return None
         properties = packet.properties
@@ -196,11 +197,12 @@ class Downlink(Peer):
     @property
     def answer_due(self) -> float:
         """When `hurry` has something to do; 0.0: never, as things stand."""
-        return self._acks[0].since + PATIENCE if self._acks else 0.0
+        return self._acks[0].since + self.router.limits.answer_timeout if self._acks else 0.0
 
     def hurry(self, now: float) -> None:
         """Wait no longer for what other links say of the requests that have waited for as long as they may."""
-        while self._acks and self._acks[0].since + PATIENCE <= now:
+        timeout = self.router.limits.answer_timeout
+        while self._acks and self._acks[0].since + timeout <= now:
             held = self._acks[0]
             request = self._requests.pop(held.packet_id, None)
             if request is not None:

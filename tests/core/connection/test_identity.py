@@ -1,14 +1,19 @@
-"""Who is who: whose session a client may take up."""
+"""Who is who: whose session a client may take up, who may be a link, and where nobody may publish."""
 
 from __future__ import annotations
 
 import pytest
 
-from broker.core.codec.packets import V5, V31, V311, Will
+from broker.core.codec.packets import PUBACK, PUBREC, V5, V31, V311, Will
+from broker.core.codec.properties import encode_forward
 from broker.core.hooks import AccessControl
+from broker.core.limits import Limits
+from broker.core.persistence.journal import Saved, SessionRecord, WillRecord
 from broker.core.persistence.restore import restore
+from broker.core.queues.message import Message
+from broker.core.routing.loop_detection import LINK
 from broker.store.memory import MemoryStore
-from tests.core.harness import Network, limits
+from tests.core.harness import Client, Network, bag, limits
 
 HOUR = 3600
 
@@ -137,3 +142,238 @@ class TestAskedAgain:
         rules.asked.clear()
         client.connect(clean=False, expiry=HOUR, user_name="bob")
         assert rules.asked == [("c", "bob", "a")]
+
+
+class TestLinks:
+    """Who has the powers of a link."""
+
+    ASKS = encode_forward(response_topic="answers", correlation_data=b"1")
+
+    def held_up(self, given: Limits, client_id: str = "site-7", user: str | None = "u") -> bool:
+        """Whether a request waits for a client that says it is a link, and acknowledges nothing."""
+        network = Network(given)
+        silent = network.idle(client_id)
+        silent.connect(user_name=user, properties=bag((LINK, "below")))
+        silent.answering = False
+        silent.subscribe("#", qos=1)
+        publisher = network.client("p")
+        publisher.publish("ask", b"?", 1, properties=self.ASKS)
+        return not publisher.acks(PUBACK)
+
+    def test_nobody_is_one_by_its_own_word(self) -> None:
+        """The user property alone holds up nobody's PUBACK."""
+        assert not self.held_up(Limits())
+
+    def test_by_user_name_or_client_identifier(self) -> None:
+        """Shell patterns over the whole name."""
+        assert self.held_up(limits(link_users=("x", "u*")))
+        assert self.held_up(limits(link_client_ids=("site-[0-9]",)))
+        assert not self.held_up(limits(link_users=("U", "uu", "?u")))
+        assert not self.held_up(limits(link_client_ids=("site",)))
+
+    def test_no_user_name_matches_no_pattern(self) -> None:
+        """Not even `*`."""
+        assert not self.held_up(limits(link_users=("*",)), user=None)
+
+    def test_it_is_told_who_is_here_all_the_same(self) -> None:
+        """So that it knows when it is linked to itself, and which messages have been here."""
+        network = Network()
+        network.router.broker_id = "here"
+        client = network.client("c", properties=bag((LINK, "below")))
+        assert client.connack.properties.user == [(LINK, "here")]
+        assert not client.session.answers
+
+    def test_answers_are_not_waited_for_where_that_is_switched_off(self) -> None:
+        """`answer_timeout` 0."""
+        given = limits(link_users=("u",))
+        given.answer_timeout = 0.0
+        assert not self.held_up(given)
+
+
+class TestSilentLinks:
+    """A link that acknowledges nothing delays the requests of one time-out."""
+
+    def scene(self) -> tuple[Network, Client, Client]:
+        """A link that takes everything, and a client that asks."""
+        network = Network(limits(link_client_ids=("link",)))
+        link = network.client("link", properties=bag((LINK, "below")), clean=False, expiry=HOUR)
+        link.answering = False
+        link.subscribe("#", qos=1)
+        return network, link, network.client("p")
+
+    def ask(self, publisher: Client) -> bool:
+        """Send a request. Whether its PUBACK has to wait."""
+        before = len(publisher.acks(PUBACK))
+        publisher.publish("ask", b"?", 1, properties=TestLinks.ASKS)
+        return len(publisher.acks(PUBACK)) == before
+
+    def test_it_is_not_waited_for_again(self) -> None:
+        """However many requests follow, and however long."""
+        network, _, publisher = self.scene()
+        assert self.ask(publisher)
+        network.advance(network.router.limits.answer_timeout)
+        assert len(publisher.acks(PUBACK)) == 1
+        for _ in range(20):
+            assert not self.ask(publisher)
+            network.advance(1.0)
+
+    def test_until_it_answers(self) -> None:
+        """Late is better than never."""
+        network, link, publisher = self.scene()
+        assert self.ask(publisher)
+        network.advance(network.router.limits.answer_timeout)
+        assert not self.ask(publisher)
+        link.answer(1)
+        assert self.ask(publisher)
+
+    def test_until_it_owes_nothing(self) -> None:
+        """The request that it was waited for has expired in its queue, and everything else it has acknowledged."""
+        network, link, publisher = self.scene()
+        link.connect(properties=bag((LINK, "below")), receive_maximum=1)
+        link.answering = False
+        link.subscribe("#", qos=1)
+        publisher.publish("other", b"", 1)
+        publisher.publish("ask", b"?", 1, properties=TestLinks.ASKS, expiry=1)
+        network.advance(network.router.limits.answer_timeout)
+        assert len(publisher.acks(PUBACK)) == 2
+        assert not self.ask(publisher)
+        link.answer(1)
+        assert [message.payload for message in link.take()] == [b"", b"?"]
+        link.answer(1)
+        assert self.ask(publisher)
+
+    def test_until_it_connects_again(self) -> None:
+        """A new connection is a new beginning."""
+        network, link, publisher = self.scene()
+        assert self.ask(publisher)
+        network.advance(network.router.limits.answer_timeout)
+        link.cut()
+        link.connect(properties=bag((LINK, "below")), clean=False, expiry=HOUR)
+        link.answering = False
+        assert self.ask(publisher)
+
+
+PRESENCE = "canopy/presence"
+
+
+def watched(*links: str) -> tuple[Network, Client]:
+    """A broker that tells who is connected, and somebody who listens for everything."""
+    network = Network(limits(link_client_ids=links, presence_topic=PRESENCE.encode()))
+    listener = network.client("listener")
+    listener.subscribe("#", "$SYS/#", qos=2)
+    return network, listener
+
+
+def tell(network: Network, client_id: str, payload: bytes = b"online") -> None:
+    """What the broker itself says of a client."""
+    network.router.publish(Message(f"{PRESENCE}/{client_id}".encode(), payload, 1, True, b"", 0.0, ""), None)
+    network.settle()
+
+
+class TestOwnTopics:
+    """Nobody publishes where the broker itself speaks."""
+
+    OWN = ("$SYS", "$SYS/broker/uptime", PRESENCE, f"{PRESENCE}/victim", f"{PRESENCE}/site/x", f"{PRESENCE}/")
+
+    @pytest.mark.parametrize("topic", OWN)
+    @pytest.mark.parametrize("version", [V311, V5])
+    @pytest.mark.parametrize("qos", [0, 1, 2])
+    @pytest.mark.parametrize(("payload", "retain"), [(b"x", False), (b"x", True), (b"", True)])
+    def test_a_publish_is_refused(self, topic: str, version: int, qos: int, payload: bytes, retain: bool) -> None:
+        """Also when the broker has just published there, so that the topic's route is known. The connection stays."""
+        network, listener = watched()
+        tell(network, "victim")
+        listener.take()
+        client = network.client("c", version)
+        client.publish(topic, payload, qos, retain=retain)
+        client.publish(topic, payload, qos, retain=retain)
+        assert listener.take() == []
+        kept = network.router.retained.get(f"{PRESENCE}/victim")
+        assert isinstance(kept, Message)
+        assert (kept.payload(), len(network.router.retained)) == (b"online", 1)
+        code = 0x87 if version == V5 else 0
+        assert [ack.reason_code for ack in client.acks(PUBACK if qos == 1 else PUBREC)] == [code] * (2 if qos else 0)
+        client.ping()
+
+    @pytest.mark.parametrize("topic", OWN)
+    def test_nor_by_an_alias(self, topic: str) -> None:
+        """Set on the first, used by the second."""
+        network, listener = watched()
+        client = network.client("c")
+        client.publish(topic, b"x", 1, alias=1)
+        client.publish("", b"x", 1, alias=1)
+        assert [ack.reason_code for ack in client.acks(PUBACK)] == [0x87, 0x87]
+        assert listener.take() == []
+
+    @pytest.mark.parametrize("topic", OWN)
+    @pytest.mark.parametrize(("version", "code"), [(V311, 5), (V5, 0x87)])
+    def test_nor_by_a_will(self, topic: str, version: int, code: int) -> None:
+        """The CONNECT is refused."""
+        network, _ = watched()
+        assert network.idle("c", version).connect(will=Will(topic, b"x", retain=True)).reason_code == code
+
+    @pytest.mark.parametrize("topic", [f"{PRESENCE}s", "canopy", "canopy/other", f"a/{PRESENCE}/b", "SYS/x", "$SYSx"])
+    def test_everything_else_is_free(self, topic: str) -> None:
+        """Names that only begin alike."""
+        network, _ = watched()
+        witness = network.client("w")
+        witness.subscribe(topic, qos=1)
+        client = network.client("c", will=Will(topic, b"gone"))
+        for _ in range(3):
+            client.publish(topic, b"x")
+        client.cut()
+        network.settle()
+        assert witness.payloads() == [b"x", b"x", b"x", b"gone"]
+
+    def test_no_route_to_them_is_remembered(self) -> None:
+        """What is remembered is not asked about again: the way of a plain QoS 0 publish."""
+        network, _ = watched()
+        tell(network, "victim")
+        cache = network.router.cache
+        assert cache.lookup(f"{PRESENCE}/victim".encode()) is None
+        network.client("c").publish("free")
+        assert cache.lookup(b"free") is not None
+
+    def test_without_presence_its_topic_is_like_any_other(self) -> None:
+        """The default."""
+        network = Network()
+        listener = network.client("listener")
+        listener.subscribe("#")
+        network.client("c").publish(f"{PRESENCE}/c", b"x")
+        assert listener.payloads() == [b"x"]
+
+    @pytest.mark.parametrize("qos", [0, 1, 2])
+    def test_a_link_tells_who_is_connected_elsewhere(self, qos: int) -> None:
+        """And by its will; but not of this broker's own clients."""
+        network, listener = watched("link-*")
+        tell(network, "victim")
+        listener.take()
+        link = network.client("link-7", will=Will(f"{PRESENCE}/site/7", b"gone"))
+        for topic in (f"{PRESENCE}/elsewhere", f"{PRESENCE}/site/7/x"):
+            link.publish(topic, b"online", qos, retain=True)
+        assert len(listener.take()) == 2
+        for payload in (b"", b"forged"):
+            link.publish(f"{PRESENCE}/victim", payload, qos, retain=True)
+        link.publish(f"{PRESENCE}/victim", b"forged", qos)
+        link.publish("$SYS/broker/x", b"forged", qos)
+        assert listener.take() == []
+        kept = network.router.retained.get(f"{PRESENCE}/victim")
+        assert isinstance(kept, Message)
+        assert kept.payload() == b"online"
+        link.cut()
+        network.settle()
+        assert listener.payloads() == [b"gone"]
+
+    def test_a_will_that_a_store_kept(self) -> None:
+        """One from a time when the topic was nobody's is not published."""
+        saved = Saved()
+        for name, topic in (("a", f"{PRESENCE}/victim"), ("b", "free")):
+            record = SessionRecord(name, HOUR, None)
+            record.will = WillRecord(Will(topic, b"gone", retain=True, delay=1), None)
+            saved.sessions.append(record)
+        network = Network(limits(presence_topic=PRESENCE.encode()))
+        restore(network.router, saved, network.now)
+        listener = network.client("listener")
+        listener.subscribe("#")
+        network.advance(2.0)
+        assert [message.topic for message in listener.take()] == [b"free"]

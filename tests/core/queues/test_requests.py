@@ -12,18 +12,21 @@ from broker.core.codec import packets as p
 from broker.core.codec.packets import V31, V311, Ack, Publish
 from broker.core.codec.properties import encode_forward
 from broker.core.codec.reasons import NO_MATCHING_SUBSCRIBERS, QUOTA_EXCEEDED, SUCCESS
+from broker.core.limits import Limits
 from broker.core.queues.message import Message
 from broker.core.queues.outbox import Peer
 from broker.core.queues.queue_policy import DROP_OLDEST, LATEST
-from broker.core.queues.requests import PATIENCE, Request
+from broker.core.queues.requests import Request
 from broker.core.routing.loop_detection import LINK
 from tests.core.harness import Client, Network, bag, limits, total_ledger, untouched
 
+PATIENCE = Limits().answer_timeout
 ASKS = encode_forward(response_topic="answers/1", correlation_data=b"1")
 
 
 def link(network: Network, name: str = "link", qos: int = 1, topic_filter: str = "q/#", **connect: Any) -> Client:
     """A link of another Canopy that asks for everything below `q/`, and acknowledges when it is told to."""
+    network.router.limits.link_client_ids = ("*",)
     client = network.idle(name)
     client.connect(clean=False, expiry=100, properties=bag((LINK, f"id-{name}")), **connect)
     client.answering = False

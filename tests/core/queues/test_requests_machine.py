@@ -15,11 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from broker.core.codec import packets as p
 from broker.core.codec.packets import Ack
 from broker.core.codec.properties import encode_forward
+from broker.core.limits import Limits
 from broker.core.queues.queue_policy import DROP_NEWEST, DROP_OLDEST
-from broker.core.queues.requests import PATIENCE
 from broker.core.routing.loop_detection import LINK
 from tests.core.harness import Client, Network, bag, limits, total_ledger
 
+PATIENCE = Limits().answer_timeout
 TOPICS = ("q/a", "q/b")
 LINKS = {"l1": 1, "l2": 2, "l3": 1}
 SUBSCRIBER = "s"
@@ -29,6 +30,13 @@ ASKS = encode_forward(response_topic="r")
 links = st.sampled_from(sorted(LINKS))
 requesters = st.sampled_from(REQUESTERS)
 topics = st.sampled_from(TOPICS)
+
+
+class Connected:
+    """One connection of a link, in the model. Silent: it was waited for in vain, and has not answered since."""
+
+    def __init__(self) -> None:
+        self.silent = False
 
 
 class Asked:
@@ -41,6 +49,8 @@ class Asked:
         self.qos = qos
         self.left = 0
         self.told = False
+        # The connections of links that have it and have not acknowledged it.
+        self.awaited: list[Connected] = []
 
 
 class Sent:
@@ -61,6 +71,7 @@ class Queue:
 
     def __init__(self) -> None:
         self.connected = False
+        self.connection = Connected()
         self.topics: set[str] = set()
         self.flight: list[Sent] = []
         self.waiting: list[Sent] = []
@@ -90,7 +101,7 @@ class Requests(RuleBasedStateMachine):
     def begin(self, window: int, depth: int, policy: int, pace: int, wanted: tuple[set[str], ...]) -> None:
         """Everybody connects, and the links ask for what they begin with."""
         self.window, self.depth, self.policy = window, depth, policy
-        self.network = Network(limits(session_messages=depth, queue_policy=policy), pace=pace)
+        self.network = Network(limits(session_messages=depth, queue_policy=policy, link_client_ids=("l*",)), pace=pace)
         for name in (*LINKS, SUBSCRIBER, *REQUESTERS):
             self.clients[name] = self.network.idle(name)
             self._connect(name)
@@ -109,6 +120,7 @@ class Requests(RuleBasedStateMachine):
         )
         if name in LINKS:
             self.queues[name].connected = True
+            self.queues[name].connection = Connected()
 
     # -- the model -------------------------------------------------------------------------------------------------
 
@@ -175,12 +187,16 @@ class Requests(RuleBasedStateMachine):
         for name, queue in self.queues.items():
             if topic not in queue.topics:
                 continue
-            asks = request and queue.connected
+            connection = queue.connection
+            owes = bool(queue.flight or queue.waiting)
+            asks = request and queue.connected and not (connection.silent and owes)
             sent = Sent(payload, min(qos, LINKS[name]), expires_at, asked if asks else None)
             if not self._take(queue, sent) or not asks:
                 others += 1
             else:
                 count += 1
+                connection.silent = False
+                asked.awaited.append(connection)
         asked.left = count
         if count and not others:
             self.waiting[requester].append(asked)
@@ -223,6 +239,11 @@ class Requests(RuleBasedStateMachine):
             at = list(client.session.inflight).index(owed.packet_id)
             if owed.kind != p.PUBCOMP:
                 owed.reason_code = code
+                asked = queue.flight[at].asked
+                if asked is not None:
+                    queue.connection.silent = False
+                    if queue.connection in asked.awaited:
+                        asked.awaited.remove(queue.connection)
                 self._end(queue.flight[at], code != 0x10)
             client.answer(1)
             if owed.kind != p.PUBREC or code >= 0x80:
@@ -299,6 +320,8 @@ class Requests(RuleBasedStateMachine):
         for name in REQUESTERS:
             for asked in list(self.waiting[name]):
                 if self.network.now >= asked.since + PATIENCE:
+                    for connection in asked.awaited:
+                        connection.silent = True
                     self._tell(asked, 0x00)
 
     # -- what must hold --------------------------------------------------------------------------------------------

@@ -22,7 +22,8 @@ def named(hop_limit: int = 8, **given: int) -> Network:
 
 
 def link(network: Network, client_id: str = "link", broker_id: str = "below", **connect: Any) -> Client:
-    """A link of another Canopy."""
+    """A link of another Canopy, which the settings let in as one."""
+    network.router.limits.link_client_ids = (client_id,)
     return network.client(client_id, properties=bag((LINK, broker_id)), **connect)
 
 

@@ -185,7 +185,9 @@ class Net:
 
     async def canopy(self, port: int = 0, **sections: Any) -> Broker:
         """A Canopy in this process."""
-        settings = Settings(**{"listen": (f"mqtt://127.0.0.1:{port}",), **BRIEF, **sections})
+        # Whoever is a link in these tests may be one.
+        federation = {"link_client_ids": ["*"], **sections.pop("federation", {})}
+        settings = Settings(**{"listen": (f"mqtt://127.0.0.1:{port}",), **BRIEF, "federation": federation, **sections})
         return await self._stack.enter_async_context(Broker(settings))
 
     async def edge(self, *links: dict[str, Any], **sections: Any) -> Broker:
@@ -210,6 +212,7 @@ class Net:
             process = Process(aedes_command(self._folder, str(port)), "listening on ")
         else:
             serve = [sys.executable, "-P", "-m", "broker", "serve", "--listen", f"mqtt://127.0.0.1:{port}"]
+            serve += ["--set", 'federation.link_client_ids=["*"]']
             process = Process([*serve, "--log-level", "error"], '"started"')
         self._stack.push_async_callback(process.end)
         await process.start()

@@ -21,6 +21,7 @@ from broker.core.codec.packets import (
 )
 from broker.core.codec.properties import RESPONSE_TOPIC, decode_forward, encode_forward
 from broker.core.codec.reasons import NO_MATCHING_SUBSCRIBERS, NOT_AUTHORIZED, UNSUPPORTED_PROTOCOL_VERSION
+from broker.core.queues.message import Message
 from broker.core.routing.loop_detection import visited, with_hop
 from broker.upstream.filters.declarer import FIRST_ID
 from broker.upstream.protocol.uplink import CLOSED, CONNECTED
@@ -283,6 +284,23 @@ class TestDown:
         assert client.inbox == []
         assert scene.figures.nameless == 3
 
+    @pytest.mark.parametrize("retain", [False, True])
+    def test_an_upstream_does_not_say_who_is_connected_here(self, retain: bool) -> None:
+        """But elsewhere, where that stands below the same topic."""
+        scene = Scene(given=limits(presence_topic=b"who"))
+        scene.connect()
+        client = scene.network.client("c")
+        client.subscribe("#")
+        scene.network.router.publish(Message(b"who/c", b"online", 1, True, b"", 0.0, ""), None)
+        for payload in (b"", b"forged"):
+            scene.send("who/c", payload, retain=retain)
+        scene.send("who/other", b"online", retain=retain)
+        assert [(each.topic, each.payload) for each in client.inbox] == [
+            (b"who/c", b"online"),
+            (b"who/other", b"online"),
+        ]
+        assert scene.figures.nameless == 2
+
     def test_expiry_goes_on(self) -> None:
         scene = Scene()
         scene.connect()
@@ -431,6 +449,7 @@ class TestRequests:
         scene = Scene(publish=())
         scene.connect(canopy=True)
         scene.ask("#")
+        scene.network.router.limits.link_client_ids = ("branch",)
         branch = scene.network.idle("branch")
         branch.connect(properties=bag(("canopy-link", "below")))
         branch.answering = False
@@ -455,6 +474,7 @@ class TestRequests:
     def test_a_connection_that_ends_leaves_no_request(self) -> None:
         scene = Scene(publish=())
         scene.connect(canopy=True)
+        scene.network.router.limits.link_client_ids = ("branch",)
         branch = scene.network.idle("branch")
         branch.connect(properties=bag(("canopy-link", "below")))
         branch.answering = False

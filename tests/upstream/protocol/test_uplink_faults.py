@@ -17,7 +17,7 @@ from broker.core.codec.packets import (
 )
 from broker.core.codec.properties import encode_forward
 from broker.core.codec.reasons import NO_MATCHING_SUBSCRIBERS, NOT_AUTHORIZED, PACKET_TOO_LARGE, QUOTA_EXCEEDED
-from broker.core.queues.requests import PATIENCE
+from broker.core.limits import Limits
 from broker.core.routing.loop_detection import with_hop
 from broker.upstream.filters.mapping import Mapping
 from broker.upstream.protocol.uplink import CLOSED
@@ -298,6 +298,7 @@ def test_no_client_holds_up_what_comes_from_upstream() -> None:
     scene = Scene(publish=())
     scene.connect(canopy=True)
     scene.ask("#")
+    scene.network.router.limits.link_client_ids = ("silent",)
     silent = scene.network.idle("silent")
     silent.connect(properties=bag(("canopy-link", "nobody")))
     silent.answering = False
@@ -308,7 +309,7 @@ def test_no_client_holds_up_what_comes_from_upstream() -> None:
     scene.send("ask", b"?", qos=2, packet_id=3, properties=request)
     assert scene.acknowledgements() == []
     due = scene.link.answer_due
-    assert due == scene.network.now + PATIENCE
+    assert due == scene.network.now + Limits().answer_timeout
     scene.link.hurry(due - 0.1)
     assert scene.acknowledgements() == []
     scene.link.hurry(due)
