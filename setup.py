@@ -33,7 +33,9 @@ from setuptools.command.build_py import build_py
 COMPILED = [
     "broker/core/**/*.py",
     "broker/net/connection.py",
+    "broker/net/admission.py",
     "broker/net/hub.py",
+    "broker/net/partial_packets.py",
     "broker/net/timers.py",
     "broker/record/unpack.py",
     "broker/upstream/filters/*.py",

@@ -27,11 +27,8 @@ import structlog
 from broker import logs
 from broker.buildinfo import BuildInfo, build_info
 from broker.configuration import SettingsError
+from broker.net.sockets import OWN_DESCRIPTORS
 from broker.settings import DEFAULT_PORT, Address, Settings, parse_listen
-
-OWN_DESCRIPTORS: Final = 192
-"""File descriptors kept for all that is not a client's connection: listeners, logs, the event loop, stores; and for the
-connections beyond the limit that wait to be told so."""
 
 MANY_DESCRIPTORS: Final = 1_048_576
 """What is asked for where the system names no upper limit."""

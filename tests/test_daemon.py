@@ -20,6 +20,7 @@ from structlog.testing import capture_logs
 from broker import daemon
 from broker.buildinfo import build_info
 from broker.configuration import SettingsError
+from broker.net.sockets import OWN_DESCRIPTORS
 from broker.settings import Limits, Log, Mqtt, Runtime, Settings
 
 CALM = Settings(listen=["mqtt://127.0.0.1:0"], runtime=Runtime(gc_freeze=False), log=Log(format="console"))
@@ -310,11 +311,11 @@ class TestDescriptors:
         assert (self.soft, self.hard) == (4096, 4096)
 
     def test_connections_and_the_brokers_own_just_fit(self) -> None:
-        assert daemon.raise_descriptor_limit(4096 - daemon.OWN_DESCRIPTORS) == 4096
+        assert daemon.raise_descriptor_limit(4096 - OWN_DESCRIPTORS) == 4096
 
     def test_one_more_does_not(self) -> None:
         with pytest.raises(daemon.DaemonError) as caught:
-            daemon.raise_descriptor_limit(4097 - daemon.OWN_DESCRIPTORS)
+            daemon.raise_descriptor_limit(4097 - OWN_DESCRIPTORS)
         assert "needs 4097 file descriptors" in str(caught.value)
         assert "may have 4096" in str(caught.value)
         assert "\n" not in str(caught.value)

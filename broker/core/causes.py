@@ -17,6 +17,10 @@ KEEP_ALIVE: Final = "keep-alive"
 QUEUE_FULL: Final = "queue-full"
 """Its queue ran over, and its policy is `disconnect`."""
 CONNECT_TIMEOUT: Final = "connect-timeout"
+PARTIAL_PACKETS: Final = "partial-packets"
+"""All clients together held too many bytes of incomplete packets, and its packet was incomplete for longest."""
+PACKET_TIMEOUT: Final = "packet-timeout"
+"""It began a packet and did not go on with it."""
 TAKEN_OVER: Final = "taken-over"
 PROTOCOL_ERROR: Final = "protocol-error"
 REFUSED: Final = "refused"
@@ -33,6 +37,8 @@ EVICTIONS: Final = frozenset(
         STALLED,
         KEEP_ALIVE,
         QUEUE_FULL,
+        PARTIAL_PACKETS,
+        PACKET_TIMEOUT,
         TAKEN_OVER,
         PROTOCOL_ERROR,
         NOT_ALLOWED,

@@ -16,6 +16,7 @@ class Limits:
 
     def __init__(self) -> None:
         self.max_packet_size = 1_048_576
+        self.max_connect_size = 100_000
         self.max_client_id_length = 256
         self.max_topic_levels = 128
         self.max_subscriptions_per_client = 0

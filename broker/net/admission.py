@@ -18,11 +18,10 @@ from typing import Final
 
 from broker.core.codec import reasons
 from broker.core.connection.rate_limit import TokenBucket
-from broker.settings import Limits
 
 HALF_OPEN_ROOM: Final = 128
-"""Connections beyond `max_connections` that may wait for their CONNECT, and connections that exist only to be refused;
-above that they are closed at once."""
+"""Connections above the limit that may wait for their CONNECT, and connections that exist only to be refused; any more
+are closed at once."""
 
 TURNED_AWAY: Final = -1
 """Answer of `arrive`: close the connection, there is no room even to refuse it."""
@@ -31,10 +30,10 @@ TURNED_AWAY: Final = -1
 class Admission:
     """The connections of one broker against the limits of the settings; each limit of 0 is none."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._most = limits.max_connections + HALF_OPEN_ROOM if limits.max_connections > 0 else 0
-        self._most_of_one = limits.max_connections_per_address
-        rate = limits.max_connect_rate
+    def __init__(self, most: int, most_of_one: int, rate: float) -> None:
+        """`most` connections in all, `most_of_one` from one address, `rate` new ones a second."""
+        self._most = most + HALF_OPEN_ROOM if most > 0 else 0
+        self._most_of_one = most_of_one
         self._rate = TokenBucket(rate, max(rate, 1.0)) if rate > 0.0 else None
         # Connections that arrived and whose protocol is not over, the refused among them.
         self.open = 0
@@ -42,7 +41,13 @@ class Admission:
         self.refused = 0
         # Connections that were closed at once, since somebody last asked (and set it to 0).
         self.turned_away = 0
-        self._by_address: dict[str, int] = {}
+        # Connections of an address that count; where addresses are limited.
+        self.by_address: dict[str, int] = {}
+
+    @property
+    def full(self) -> bool:
+        """Whether one more has to be turned away: there are too many in all."""
+        return 0 < self._most <= self.open
 
     def arrive(self, host: str, now: float) -> int:
         """A connection has come from an IP address ("": from none, as over a Unix socket).
@@ -51,7 +56,7 @@ class Admission:
         (0x97 too many of this address, 0x9F too many a second): it counts as refused, until `readmit`, or until
         `leave_refused` and `refused_gone`.
         """
-        if 0 < self._most <= self.open:
+        if self.full:
             self.turned_away += 1
             return TURNED_AWAY
         code = reasons.SUCCESS
@@ -73,11 +78,11 @@ class Admission:
         """The protocol is over for a connection that counted."""
         self.open -= 1
         if self._most_of_one > 0 and host:
-            left = self._by_address[host] - 1
+            left = self.by_address[host] - 1
             if left > 0:
-                self._by_address[host] = left
+                self.by_address[host] = left
             else:
-                del self._by_address[host]
+                del self.by_address[host]
 
     def leave_refused(self) -> None:
         """The protocol is over for a connection that was refused."""
@@ -95,24 +100,16 @@ class Admission:
         self._count(host)
         return True
 
-    def from_address(self, host: str) -> int:
-        """Connections of an address that count; 0 as well where addresses have no limit."""
-        return self._by_address.get(host, 0)
-
-    def addresses(self) -> int:
-        """Addresses that are remembered."""
-        return len(self._by_address)
-
     def _has_place(self, host: str) -> bool:
-        return self._most_of_one == 0 or self._by_address.get(host, 0) < self._most_of_one or not host
+        return self._most_of_one == 0 or self.by_address.get(host, 0) < self._most_of_one or not host
 
     def _count(self, host: str) -> None:
         if self._most_of_one > 0 and host:
-            self._by_address[host] = self._by_address.get(host, 0) + 1
+            self.by_address[host] = self.by_address.get(host, 0) + 1
 
 
-def admission(limits: Limits) -> Admission | None:
+def admission(most: int, most_of_one: int, rate: float) -> Admission | None:
     """The admission control of a broker; None where no limit asks for any, so that a connect pays nothing for it."""
-    if limits.max_connections > 0 or limits.max_connections_per_address > 0 or limits.max_connect_rate > 0.0:
-        return Admission(limits)
+    if most > 0 or most_of_one > 0 or rate > 0.0:
+        return Admission(most, most_of_one, rate)
     return None

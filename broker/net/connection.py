@@ -26,12 +26,14 @@ from broker.core.causes import (
     CONNECTION_LOST,
     INTERNAL_ERROR,
     KEEP_ALIVE,
+    PACKET_TIMEOUT,
+    PARTIAL_PACKETS,
     REFUSED,
     STALLED,
     WRITE_FAILED,
 )
 from broker.core.codec import reasons
-from broker.core.connection.protocol import CONNECTED, ServerProtocol
+from broker.core.connection.protocol import CONNECTED, LARGE_READ, ServerProtocol
 from broker.core.queues.outbox import Outbox
 from broker.net import sockets
 from broker.net.hub import FlushScheduler, Link
@@ -54,6 +56,9 @@ STALL: Final = 0.005
 STALL_ROUNDS: Final = 32
 """Rounds of the event loop that it is held up at least: on a busy machine the time alone may pass in a single one, and
 nobody's acknowledgements have been read then."""
+
+EVICTIONS: Final = 16
+"""Connections that are ended for one read, at most, when all clients together hold too much of incomplete packets."""
 
 STALL_LOOKS: Final = 4
 """How often within `stall_timeout` a waiting writer's progress is looked at."""
@@ -90,6 +95,10 @@ class Connection(Link):
         # Once something in the outbox was worth less the longer it waits.
         self._fresh = False
         self._opened = False
+        # Bytes that wait in the decoder; how many there were, and when, at the last sign that the packet is coming.
+        self._partial = 0
+        self._partial_from = 0
+        self._partial_at = 0.0
 
     # -- what asyncio calls --------------------------------------------------------------------------------------------
 
@@ -137,7 +146,12 @@ class Connection(Link):
         if self._closing_at:
             return
         try:
-            if self.protocol.receive(data, self.hub.time()):
+            protocol = self.protocol
+            eventful = protocol.receive(data, self.hub.time())
+            held = protocol.decoder.held_size
+            if held > 0 or self._partial > 0:
+                self._hold(held, len(data))
+            if eventful:
                 self._after_turn()
             else:
                 self.hub.after_batch()
@@ -186,6 +200,7 @@ class Connection(Link):
             return
         try:
             self.protocol.go_on(self.loop.time())
+            self._hold(self.protocol.decoder.held_size, 0)
             self._after_turn()
             self._resume_reading()
         except Exception as error:
@@ -381,6 +396,8 @@ class Connection(Link):
     def _over(self) -> None:
         """The protocol is over, whatever becomes of the socket: nothing counts this connection any more."""
         self._closing_at = self.loop.time()
+        self.hub.partial.remove(self)
+        self.protocol.decoder.clear()
         if self._held is not None:
             self._held.cancel()
             self._held = None
@@ -433,6 +450,17 @@ class Connection(Link):
                 self.close(KEEP_ALIVE, reasons.KEEP_ALIVE_TIMEOUT, text)
                 return self._closing_at + LINGER
             again = due
+        if self._partial > 0 and protocol.state == CONNECTED and self.hub.packet_timeout > 0.0:
+            if self._paused_reading:
+                # It waits for us.
+                self._partial_at = now
+            due = self._partial_at + self.hub.packet_timeout
+            if now >= due:
+                text = f"less than {LARGE_READ} bytes of a packet in {self.hub.packet_timeout:g} s"
+                self.close(PACKET_TIMEOUT, reasons.IMPLEMENTATION_SPECIFIC_ERROR, text)
+                return self._closing_at + LINGER
+            if again == 0.0 or due < again:
+                again = due
         if self._drained is not None and self.hub.stall_timeout > 0.0:
             due = self._stall_due(now, self.hub.stall_timeout)
             if due == 0.0:
@@ -478,6 +506,29 @@ class Connection(Link):
         if keep_alive > 0:
             self.hub.wheel.add(self, self.protocol.last_received + GRACE * keep_alive)
 
+    def _hold(self, held: int, read: int) -> None:
+        """After `read` bytes the decoder holds `held`: count them, and see that the rest comes."""
+        hub = self.hub
+        before = self._partial
+        if self._closing_at or (held == 0 and before == 0):
+            return
+        completed = held < before + read
+        self._partial = held
+        hub.partial.update(self, held, completed)
+        if held == 0:
+            return
+        if before == 0 or completed or held - self._partial_from >= LARGE_READ:
+            self._partial_from = held
+            self._partial_at = self.loop.time()
+            if hub.packet_timeout > 0.0 and self.protocol.state == CONNECTED:
+                hub.wheel.add(self, self._partial_at + hub.packet_timeout)
+        for _ in range(EVICTIONS):
+            oldest = hub.partial.take_oldest()
+            if oldest is None:
+                break
+            assert isinstance(oldest, Connection)
+            oldest.close(PARTIAL_PACKETS, reasons.QUOTA_EXCEEDED, "all clients together hold too much unfinished")
+
     def _pause_reading(self) -> None:
         if not self._paused_reading:
             self._paused_reading = True
@@ -492,7 +543,7 @@ class Connection(Link):
             self._go_on_soon()
             return
         self._paused_reading = False
-        self.protocol.last_received = self.loop.time()
+        self._partial_at = self.protocol.last_received = self.loop.time()
         self.transport.resume_reading()
         if self.protocol.keep_alive > 0 and not self._closing_at:
             self.hub.wheel.add(self, self.protocol.last_received + GRACE * self.protocol.keep_alive)

@@ -20,6 +20,7 @@ from broker.core.counters import Counters
 from broker.core.queues.outbox import Outbox
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.router import Router
+from broker.net.partial_packets import PartialPackets
 from broker.net.timers import Checked, Wheel
 
 AGAIN: Final = 1.0
@@ -62,8 +63,11 @@ class FlushScheduler:
         self.loop = loop
         self.time: Callable[[], float] = loop.time
         self.wheel = Wheel(loop)
+        # What clients have begun to send and not finished; `Server` sets its bound.
+        self.partial = PartialPackets(0)
         # The settings; `Server` writes them. A time-out of 0: never.
         self.connect_timeout = 0.0
+        self.packet_timeout = 0.0
         self.stall_timeout = 0.0
         self.live_messages = 0
         self.live_bytes = 0

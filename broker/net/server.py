@@ -20,7 +20,7 @@ import time
 from typing import Any, Final, cast
 
 from broker.core import guards
-from broker.core.causes import SHUTDOWN
+from broker.core.causes import CONNECTION_LOST, SHUTDOWN
 from broker.core.codec import reasons
 from broker.core.codec.packets import NEVER
 from broker.core.hooks import AccessControl, AuthMethod, EventListener
@@ -30,7 +30,7 @@ from broker.core.queues.queue_policy import POLICIES, UNSET
 from broker.core.queues.queue_rules import QueueRule
 from broker.core.routing.router import Router
 from broker.net import sockets
-from broker.net.admission import HALF_OPEN_ROOM, TURNED_AWAY, admission
+from broker.net.admission import HALF_OPEN_ROOM, TURNED_AWAY, Admission, admission
 from broker.net.connection import LINGER, Connection
 from broker.net.connection_log import ConnectionLog
 from broker.net.hub import FlushScheduler
@@ -83,6 +83,8 @@ class Server:
         """
         self.settings = Settings() if settings is None else settings
         self.router = Router(limits(self.settings), self.settings.routing.trie, self.settings.routing.match_cache)
+        self._most = self.settings.limits.max_connections or sockets.connections_that_fit()
+        self.router.limits.max_connections = self._most
         self.router.broker_id = self.settings.federation.broker_id or secrets.token_hex(4)
         _shorten_runs(self.router)
         self.log: Any = Log()
@@ -94,7 +96,11 @@ class Server:
         self._restored = False
         self.connections: set[Connection] = set()
         # None: no limit asks for it.
-        self.admission = admission(self.settings.limits)
+        self.admission = admission(
+            self._most, self.settings.limits.max_connections_per_address, self.settings.limits.max_connect_rate
+        )
+        # Connections that have not been accepted yet, the oldest first; where connections are limited.
+        self._half_open: dict[Connection, None] = {}
         # Connections whose protocol is over and whose sockets are not closed, the oldest first; where they are limited.
         self._closing: dict[Connection, None] = {}
         # From `start` on.
@@ -148,6 +154,8 @@ class Server:
         self.pulse = LagMonitor(self.loop, self.router.counters.load, self._look)
         self._stopping = False
         self._stopped = None
+        if self.admission is not None and not self.settings.limits.max_connections:
+            self.log.info("connections are limited by file descriptors", max_connections=self._most)
         # Before the first client can come.
         await self._open_store()
         try:
@@ -289,22 +297,29 @@ class Server:
             return False
         admission = self.admission
         if admission is not None:
-            self._make_room()
+            self._make_room(admission)
             answer = admission.arrive(connection.host, connection.opened_at)
             if answer == TURNED_AWAY:
                 self.connections.add(connection)
                 return False
             connection.protocol.refused = answer
+            self._half_open[connection] = None
         self.connections.add(connection)
         return True
 
-    def _make_room(self) -> None:
-        """Let no more sockets pile up than `limits.max_connections` allows: who is only said goodbye to goes first."""
-        limit = self.settings.limits.max_connections
-        if 0 < limit <= len(self.connections) - HALF_OPEN_ROOM and self._closing:
+    def _make_room(self, admission: Admission) -> None:
+        """Let no more sockets pile up than may be open: who is only said goodbye to goes first.
+
+        Then who has been silent for longest since it connected: a client sends its CONNECT at once, and so connections
+        that say nothing keep nobody out.
+        """
+        if 0 < self._most <= len(self.connections) - HALF_OPEN_ROOM and self._closing:
             oldest = next(iter(self._closing))
             del self._closing[oldest]
             oldest.transport.abort()
+        if admission.full and self._half_open:
+            admission.turned_away += 1
+            next(iter(self._half_open)).abort(CONNECTION_LOST)
 
     def readmit(self, connection: Connection) -> bool:
         """A refused connection took over another of its address. False when there is no room for it all the same."""
@@ -316,6 +331,7 @@ class Server:
 
     def opened(self, connection: Connection) -> None:
         """A client was accepted."""
+        self._half_open.pop(connection, None)
         try:
             self.report_open(connection)
         except Exception as error:
@@ -325,6 +341,7 @@ class Server:
         """A connection's protocol is over; its socket may take a while. Called once for each that joined."""
         admission = self.admission
         if admission is not None:
+            self._half_open.pop(connection, None)
             if connection.protocol.refused:
                 admission.leave_refused()
             else:
@@ -366,6 +383,8 @@ class Server:
         settings = self.settings
         hub = FlushScheduler(self.router, self.loop, self._tick, self.faults.broke)
         hub.connect_timeout = settings.limits.connect_timeout
+        hub.packet_timeout = settings.limits.packet_timeout
+        hub.partial.limit = settings.limits.max_partial_bytes
         hub.stall_timeout = settings.queue.stall_timeout
         hub.live_messages = settings.queue.live_messages
         hub.live_bytes = settings.queue.live_bytes

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import resource
 import socket
 import struct
 import sys
@@ -28,6 +29,10 @@ PROBES: Final = 3
 LONGEST_USER_TIMEOUT: Final = 2_000_000_000
 """Milliseconds that fit the option."""
 
+OWN_DESCRIPTORS: Final = 192
+"""File descriptors kept for all that is not a client's connection: listeners, logs, the event loop, stores, links; and
+for connections beyond the limit that wait to be told so."""
+
 FRESH_BYTES: Final = 16_384
 """Bytes that the system is asked to hold unsent for a peer whose messages lose their worth while they wait."""
 
@@ -36,6 +41,17 @@ ESTABLISHED: Final = 1
 
 INHERITED: Final = sys.platform.startswith("linux")
 """Whether an accepted socket has the options of the one that listens."""
+
+
+def connections_that_fit() -> int:
+    """Connections for which the process may have file descriptors now; 0 where the system sets no limit.
+
+    A process that may have very few keeps half of them.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return 0
+    return max(soft - OWN_DESCRIPTORS, soft // 2, 1)
 
 
 def tune(sock: Any, settings: Settings) -> None:

@@ -43,11 +43,18 @@ def _packet_size(value: int) -> int:
     return value
 
 
+def _connect_size(value: int) -> int:
+    # A CONNECT with an identifier of 23 bytes, which every server has to accept, fits.
+    if 0 < value < 64:
+        raise PydanticCustomError("connect_size", "below 64 bytes, which the shortest useful CONNECT may take")
+    return value
+
+
 class Limits(Section):
     """What one connection, or all of them, may take."""
 
     max_connections: CountOrUnlimited = 0
-    """Open network connections in all. 0: no limit but that of the system."""
+    """Open network connections in all. 0: as many as the process may have file descriptors for, less 192."""
     max_connections_per_address: CountOrUnlimited = 0
     """Open network connections from one IP address; one more is refused with 0x97. 0: no limit."""
     max_connect_rate: RateOrUnlimited = 0.0
@@ -56,6 +63,14 @@ class Limits(Section):
     max_packet_size: Annotated[int, Field(ge=0, le=LARGEST_PACKET), AfterValidator(_packet_size)] = 1_048_576
     """Bytes of the largest packet accepted, fixed header included, at least 2. MQTT 5.0 clients are told. 0: no limit
     but what can be forwarded, 267,386,884."""
+    max_connect_size: Annotated[int, Field(ge=0, le=LARGEST_PACKET), AfterValidator(_connect_size)] = 100_000
+    """Bytes of the largest packet accepted before the client is: its CONNECT, and AUTH, at least 64. 0: max_packet_size
+    alone bounds them."""
+    max_partial_bytes: SizeOrUnlimited = 268_435_456
+    """Bytes that were read of all clients together and are not whole packets yet, or not acted on; above it the
+    connection whose packet is incomplete for longest is ended with 0x97. 0: no limit."""
+    packet_timeout: SecondsOrOff = 60.0
+    """Seconds within which the next 1,024 bytes of an incomplete packet, or its rest, must come. 0: no limit."""
     connect_timeout: SecondsOrOff = 10.0
     """Seconds from accepting a connection to the end of its CONNECT (and of an AUTH exchange). 0: no limit."""
     max_client_id_length: Annotated[SixteenBits, AfterValidator(_client_id_length)] = 256

@@ -221,11 +221,11 @@ async def test_a_connection_that_is_over_counts_for_nothing(
     there.connection.data_received(wire.subscribe(1, [("t", 0)]))
     await rounds()
     there.take()
-    assert counted(broker).from_address(HERE) == 1
+    assert counted(broker).by_address.get(HERE, 0) == 1
     ending(there)
     assert there.connection.protocol.close_cause == cause
     assert connected(broker) == {"source"}
-    assert (counted(broker).from_address(HERE), counted(broker).open) == (0, 1)
+    assert (counted(broker).by_address.get(HERE, 0), counted(broker).open) == (0, 1)
     source.connection.data_received(wire.publish("t", b"x") * 100)
     assert there.connection.outbox.messages == 0
     again = Client(broker, "again", HERE)
@@ -236,7 +236,7 @@ async def test_a_connection_that_is_over_counts_for_nothing(
     if cause not in ("write-failed", "connection-lost"):
         there.connection.connection_lost(None)
     assert broker._closing == {}
-    assert (counted(broker).from_address(HERE), counted(broker).open) == (1, 2)
+    assert (counted(broker).by_address.get(HERE, 0), counted(broker).open) == (1, 2)
 
 
 async def test_a_refused_connection_leaves_nothing(embed: Embed) -> None:
@@ -252,7 +252,7 @@ async def test_a_refused_connection_leaves_nothing(embed: Embed) -> None:
     late.connection.connection_lost(None)
     assert (counted(broker).open, counted(broker).refused) == (1, 0)
     there.connection.connection_lost(None)
-    assert (counted(broker).open, counted(broker).addresses()) == (0, 0)
+    assert (counted(broker).open, len(counted(broker).by_address)) == (0, 0)
 
 
 async def test_who_takes_over_takes_the_place(embed: Embed) -> None:
@@ -264,11 +264,11 @@ async def test_who_takes_over_takes_the_place(embed: Embed) -> None:
     await rounds()
     assert new.take()[3:4] == b"\x00"
     assert connected(broker) == {"there"}
-    assert (counted(broker).from_address(HERE), counted(broker).open, counted(broker).refused) == (1, 1, 0)
+    assert (counted(broker).by_address.get(HERE, 0), counted(broker).open, counted(broker).refused) == (1, 1, 0)
     old.connection.connection_lost(None)
-    assert (counted(broker).from_address(HERE), counted(broker).open) == (1, 1)
+    assert (counted(broker).by_address.get(HERE, 0), counted(broker).open) == (1, 1)
     new.connection.connection_lost(None)
-    assert (counted(broker).open, counted(broker).addresses()) == (0, 0)
+    assert (counted(broker).open, len(counted(broker).by_address)) == (0, 0)
 
 
 class Slow(AccessControl):
@@ -298,7 +298,7 @@ async def test_a_place_that_somebody_else_took_meanwhile(embed: Embed) -> None:
     assert connected(broker) == {"third"}
     assert b"\xe0" in new.take()
     assert new.connection.protocol.close_text == "too many connections from this address"
-    assert (counted(broker).from_address(HERE), counted(broker).open) == (1, 1)
+    assert (counted(broker).by_address.get(HERE, 0), counted(broker).open) == (1, 1)
 
 
 async def test_more_than_can_be_refused(embed: Embed) -> None:

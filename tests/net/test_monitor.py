@@ -15,7 +15,7 @@ from broker.core.routing.router import Router
 from broker.net import monitor as module
 from broker.net.admission import Admission
 from broker.net.monitor import BEAT, LINES, LOOK, LagMonitor, Monitor
-from broker.settings import Limits, Queue, Settings, Sys
+from broker.settings import Queue, Settings, Sys
 from tests.net.test_timers import Loop
 
 NOW = 1_000.0
@@ -80,7 +80,7 @@ class Broker:
         self.sessions: dict[str, Client] = {}
         self.swept: list[float] = []
         self.log = Log()
-        self.admission = Admission(Limits(max_connections_per_address=1))
+        self.admission = Admission(0, 1, 0.0)
         settings = Settings(queue=Queue(**queue), sys=Sys(slow_clients=slow_clients))
         self.monitor = Monitor(cast(Router, self), settings, self.log, NOW, self.admission)
         self.now = NOW

@@ -54,6 +54,20 @@ class Frames:
         """Bytes fed and not handed out in a frame yet."""
         return len(self.buffer) - self.end + len(self._tail) + len(self._held)
 
+    @property
+    def held_size(self) -> int:
+        """Bytes kept for what has not been acted on: an incomplete packet, or the read that an unfinished turn left."""
+        return len(self.buffer) + len(self._tail) + len(self._held)
+
+    def clear(self) -> None:
+        """The connection is over: keep nothing."""
+        self.buffer = b""
+        self._tail = b""
+        self._held = bytearray()
+        self.start = 0
+        self.body = 0
+        self.end = 0
+
     def feed(self, data: bytes) -> None:
         """Add one read."""
         if self._held:

@@ -64,6 +64,12 @@ class Terms:
             self.server_keep_alive = True
 
 
+def first_packet_size(limits: Limits) -> int:
+    """Bytes of the largest packet that is taken from a client before it was accepted."""
+    largest = limits.max_packet_size
+    return min(largest, limits.max_connect_size) if limits.max_connect_size > 0 else largest
+
+
 def granted_expiry(requested: int, limits: Limits) -> int:
     """How long a session outlives its connection, in seconds, when a client asks for `requested` (3.2.2.3.2)."""
     if not limits.persistent:

@@ -98,7 +98,7 @@ class ServerProtocol(PublishHandler):
     """The protocol state of one connection. `address` is the peer's, for logs and the gate."""
 
     def __init__(self, router: Router, outbox: Outbox, address: str) -> None:
-        super().__init__(router, outbox, Decoder(router.limits.max_packet_size))
+        super().__init__(router, outbox, Decoder(handshake.first_packet_size(router.limits)))
         self.address = address
         self.state = CONNECTING
         self.close_cause = ""
@@ -584,6 +584,7 @@ class ServerProtocol(PublishHandler):
         if router.journal is not None:
             router.settle(session)
         self.session = session
+        self.decoder.max_packet_size = router.limits.max_packet_size
         self.state = CONNECTED
         self.accepted = True
         # Whether there was a session to go on with [MQTT-3.2.2-3], so never after a clean start [MQTT-3.2.2-2]

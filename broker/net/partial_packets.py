@@ -1,0 +1,50 @@
+"""What clients have begun to send and not finished: the bytes that wait in decoders, counted over all connections.
+
+A connection by itself cannot hold more than one packet and one read, but there are many connections. When the bytes of
+all exceed the bound, the connection goes first whose packet has been incomplete for longest: a client that sends at an
+ordinary pace completes its packet within moments and is never the oldest, one that trickles is.
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+from broker.net.timers import Checked
+
+
+class PartialPackets:
+    """The connections with bytes that could not be acted on yet, the oldest first. `limit` in bytes; 0: none."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit: i64 = limit
+        # Over all connections.
+        self.bytes: i64 = 0
+        # Connections that were ended because of the bound.
+        self.evicted: i64 = 0
+        self._held: dict[Checked, int] = {}
+
+    def __len__(self) -> int:
+        """Connections that hold some."""
+        return len(self._held)
+
+    def update(self, connection: Checked, held: int, completed: bool) -> None:
+        """A connection holds `held` bytes after a read. `completed`: they begin with another packet than before."""
+        before = self._held.get(connection, 0)
+        if before > 0 and (completed or held == 0):
+            del self._held[connection]
+        if held > 0:
+            self._held[connection] = held
+        self.bytes += held - before
+
+    def remove(self, connection: Checked) -> None:
+        """The connection is over."""
+        self.bytes -= self._held.pop(connection, 0)
+
+    def take_oldest(self) -> Checked | None:
+        """The connection to end because all together hold too much, or None. It counts no more."""
+        if self.limit == 0 or self.bytes <= self.limit:
+            return None
+        oldest = next(iter(self._held))
+        self.evicted += 1
+        self.remove(oldest)
+        return oldest

@@ -1,0 +1,272 @@
+"""What clients make the broker hold that never finish what they began, or never read what they are told."""
+
+from __future__ import annotations
+
+import random
+import resource
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from broker import Broker, Settings
+from broker.core.causes import PACKET_TIMEOUT, PARTIAL_PACKETS, PROTOCOL_ERROR
+from broker.core.connection.protocol import LARGE_READ
+from broker.core.queues.outbox import CONTROL_LIMIT
+from broker.net.admission import HALF_OPEN_ROOM
+from tests.e2e import wire
+from tests.net.transports import Client, rounds
+
+Embed = Callable[..., Awaitable[Broker]]
+
+
+@pytest.fixture
+async def embed() -> AsyncIterator[Embed]:
+    """Brokers with settings of `limits` as keywords."""
+    async with AsyncExitStack() as stack:
+        brokers: list[Broker] = []
+
+        async def start(**limits: Any) -> Broker:
+            settings = Settings.model_validate(
+                {
+                    "listen": ("mqtt://127.0.0.1:0",),
+                    "limits": limits,
+                    "shutdown": {"flush_timeout": 0.0},
+                    "sys": {"interval": 0.0},
+                }
+            )
+            brokers.append(await stack.enter_async_context(Broker(settings)))
+            return brokers[-1]
+
+        yield start
+        for running in brokers:
+            for connection in list(running.connections):
+                connection.connection_lost(None)
+
+
+def begun(size: int) -> bytes:
+    """The first half of a PUBLISH whose payload takes `size` bytes."""
+    return wire.publish("t", bytes(size))[: size // 2]
+
+
+# ------------------------------------------------------------------------------------------------------- before CONNECT
+
+
+async def test_a_stranger_cannot_make_the_broker_hold_much(embed: Embed) -> None:
+    """As soon as the fixed header says how long it will be, before any of it is held."""
+    broker = await embed()
+    client = Client(broker, "", says=b"\x10" + wire.varint(100_000))
+    assert client.connection.protocol.close_cause == PROTOCOL_ERROR
+    assert client.connection.protocol.decoder.held_size == 0
+    longest = Client(broker, "", says=b"\x10" + wire.varint(99_996) + bytes(50_000))
+    assert longest.connection.protocol.close_cause == ""
+
+
+async def test_a_client_that_was_accepted_may_send_more(embed: Embed) -> None:
+    broker = await embed(max_connect_size=1_000)
+    there, source = Client(broker, "there"), Client(broker, "source")
+    there.connection.data_received(wire.subscribe(1, [("t", 0)]))
+    await rounds()
+    there.take()
+    source.connection.data_received(wire.publish("t", bytes(200_000)))
+    await rounds()
+    assert there.take() == wire.publish("t", bytes(200_000))
+
+
+@pytest.mark.parametrize(("size", "accepted"), [(0, True), (1_000, False), (2_000, True)])
+async def test_how_long_a_connect_may_be(embed: Embed, size: int, accepted: bool) -> None:
+    broker = await embed(max_connect_size=size)
+    client = Client(broker, "", says=wire.connect("c", user="u", password=bytes(1_500)))
+    await rounds()
+    assert client.connection.protocol.accepted is accepted
+
+
+async def test_authentication_is_held_to_the_same(embed: Embed) -> None:
+    """`max_packet_size` bounds it where that is less."""
+    broker = await embed(max_connect_size=2_000, max_packet_size=1_000)
+    client = Client(broker, "", says=wire.connect("c", user="u", password=bytes(1_500)))
+    assert client.connection.protocol.close_cause == PROTOCOL_ERROR
+
+
+# ---------------------------------------------------------------------------------------------------- over all clients
+
+
+async def test_the_oldest_unfinished_packet_goes_first(embed: Embed) -> None:
+    """Whoever goes on sending is not the oldest, however much it sends."""
+    broker = await embed(max_partial_bytes=300_000)
+    there = Client(broker, "there")
+    there.connection.data_received(begun(60_000))
+    trickling = [Client(broker, f"slow{number}") for number in range(8)]
+    for client in trickling:
+        client.connection.data_received(begun(60_000))
+    assert broker.hub.partial.bytes == 9 * 30_000
+    # It finishes its packet and begins another: now it is the youngest.
+    there.connection.data_received(wire.publish("t", bytes(60_000))[30_000:] + begun(60_000))
+    late = Client(broker, "late")
+    late.connection.data_received(begun(120_000))
+    await rounds()
+    gone = [client.connection.protocol.close_cause for client in trickling]
+    assert gone == [PARTIAL_PACKETS] + [""] * 7
+    assert b"\x97" in trickling[0].take()
+    assert broker.hub.partial.bytes <= 300_000
+    for client in (there, late):
+        assert not client.transport.aborted
+        assert client.connection.protocol.close_cause == ""
+
+
+async def test_many_that_trickle(embed: Embed) -> None:
+    """A hundred clients with most of a largest packet each: together no more than the bound and one read."""
+    broker = await embed(max_partial_bytes=2_000_000)
+    clients = [Client(broker, f"c{number}") for number in range(100)]
+    most = 0
+    for at in range(4):
+        for client in clients:
+            client.connection.data_received(wire.publish("t", bytes(1_000_000))[at * 200_000 : (at + 1) * 200_000])
+            held = sum(each.connection.protocol.decoder.held_size for each in clients)
+            assert held == broker.hub.partial.bytes
+            most = max(most, held)
+    assert 1_000_000 < most <= 2_200_000
+    assert broker.hub.partial.evicted >= 90
+    assert len(broker.router.fanout.peers) == 100 - broker.hub.partial.evicted
+
+
+async def test_no_bound(embed: Embed) -> None:
+    broker = await embed(max_partial_bytes=0)
+    clients = [Client(broker, f"c{number}") for number in range(50)]
+    for client in clients:
+        client.connection.data_received(begun(900_000))
+    assert broker.hub.partial.evicted == 0
+    assert broker.hub.partial.bytes == 50 * 450_000
+
+
+async def test_the_account_is_exact(embed: Embed) -> None:
+    """Packets in pieces of any size, connections that end anyhow: nothing is left over."""
+    chance = random.Random(5)
+    broker = await embed(max_partial_bytes=0, max_publish_rate=50.0)
+    packets = b"".join(wire.publish("t", bytes(size)) for size in (0, 10, 3_000, 70_000, 0, 0, 500)) + wire.PING * 5
+    clients = [Client(broker, f"c{number}") for number in range(10)]
+    rest = dict.fromkeys(clients, packets * 3)
+    while rest:
+        client = chance.choice(list(rest))
+        size = chance.choice([1, 2, 7, 1_000, 100_000])
+        if client.transport.aborted or chance.random() < 0.005:
+            client.connection.connection_lost(None)
+            del rest[client]
+        elif client.transport.reading:
+            client.connection.data_received(rest[client][:size])
+            rest[client] = rest[client][size:]
+            if not rest[client]:
+                client.connection.close("shutdown", 0x8B, "")
+                del rest[client]
+        else:
+            client.connection.protocol.held_until = min(client.connection.protocol.held_until, broker.loop.time())
+            client.connection._go_on()
+        held = sum(each.connection.protocol.decoder.held_size for each in clients)
+        assert broker.hub.partial.bytes == held
+    assert (broker.hub.partial.bytes, len(broker.hub.partial)) == (0, 0)
+
+
+# -------------------------------------------------------------------------------------------------------------- in time
+
+
+async def test_a_packet_that_is_not_gone_on_with(embed: Embed) -> None:
+    """Without a keep alive too; a packet that comes slowly but does come has all the time it takes."""
+    broker = await embed(packet_timeout=30.0)
+    trickling, slow = Client(broker, "trickling"), Client(broker, "slow")
+    for client in (trickling, slow):
+        client.connection.data_received(begun(200_000)[:100])
+    now = broker.loop.time()
+    for _ in range(5):
+        trickling.connection.data_received(b"x")
+        slow.connection.data_received(bytes(LARGE_READ))
+    assert 0.0 < trickling.connection.check_at <= now + 31.0
+    for client in (trickling, slow):
+        client.connection._partial_at -= 29.0
+        assert client.connection.check(broker.loop.time()) > 0.0
+    slow.connection.data_received(bytes(LARGE_READ))
+    assert trickling.connection.protocol.close_cause == slow.connection.protocol.close_cause == ""
+    late = broker.loop.time() + 2.0
+    trickling.connection.check(late)
+    slow.connection.check(late)
+    await rounds()
+    assert trickling.connection.protocol.close_cause == PACKET_TIMEOUT
+    assert b"\x83" in trickling.take()
+    assert slow.connection.protocol.close_cause == ""
+
+
+async def test_between_packets_nobody_is_hurried(embed: Embed) -> None:
+    broker = await embed(packet_timeout=30.0)
+    client = Client(broker, "c")
+    client.connection.data_received(wire.PING + wire.PING[:1])
+    client.connection.data_received(wire.PING[1:])
+    assert client.connection.check(broker.loop.time() + 1e6) == 0.0
+    assert client.connection.protocol.close_cause == ""
+
+
+async def test_no_packet_timeout(embed: Embed) -> None:
+    broker = await embed(packet_timeout=0.0)
+    client = Client(broker, "c")
+    client.connection.data_received(begun(1_000))
+    assert client.connection.check(broker.loop.time() + 1e6) == 0.0
+
+
+# ---------------------------------------------------------------------------------------------------------- connections
+
+
+@pytest.mark.parametrize(
+    ("soft", "most"), [(1024, 832), (65_536, 65_344), (300, 150), (1, 1), (resource.RLIM_INFINITY, 0)]
+)
+async def test_connections_fit_into_the_file_descriptors(
+    embed: Embed, soft: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, resource.RLIM_INFINITY))
+    broker = await embed()
+    assert broker.router.limits.max_connections == most
+    assert (broker.admission is None) is (most == 0)
+
+
+async def test_connections_that_say_nothing_keep_nobody_out(embed: Embed) -> None:
+    """Where every place is taken, the one that has been silent for longest makes room."""
+    broker = await embed(max_connections=3)
+    there = Client(broker, "there")
+    mute = [Client(broker, "", says=b"") for _ in range(2 + HALF_OPEN_ROOM)]
+    assert not any(client.transport.aborted for client in mute)
+    late = Client(broker, "late")
+    await rounds()
+    assert late.take()[:4] == b"\x20\x26\x00\x00" or late.connection.protocol.accepted
+    assert [client.transport.aborted for client in mute[:3]] == [True, False, False]
+    assert not there.transport.aborted
+    for client in mute[:1]:
+        client.connection.connection_lost(None)
+    assert broker.admission is not None
+    assert broker.admission.open == 3 + HALF_OPEN_ROOM
+    # Clients that were accepted make no room for anybody.
+    last = Client(broker, "last")
+    assert last.connection.protocol.accepted
+    full = Client(broker, "full")
+    await rounds()
+    assert not full.connection.protocol.accepted
+    assert not any(client.transport.aborted for client in (there, late, last))
+
+
+# -------------------------------------------------------------------------------------------------------------- answers
+
+
+@pytest.mark.parametrize("flood", [wire.PING, wire.subscribe(1, [("t", 0)])], ids=["PINGREQ", "SUBSCRIBE"])
+async def test_who_does_not_read_the_answers_is_not_read_from(embed: Embed, flood: bytes) -> None:
+    """Its answers wait up to the limit and a turn's worth, and what it goes on sending waits with its system."""
+    broker = await embed()
+    client = Client(broker, "c")
+    await rounds()
+    client.connection.pause_writing()
+    for _ in range(100):
+        if not client.transport.reading:
+            break
+        client.connection.data_received(flood * 20_000)
+        await rounds(10)
+    assert not client.transport.reading
+    assert client.connection.outbox.control_bytes <= CONTROL_LIMIT + 8_192 * 4
+    assert broker.hub.partial.bytes <= len(flood) * 20_000
+    client.connection.connection_lost(None)
+    assert broker.hub.partial.bytes == 0
