@@ -1,7 +1,10 @@
 # What there is to do with a clone of Canopy. Every target builds the environment it needs (see .ci/environment).
 #
 #   make run     start the broker on 127.0.0.1:1883            ARGS="--listen mqtt://0.0.0.0:1883"
-#   make test    lint, then the whole test suite               ARGS="-k retained -x"
+#   make quick   tests/core, interpreted from the source: no build, a minute   ARGS="-k retained -x"
+#   make test    lint, then the tests that protect             ARGS="-k retained -x"
+#   make test-long  the other tests: all examples of every property, the core interpreted, Spark, fuzz, benches, Pythons
+#   make test-pythons  tests/core and a running broker on each other python3.11, 3.12, 3.13 on PATH
 #   make lint    style, types and the walls between packages
 #   make bench   Canopy beside mosquitto, on this machine      ARGS="--quick"
 #   make bench-routing  the routing core without a network, beside what the authors of its ideas reported
@@ -26,7 +29,7 @@ PY := $(VENV)/bin/python -P
 # The packages `tests` and `benchmarks` are importable from here, and only they.
 TESTS := PYTHONPATH="$(VENV)/paths"
 
-.PHONY: help run test suite lint bench bench-routing bench-recorder bench-pipeline bench-upstream scale demo fuzz setup setup-run clean
+.PHONY: help run quick test suite test-long test-pythons lint bench bench-routing bench-recorder bench-pipeline bench-upstream scale demo fuzz setup setup-run clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -40,21 +43,32 @@ setup-run:
 run: setup-run
 	@exec $(PY) -m broker serve $(ARGS)
 
-# The interpreted pass over tests/core comes first in time, so that the last line printed is that of the whole suite. Two
-# processes (how tests are dealt to them: tests/conftest.py). PYTHONSAFEPATH is -P for them too.
+# Two processes (how tests are dealt to them: tests/conftest.py). PYTHONSAFEPATH is -P for them too.
+PYTEST := $(PY) -m pytest --numprocesses=2
+INTERPRETED := PYTHONPATH=. PYTHONSAFEPATH=1 CANOPY_EXPECT=interpreted
+
+quick:
+	@.ci/environment quick
+	@$(INTERPRETED) $(PYTEST) tests/core -q -m "not long" $(ARGS)
+
 test: lint
 	@$(MAKE) --no-print-directory suite
 
 suite: setup
+	@core=$$($(PY) -m broker.buildinfo) && PYTHONSAFEPATH=1 CANOPY_EXPECT="$$core" $(TESTS) $(PYTEST) -m "not long" $(ARGS)
+
+# Properties run here with all their examples (CANOPY_LONG), so they run in both.
+test-long: setup
 	@core=$$($(PY) -m broker.buildinfo) && \
 	if [ "$$core" = compiled ]; then \
-	    echo "canopy: tests/core, interpreted from the source tree" && \
-	    PYTHONPATH=. PYTHONSAFEPATH=1 CANOPY_EXPECT=interpreted $(PY) -m pytest tests/core -q --numprocesses=2 && \
-	    echo "canopy: the whole suite, against the compiled install"; \
-	else \
-	    echo "canopy: the core is not compiled here, so the whole suite runs interpreted"; \
+	    echo "canopy: tests/core, interpreted from the source tree" && $(INTERPRETED) $(PYTEST) tests/core -q; \
 	fi && \
-	PYTHONSAFEPATH=1 CANOPY_EXPECT="$$core" $(TESTS) $(PY) -m pytest --numprocesses=2 $(ARGS)
+	echo "canopy: the long tests, and all examples of every property" && \
+	PYTHONSAFEPATH=1 CANOPY_LONG=1 CANOPY_EXPECT="$$core" $(TESTS) $(PYTEST) -m "long or hypothesis" $(ARGS)
+	@$(MAKE) --no-print-directory test-pythons
+
+test-pythons:
+	@.ci/pythons
 
 lint: setup
 	@$(VENV)/bin/ruff check .
@@ -88,5 +102,5 @@ fuzz: setup
 	@$(TESTS) $(PY) -m tests.fuzz $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(VENV).lock build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis tests/e2e/js/node_modules
+	rm -rf .venv-3.* $(VENV) $(VENV).lock build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis tests/e2e/js/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -6,29 +6,78 @@ Two switches of the environment make a run prove more than "nothing failed":
   and, for `compiled`, when it comes from the source tree. Without it, whatever is imported is tested.
 - `CANOPY_NO_SKIP=1`: a skipped test is a failed test. Continuous integration sets it, where every outside client is
   installed; elsewhere a skipped test names its reason.
+
+A test with the marker `long` is not part of `make test`, and properties try fewer examples there
+(`tests.support.runs`). What a run left out is its last line.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import hypothesis
 import pytest
 import structlog
 from blockbuster import blockbuster_ctx
 from xdist.scheduler import LoadScopeScheduling
 
 from broker.buildinfo import COMPILED, build_info
+from tests.support.runs import LONG, examples
 
 ROOT = Path(__file__).resolve().parent.parent
+LEFT_OUT: Final = ("long tests", "properties with part of their examples")
+
+# No deadline: how long one example takes says more of the machine than of the broker.
+hypothesis.settings.register_profile("canopy", max_examples=examples(100), deadline=None)
+hypothesis.settings.load_profile("canopy")
+
+
+class LeftOut:
+    """What this run leaves out, counted where tests are collected: here, or by the processes that xdist starts."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = dict.fromkeys(LEFT_OUT, 0)
+        self.others = 0
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Tests that `-m` or `-k` took out."""
+        long = sum(item.get_closest_marker("long") is not None for item in items)
+        self.counts[LEFT_OUT[0]] += long
+        self.others += len(items) - long
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Which properties are not tried with all of their examples."""
+        if not LONG:
+            self.counts[LEFT_OUT[1]] += sum("hypothesis" in item.keywords for item in session.items)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """In a process of xdist: tell the one that prints. Each process collects the same."""
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["canopy-left-out"] = (self.counts, self.others)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """What a process of xdist told at its end."""
+        self.counts, self.others = getattr(node, "workeroutput", {}).get("canopy-left-out", (self.counts, self.others))
+
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        """The last line of the run."""
+        terminal = config.pluginmanager.get_plugin("terminalreporter")
+        parts = [f"{count:,} {name}" for name, count in self.counts.items() if count]
+        if terminal is None or hasattr(config, "workeroutput") or not (parts or self.others):
+            return
+        line = f"left out: {', '.join(parts)}: make test-long" if parts else ""
+        others = f"{self.others:,} more tests were deselected by -m or -k" if self.others else ""
+        terminal.write_line("canopy: " + "; ".join(part for part in (line, others) if part))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse to test another build than the one asked for."""
-    del config
+    config.pluginmanager.register(LeftOut(), "canopy-left-out")
     expected = os.environ.get("CANOPY_EXPECT")
     if not expected:
         return

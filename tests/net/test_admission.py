@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.net.admission import HALF_OPEN_ROOM, TURNED_AWAY, Admission, admission
 from broker.settings import Limits
+from tests.support.runs import examples
 
 NOW = 1_000.0
 HERE, THERE = "192.0.2.1", "2001:db8::1"
@@ -179,7 +180,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMachine.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 
 
 @pytest.mark.parametrize(

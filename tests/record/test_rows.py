@@ -21,6 +21,7 @@ from pipeline.schema import EVENTS
 from tests.conftest import ROOT
 from tests.core import strategies
 from tests.record.scenes import HOUR, RUN_ID, Tape, messages
+from tests.support.runs import examples
 
 BEGIN = datetime.fromtimestamp(HOUR / 1e6, UTC)
 
@@ -63,7 +64,7 @@ sent = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(runs=st.lists(st.tuples(st.sampled_from([V311, V5]), sent), max_size=4), most=st.sampled_from([1, 7, 2_048]))
 def test_bursts(runs: list[tuple[int, list[tuple[str, int, bytes]]]], most: int) -> None:
     """Taken apart into what was published, also where frames grow a byte in front of them."""
@@ -87,7 +88,7 @@ def test_bursts(runs: list[tuple[int, list[tuple[str, int, bytes]]]], most: int)
     assert tape.table(most) == expected
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     properties=strategies.forwarded(), payload=strategies.binary, topic=topics(), qos=st.integers(0, 2),
     retain=st.booleans(), expiry=st.sampled_from([-1, 0, 1, 4_294_967_295]),

@@ -21,6 +21,7 @@ from broker.core.codec.packets import Will
 from broker.store import MemoryStore
 from tests.core.harness import Client, Network, bag, limits, total_ledger
 from tests.store.observed import at_once, restored, see, see_kept
+from tests.support.runs import examples
 
 CLIENTS = ("a", "b", "c")
 FILTERS = ("t/1", "t/+", "#", "$share/g/t/1", "$share/g/t/+", "w/#")
@@ -256,5 +257,6 @@ def test_restarts(steps: int) -> None:
     """[MQTT-4.3.3-10] [MQTT-4.4.0-1] [MQTT-4.1.0-1], over restarts."""
     options: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
     run_state_machine_as_test(
-        Restarts, settings=settings(max_examples=150 if steps < 20 else 60, stateful_step_count=steps, **options)
+        Restarts,
+        settings=settings(max_examples=examples(150 if steps < 20 else 60), stateful_step_count=steps, **options),
     )

@@ -34,9 +34,6 @@ from broker.core.codec.decoder import Decoder
 from broker.core.codec.encoder import PINGRESP, encode
 from broker.core.codec.errors import PacketTooLarge, ProtocolError, ProtocolViolation, Refused
 from broker.core.codec.packets import (
-    PUBACK,
-    PUBCOMP,
-    PUBREC,
     SUBSCRIBE,
     UNSUBSCRIBE,
     V5,
@@ -58,12 +55,11 @@ from broker.core.codec.properties import (
     Properties,
 )
 from broker.core.connection import handshake, identity, subscribing
-from broker.core.connection.acknowledging import Acknowledger
 from broker.core.connection.publishing import PublishHandler
 from broker.core.connection.rate_limit import PublishLimit
 from broker.core.connection.subscribing import FilterWork
 from broker.core.hooks import LATER, AuthExchange
-from broker.core.queues.outbox import LARGEST_PACKET, Outbox, Peer
+from broker.core.queues.outbox import LARGEST_PACKET, Outbox
 from broker.core.routing.peers import PeerDisconnected
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
@@ -98,21 +94,12 @@ _CROWDED: Final[dict[int, str]] = {
 """What a client is told whose connection is one too many."""
 
 
-class ServerProtocol(Peer):
+class ServerProtocol(PublishHandler):
     """The protocol state of one connection. `address` is the peer's, for logs and the gate."""
 
     def __init__(self, router: Router, outbox: Outbox, address: str) -> None:
-        self.router = router
-        self.outbox = outbox
-        self.decoder = Decoder(handshake.first_packet_size(router.limits))
-        self._acknowledger = Acknowledger(outbox, router.limits, router.deadlines)
-        self._publishing = PublishHandler(router, outbox, self.decoder, self._acknowledger)
+        super().__init__(router, outbox, Decoder(handshake.first_packet_size(router.limits)))
         self.address = address
-        # Known from the CONNECT on; `session` while it is connected.
-        self.v5 = False
-        self.version = 0
-        self.client_id = ""
-        self.session: Session | None = None
         self.state = CONNECTING
         self.close_cause = ""
         self.close_text = ""
@@ -216,10 +203,10 @@ class ServerProtocol(Peer):
         decoder = self.decoder
         router = self.router
         counters = router.counters
+        outbox = self.outbox
         half_full = counters.half_full
         backed_up = counters.backed_up
-        acknowledger = self._acknowledger
-        publishing = self._publishing
+        most_acks: i64 = router.limits.receive_maximum
         work: i64 = 0
         before = router.work
         self.unfinished = False
@@ -235,7 +222,7 @@ class ServerProtocol(Peer):
                 or router.work - before >= TURN_WORK
                 or counters.half_full != half_full
                 or counters.backed_up != backed_up
-                or acknowledger.behind()
+                or (outbox.acks >= most_acks and not self.v5)
             ):
                 # A packet that has not come whole is no reason for another turn.
                 self.unfinished = decoder.end < len(decoder.buffer) or self._filter_work is not None
@@ -254,7 +241,7 @@ class ServerProtocol(Peer):
             if self.state != CONNECTED:
                 self._packet(now)
             elif kind == 3:
-                taken: i64 = publishing.publish(now)
+                taken: i64 = self._publish(now)
                 counters.messages_received += taken
                 if taken > 1:
                     work += taken - 1
@@ -277,7 +264,7 @@ class ServerProtocol(Peer):
     @property
     def throttled(self) -> bool:
         """True while an unfinished turn waits for the client to be sent its acknowledgements."""
-        return self._acknowledger.behind()
+        return not self.v5 and self.outbox.acks >= self.router.limits.receive_maximum
 
     @property
     def waiting(self) -> bool:
@@ -333,11 +320,6 @@ class ServerProtocol(Peer):
         """The queue ran over, and its policy is to end the connection: with 0x97 where the client can be told."""
         self.close(QUEUE_FULL, reasons.QUOTA_EXCEEDED, "the queue for this client is full", now)
 
-    def answer(self, packet_id: int, qos: int, reached: bool) -> None:
-        """It is known whether a request reached anybody (`queues.requests`)."""
-        del qos
-        self._acknowledger.settle(packet_id, reached)
-
     # -- endings -------------------------------------------------------------------------------------------------------
 
     def _end(self, cause: str, text: str) -> None:
@@ -350,8 +332,8 @@ class ServerProtocol(Peer):
         self._pending_connect = None
         self._exchange = None
         self._filter_work = None
-        self._acknowledger.ended()
-        self._publishing.ended()
+        self._aliases = None
+        self._forget_requests()
         session = self.session
         if session is not None:
             if self.router.tap is not None:
@@ -475,18 +457,6 @@ class ServerProtocol(Peer):
             self.router.work += STREAM_WORK
             if session.pump(now):
                 self.outbox.schedule_flush()
-
-    def _on_ack(self, kind: i64, packet_id: int, reason_code: int, now: float) -> None:
-        session = self.session
-        assert session is not None
-        if kind == PUBACK:
-            session.on_puback(packet_id, reason_code, now)
-        elif kind == PUBREC:
-            session.on_pubrec(packet_id, reason_code, now)
-        elif kind == PUBCOMP:
-            session.on_pubcomp(packet_id, now)
-        else:
-            self._acknowledger.released(packet_id)
 
     # -- CONNECT -------------------------------------------------------------------------------------------------------
 
@@ -615,8 +585,6 @@ class ServerProtocol(Peer):
             router.settle(session)
         self.session = session
         self.decoder.max_packet_size = router.limits.max_packet_size
-        self._acknowledger.connected(session, self.version)
-        self._publishing.connected(session, self.version)
         self.state = CONNECTED
         self.accepted = True
         # Whether there was a session to go on with [MQTT-3.2.2-3], so never after a clean start [MQTT-3.2.2-2]

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from broker.core.codec.packets import V5, V311
 from tests.core.harness import Client, Network, limits, total_ledger
+from tests.support.runs import examples
 
 TOPICS = ("t/a", "t/b")
 SUBSCRIBERS = ("s4", "s5")
@@ -192,5 +193,5 @@ class QualityOfService(RuleBasedStateMachine):
 
 TestQualityOfService = QualityOfService.TestCase
 TestQualityOfService.settings = settings(
-    max_examples=300, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(300), stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )

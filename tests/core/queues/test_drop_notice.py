@@ -1,169 +1,486 @@
-"""Loss told in band: `canopy-lost` in the next message, once, and the message otherwise as it was."""
+"""Loss told in band: which message tells it, that nothing else of the message changes, and that it is told once.
+
+First the bytes alone, with each boundary of the variable byte integers; then whole clients, whose losses are summed
+over all that they are told.
+"""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.core.codec.decoder import Decoder
 from broker.core.codec.encoder import encode
-from broker.core.codec.packets import V5, V311, Publish
+from broker.core.codec.packets import V5, V311, Packet, Publish
 from broker.core.codec.properties import decode_forward
-from broker.core.counters import FULL_BYTES, FULL_MESSAGES
-from broker.core.queues.drop_notice import with_properties
-from tests.core.harness import Client, Network, limits
-from tests.core.recount import notes
+from broker.core.counters import AGE, DISCONNECTED, DROP_CAUSES, FULL_MESSAGES, Counters
+from broker.core.limits import Limits
+from broker.core.queues import drop_notice
+from broker.core.queues.drop_ledger import Ledger
+from broker.core.queues.message import LONGEST_REMAINING
+from broker.core.queues.queue_policy import DROP_OLDEST, LATEST
+from broker.core.queues.queue_rules import QueueRule
+from tests.core.harness import Client, Network, bag, limits
+from tests.core.judge import ANY_SIZE
+from tests.core.recount import LOST, Tally, ask, burst, frames, losses, notes, numbers, told, told_in_all, user_wish
+from tests.support.runs import examples
+
+HOUR = 3_600
+USER = b"\x26\x00\x01k\x00\x01v"
+PING = b"\xd0\x00"
 
 
-def parsed(frame: bytes) -> Publish:
-    """The packet in a frame; the project's decoder refuses what is not well-formed."""
-    decoder = Decoder(1 << 28, server=False, version=V5)
-    decoder.feed(frame)
-    assert decoder.next_frame()
-    assert decoder.end == len(frame)
-    return decoder.publish()
+# Without what no string of the protocol holds [MQTT-1.5.4-1] [MQTT-1.5.4-2].
+texts = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=130)
 
 
-def told(client: Client) -> list[str]:
-    """All that a client was told of its losses, in order."""
-    return [
-        value
-        for packet in client.inbox
-        for name, value in decode_forward(packet.properties).user
-        if name == "canopy-lost"
-    ]
+def packets(data: bytes) -> list[Packet]:
+    """What some bytes of a 5.0 server are."""
+    decoder = Decoder(ANY_SIZE, server=False, version=V5)
+    decoder.feed(data)
+    found = []
+    while decoder.next_frame():
+        found.append(decoder.packet())
+    assert len(found) == len(list(frames(data)))
+    return found
 
 
-def lossy(**changes: int) -> tuple[Network, Client, Client]:
-    """A subscriber to everything with a queue for three messages that does not read, and a publisher."""
-    network = Network(limits(live_messages=3, **changes))
-    client = network.client("c", expiry=1_000)
-    client.subscribe("#", qos=1)
-    publisher = network.client("p")
-    client.wire.frozen = True
-    return network, client, publisher
+def publish(data: bytes) -> Publish:
+    [packet] = packets(data)
+    assert isinstance(packet, Publish)
+    return packet
 
 
-def thaw(network: Network, client: Client) -> None:
-    client.wire.frozen = False
-    network.settle()
+def ledger(**lost: int) -> Ledger:
+    """A ledger of losses: causes with `_` for `-`."""
+    made = Ledger("c", Counters())
+    for name, count in lost.items():
+        made.lost(DROP_CAUSES.index(name.replace("_", "-")), count)
+    return made
 
 
-counts = st.sampled_from([0, 1, 9, 127, 16_384, 10**9])
+def frame(
+    payload: bytes = b"", properties: bytes = b"", qos: int = 0, topic: bytes = b"t", ids: tuple[int, ...] = ()
+) -> bytes:
+    return encode(Publish(topic, payload, qos, False, False, 7 if qos else 0, properties, 0, -1, ids), V5)
 
 
-class TestFrames:
+def filled(length: int) -> bytes:
+    """A publisher's properties of so many bytes: 0, 2 (a payload format indicator), or some user properties."""
+    if length == 2:
+        return b"\x01\x01"
+    if length > 60_000:
+        return filled(60_000) + filled(length - 60_000)
+    return b"\x26\x00\x00" + (length - 5).to_bytes(2, "big") + b"v" * (length - 5) if length else b""
+
+
+class TestBytes:
+    """A frame that is ready, with more properties in it."""
+
+    @pytest.mark.parametrize("qos", [0, 1, 2])
+    @pytest.mark.parametrize("length", [0, 2, *range(80, 131, 7), 126, 127, 128, 16_340, 16_383, 16_384, 70_000])
+    def test_the_message_is_otherwise_the_same(self, length: int, qos: int) -> None:
+        """Whatever lengths change their size: properties and remaining length [MQTT-3.3.2-17] [MQTT-3.3.2-18]."""
+        payloads = [*range(0, 140, 13), 127, 128, *range(16_200, 16_400, 13), 16_383, 16_384]
+        if length in (0, 100, 128):
+            payloads += range(2_097_000, 2_097_153, 17)
+        for payload in payloads:
+            self._noted(payload, filled(length), qos)
+
+    def _noted(self, payload: int, filling: bytes, qos: int) -> None:
+        before = publish(frame(b"x" * payload, filling, qos))
+        assert before.properties == filling
+        section = notes([3, 0, 0, 0, 0, 0, 12, 0, 0, 0])
+        noted = drop_notice.with_properties(frame(b"x" * payload, filling, qos), section)
+        after = publish(noted)
+        assert after.properties == before.properties + section
+        assert decode_forward(section).user == [(LOST, "3;full-messages"), (LOST, "12;age")]
+        after.properties = before.properties
+        assert after == before
+
     @given(
-        qos=st.sampled_from([0, 1, 2]),
+        properties=st.lists(st.tuples(texts, texts), max_size=4),
+        ids=st.lists(st.sampled_from((1, 127, 128, 268_435_455)), max_size=3),
+        payload=st.binary(max_size=300),
+        topic=st.sampled_from((b"t", b"\xc3\xa9" * 60, b"t/" * 200)),
+        qos=st.integers(0, 2),
         retain=st.booleans(),
-        section=st.sampled_from(
-            [b"", b"\x01\x01", b"\x26\x00\x01a\x00\x01b" * 2, b"\x26\x00\x01a\x00\x5ab" + b"c" * 89]
-        ),
-        payload=st.one_of(
-            st.binary(max_size=40), st.integers(60, 140).map(bytes), st.integers(16_300, 16_400).map(bytes)
-        ),
-        lost=st.lists(counts, min_size=10, max_size=10).filter(any),
+        expiry=st.sampled_from((-1, 0, 77)),
+        alias=st.sampled_from((0, 5)),
     )
-    def test_nothing_else_changes(
-        self, qos: int, retain: bool, section: bytes, payload: bytes, lost: list[int]
+    def test_any_frame(
+        self,
+        properties: list[tuple[str, str]],
+        ids: list[int],
+        payload: bytes,
+        topic: bytes,
+        qos: int,
+        retain: bool,
+        expiry: int,
+        alias: int,
     ) -> None:
-        """Whatever the lengths are on both sides of a byte's bounds [MQTT-3.3.2-17] [MQTT-3.3.2-18]."""
-        before = Publish(b"t/1", payload, qos, retain, False, 7 if qos else 0, section)
-        after = parsed(with_properties(encode(before, V5), notes(lost)))
-        assert (after.topic, after.payload, after.qos, after.retain, after.packet_id) == (
-            before.topic, before.payload, before.qos, before.retain, before.packet_id
-        )  # fmt: skip
-        assert after.properties.startswith(section)
-        user = decode_forward(after.properties[len(section) :]).user
-        assert [name for name, _ in user] == ["canopy-lost"] * sum(1 for count in lost if count)
-        assert [int(value.partition(";")[0]) for _, value in user] == [count for count in lost if count]
+        """With retain flag, identifiers, aliases, expiry: all of it stays, the publisher's properties first."""
+        given_user = user_section(properties)
+        before = Publish(topic, payload, qos, retain, False, 9 if qos else 0, given_user, alias, expiry, tuple(ids))
+        section = notes([1] * len(DROP_CAUSES))
+        after = publish(drop_notice.with_properties(encode(before, V5), section))
+        user = decode_forward(after.properties).user
+        assert user[: len(properties)] == properties
+        assert user[len(properties) :] == [(LOST, f"1;{cause}") for cause in DROP_CAUSES]
+        after.properties = before.properties
+        assert after == before
+
+    def test_the_longest_there_is(self) -> None:
+        """What would be longer than any packet can be is not made (section 2.1.4)."""
+        section = notes([1] + [0] * 9)
+        # The topic with its length, three bytes more for the length of the properties, and one byte too many.
+        payload = LONGEST_REMAINING - 3 - 1 - len(section) + 1
+        long = b"\x30\xff\xff\xff\x7f\x00\x01t\x00" + bytes(payload)
+        assert drop_notice.with_properties(long, section) == b""
+
+
+def user_section(user: list[tuple[str, str]]) -> bytes:
+    """User properties as they stand in a PUBLISH (section 3.3.2.3.7)."""
+    return b"".join(b"\x26" + _string(name) + _string(value) for name, value in user)
+
+
+def _string(text: str) -> bytes:
+    raw = text.encode()
+    return len(raw).to_bytes(2, "big") + raw
 
 
 class TestTelling:
-    def test_the_next_message_tells_and_only_that(self) -> None:
-        network, client, publisher = lossy()
-        for _ in range(5):
-            publisher.publish("t")
-        thaw(network, client)
-        publisher.publish("t")
-        assert told(client) == ["2;full-messages"]
-        assert "canopy-lost" in repr(decode_forward(client.inbox[0].properties).user)
+    """Which frame of a batch."""
 
-    def test_of_a_burst_the_first_message_tells(self) -> None:
-        network, client, publisher = lossy()
-        for _ in range(20):
-            publisher.post("t")
-        network.settle()
-        thaw(network, client)
-        assert told(client) == [f"{20 - len(client.inbox)};full-messages"]
-        assert all(not packet.properties for packet in client.inbox[1:])
+    def test_the_first_publish(self) -> None:
+        """Control packets are passed over; a loss is told once."""
+        lost = ledger(full_messages=2, age=1)
+        batch = [PING, frame(b"1"), frame(b"2")]
+        drop_notice.tell(batch, lost, ANY_SIZE)
+        assert lost.untold is None
+        assert batch[0] == PING
+        assert batch[2] == frame(b"2")
+        assert told(publish(batch[1])) == ["2;full-messages", "1;age"]
+        again = [frame(b"3")]
+        drop_notice.tell(again, lost, ANY_SIZE)
+        assert again == [frame(b"3")]
 
-    def test_one_property_for_each_cause(self) -> None:
-        network, client, publisher = lossy(live_bytes=250)
-        for size in (10, 60, 60, 60, 10, 10, 10):
-            publisher.publish("t", bytes(size))
-        thaw(network, client)
-        dropped = client.session.dropped_by_cause()
-        assert dropped[FULL_MESSAGES] > 0
-        assert sum(dropped) == 7 - len(client.inbox)
-        assert sorted(told(client)) == sorted(
-            f"{count};{name}"
-            for count, name in ((dropped[FULL_MESSAGES], "full-messages"), (dropped[FULL_BYTES], "full-bytes"))
-            if count
+    def test_no_publish(self) -> None:
+        """Told later."""
+        lost = ledger(full_messages=2)
+        batch = [PING, b"\x40\x02\x00\x01"]
+        drop_notice.tell(batch, lost, ANY_SIZE)
+        assert batch == [PING, b"\x40\x02\x00\x01"]
+        assert lost.untold is not None
+        drop_notice.tell([], lost, ANY_SIZE)
+        assert lost.untold is not None
+
+    def test_the_first_of_a_run(self) -> None:
+        """Frames side by side in one piece: the others stay as they are."""
+        lost = ledger(full_messages=2)
+        run = frame(b"1") + frame(b"2") + frame(b"3" * 200)
+        batch = [run]
+        drop_notice.tell(batch, lost, ANY_SIZE)
+        assert batch[0].endswith(frame(b"2") + frame(b"3" * 200))
+        first, *others = packets(batch[0])
+        assert isinstance(first, Publish)
+        assert told(first) == ["2;full-messages"]
+        assert first.payload == b"1"
+        assert others == packets(frame(b"2") + frame(b"3" * 200))
+
+    @pytest.mark.parametrize("spare", [-1, 0, 1])
+    def test_no_larger_than_the_client_takes(self, spare: int) -> None:
+        """To the byte [MQTT-3.1.2-24]; else a later, smaller one tells it."""
+        lost = ledger(full_messages=2)
+        large, small = frame(b"x" * 50), frame(b"y")
+        section = notes(lost.untold or [])
+        most = len(large) + len(section) + spare
+        batch = [large, small]
+        drop_notice.tell(batch, lost, most)
+        assert lost.untold is None
+        assert max(map(len, batch)) <= most
+        assert [bool(told(publish(each))) for each in batch] == ([False, True] if spare < 0 else [True, False])
+
+    def test_what_nothing_can_carry_waits(self) -> None:
+        """A client of small packets alone is told when it takes more."""
+        lost = ledger(full_messages=2)
+        batch = [frame(b"x"), frame(b"y")]
+        drop_notice.tell(batch, lost, 20)
+        assert batch == [frame(b"x"), frame(b"y")]
+        assert lost.untold is not None
+
+
+def frozen(client: Client) -> Client:
+    client.wire.frozen = True
+    return client
+
+
+def thaw(client: Client) -> list[Publish]:
+    """It reads; what came."""
+    client.wire.frozen = False
+    client.network.settle()
+    return client.take()
+
+
+class TestClients:
+    """Losses of a whole client, as it learns of them."""
+
+    def world(self, **changes: int) -> tuple[Network, Client, Client]:
+        """A publisher, and a client with a live queue of two."""
+        network = Network(limits(live_messages=2, session_messages=2, **changes))
+        return network, network.client("p"), network.client("c", clean=False, expiry=HOUR, receive_maximum=2)
+
+    @pytest.mark.parametrize("qos", [0, 1, 2])
+    @pytest.mark.parametrize("run", [False, True])
+    def test_the_next_message_tells(self, qos: int, run: bool) -> None:
+        """The first that is written after the loss, and no other."""
+        _, publisher, client = self.world()
+        client.subscribe("t", qos=qos)
+        frozen(client)
+        if run:
+            burst(publisher, "t", numbers(6), qos)
+        else:
+            for payload in numbers(6):
+                publisher.publish("t", payload, qos)
+        got = thaw(client)
+        kept = 2 if qos == 0 else 4
+        assert [packet.payload for packet in got] == numbers(kept)
+        cause = "full-messages" if qos == 0 else "no-quota"
+        assert told_in_all(got) == {cause: 6 - kept} == losses(client.session)
+        assert [bool(told(packet)) for packet in got] == [True] + [False] * (kept - 1)
+        publisher.publish("t", b"", qos)
+        assert [told(packet) for packet in client.take()] == [[]]
+
+    def test_beside_all_the_rest(self) -> None:
+        """The publisher's properties, the subscription identifier, expiry and retain flag are there as ever."""
+        _, publisher, client = self.world()
+        ask(client, "t/#", qos=1, identifier=300)
+        frozen(client)
+        for payload in numbers(3):
+            publisher.publish("t/1", payload, 0, properties=USER, expiry=60)
+        [first, second] = thaw(client)
+        assert decode_forward(first.properties).user == [("k", "v"), (LOST, "1;full-messages")]
+        assert decode_forward(second.properties).user == [("k", "v")]
+        for packet in (first, second):
+            assert (packet.subscription_ids, packet.message_expiry, packet.qos) == ((300,), 60, 0)
+        first.properties = second.properties
+        first.payload = second.payload
+        assert first == second
+
+    def test_with_topic_aliases(self) -> None:
+        """Also in a message without its topic name."""
+        network = Network(limits(live_messages=2, topic_alias_outbound=5))
+        publisher, client = network.client("p"), network.client("c", properties=bag(i={0x22: 5}))
+        client.subscribe("t")
+        publisher.publish("t", b"alias set")
+        client.take()
+        frozen(client)
+        burst(publisher, "t", numbers(5))
+        got = thaw(client)
+        assert [(packet.topic, packet.payload) for packet in got] == [(b"t", b"0000"), (b"t", b"0001")]
+        assert told_in_all(got) == {"full-messages": 3}
+
+    def test_too_large_with_the_note(self) -> None:
+        """Maximum Packet Size holds, and a smaller message tells [MQTT-3.1.2-24]."""
+        network = Network(limits(live_messages=2))
+        publisher = network.client("p")
+        client = network.client("c", max_packet=100)
+        client.judge = tally = Tally()
+        client.subscribe("t")
+        frozen(client)
+        burst(publisher, "t", [b"x" * 90, b"y" * 90, b"lost"])
+        assert told_in_all(thaw(client)) == {}
+        frozen(client)
+        burst(publisher, "t", [b"x" * 90, b"small", b"lost"])
+        got = thaw(client)
+        assert [bool(told(packet)) for packet in got] == [False, True]
+        assert tally.told == {"full-messages": 2}
+
+    def test_never_to_3_1_1(self) -> None:
+        """It has no place for it; a 5.0 connection of the same session is told then."""
+        network = Network(limits(live_messages=2))
+        publisher, client = network.client("p"), network.client("c", V311, clean=False)
+        client.subscribe("t")
+        frozen(client)
+        burst(publisher, "t", numbers(5))
+        plain = thaw(client)
+        assert [packet.payload for packet in plain] == numbers(2)
+        assert all(packet.properties == b"" for packet in plain)
+        client.version = V5
+        client.connect(clean=False, expiry=HOUR)
+        publisher.publish("t", b"now")
+        assert told_in_all(client.take()) == {"full-messages": 3}
+
+    def test_switched_off(self) -> None:
+        """`tell_loss` false: nothing is told, all is counted."""
+        _, publisher, client = self.world(tell_loss=0)
+        client.subscribe("t")
+        frozen(client)
+        burst(publisher, "t", numbers(5))
+        assert told_in_all(thaw(client)) == {}
+        assert losses(client.session) == {"full-messages": 3}
+
+    def test_over_a_reconnect(self) -> None:
+        """What was lost with the old connection, and while away, is told on the next: but for QoS 0 meanwhile."""
+        network, publisher, client = self.world()
+        client.subscribe("t", qos=1)
+        frozen(client)
+        burst(publisher, "t", numbers(5))
+        client.cut()
+        for payload in numbers(7):
+            publisher.publish("t", payload, 0)
+        for payload in numbers(4):
+            publisher.publish("t", payload, 1)
+        client.connect(clean=False, expiry=HOUR, receive_maximum=2)
+        got = client.take()
+        assert told_in_all(got) == {"full-messages": 3 + 2, "disconnected": 2}
+        assert losses(client.session) == {"full-messages": 3 + 2, "disconnected": 2 + 7}
+        network.advance(1)
+        publisher.publish("t", b"", 1)
+        assert told_in_all(client.take()) == {}
+
+    def test_not_to_the_next_session(self) -> None:
+        """A clean start knows nothing of what was before [MQTT-3.1.2-4]."""
+        _, publisher, client = self.world()
+        client.subscribe("t")
+        frozen(client)
+        burst(publisher, "t", numbers(5))
+        client.connect(clean=True)
+        client.subscribe("t")
+        publisher.publish("t", b"")
+        assert told_in_all(client.take()) == {}
+
+    def test_what_is_sent_again(self) -> None:
+        """What told a loss is sent again without the note: it was told [MQTT-4.4.0-1]."""
+        _, publisher, client = self.world()
+        client.subscribe("t", qos=1)
+        client.answering = False
+        frozen(client)
+        burst(publisher, "t", numbers(6), qos=1)
+        first = thaw(client)
+        assert told_in_all(first) == {"no-quota": 2}
+        client.cut()
+        client.connect(clean=False, expiry=HOUR, receive_maximum=2)
+        again = client.take()
+        assert [packet.dup for packet in again] == [True, True]
+        assert told_in_all(again) == {}
+
+    def test_each_cause(self) -> None:
+        """All at once: one property for each, the counts exact."""
+        given_limits = limits(live_messages=3, live_bytes=2_000)
+        given_limits.rules = (
+            QueueRule(topic_filter="aged", max_age=5.0),
+            QueueRule(topic_filter="latest", policy=LATEST),
         )
+        network = Network(given_limits)
+        publisher, client = network.client("p"), network.client("c", max_packet=1_000)
+        for topic_filter in ("t", "aged", "latest"):
+            client.subscribe(topic_filter)
+        frozen(client)
+        publisher.publish("aged", b"")
+        burst(publisher, "latest", numbers(4))
+        publisher.publish("t", b"x" * 1_500)
+        publisher.publish("t", b"", expiry=2)
+        burst(publisher, "t", numbers(2))
+        network.now += 6
+        publisher.publish("aged", b"stays")
+        got = thaw(client)
+        found = losses(client.session)
+        assert told_in_all(got) == found
+        assert set(found) == {"age", "replaced-by-latest", "too-large", "expired", "full-messages"}
 
-    @pytest.mark.parametrize("qos", [1, 2])
-    def test_with_quality(self, qos: int) -> None:
-        network, client, publisher = lossy(max_inflight=2, session_messages=2)
-        for _ in range(9):
-            publisher.publish("t", qos=qos)
-        thaw(network, client)
-        assert told(client) == ["5;no-quota"]
+    @given(
+        steps=st.lists(
+            st.one_of(
+                st.tuples(st.integers(1, 12), st.integers(0, 1), st.sampled_from((0, 30))),
+                st.sampled_from(("thaw", "freeze", "cut", "back", "wait", "acks", "no acks")),
+            ),
+            max_size=30,
+        ),
+        policy=st.sampled_from((0, DROP_OLDEST, LATEST)),
+        max_packet=st.sampled_from((None, 80)),
+        options=st.sampled_from(([], user_wish("latest", "2"), user_wish("drop-oldest", depth="2"))),
+    )
+    @settings(max_examples=examples(80), deadline=None)
+    def test_each_loss_once(
+        self,
+        steps: list[tuple[int, int, int] | str],
+        policy: int,
+        max_packet: int | None,
+        options: list[tuple[str, str]],
+    ) -> None:
+        """Over a whole life: what was told and what is not told yet is what was lost, but for QoS 0 while away."""
+        network = Network(limits(live_messages=4, session_messages=3, queue_policy=policy))
+        publisher = network.client("p")
+        client = network.client("c", clean=False, expiry=HOUR, max_packet=max_packet, receive_maximum=2)
+        client.judge = tally = Tally()
+        tally.max_packet = max_packet or ANY_SIZE
+        ask(client, "t/#", qos=1, user=options)
+        away = 0
+        for step in steps:
+            if isinstance(step, tuple):
+                count, qos, size = step
+                burst(publisher, "t/1", numbers(count, size), qos)
+                away += count if qos == 0 and client.wire.cut else 0
+            elif step in ("thaw", "freeze"):
+                client.wire.frozen = step == "freeze"
+                network.settle()
+            elif step == "cut":
+                client.cut()
+            elif step == "back" and client.wire.cut:
+                client.connect(clean=False, expiry=HOUR, max_packet=max_packet, receive_maximum=2)
+            elif step == "wait":
+                network.advance(3)
+                network.router.sweep(network.now)
+            else:
+                client.answering = step == "acks"
+                if client.answering and not client.wire.cut:
+                    client.answer()
+        session = network.session("c")
+        untold = session.ledger.untold or [0] * len(DROP_CAUSES)
+        for cause, dropped in enumerate(session.dropped_by_cause()):
+            expected = dropped - (away if cause == DISCONNECTED else 0)
+            assert tally.told[DROP_CAUSES[cause]] + untold[cause] == expected
 
-    def test_over_a_reconnect_of_the_session(self) -> None:
-        _network, client, publisher = lossy()
-        for _ in range(5):
-            publisher.publish("t")
-        client.cut()
-        client.connect(clean=False, expiry=1_000)
-        publisher.publish("t")
-        # Two did not fit; three went with the connection.
-        assert sorted(told(client)) == ["2;full-messages", "3;disconnected"]
 
-    def test_not_of_what_came_while_the_client_was_away(self) -> None:
-        _network, client, publisher = lossy()
-        client.cut()
-        for _ in range(5):
-            publisher.publish("t")
-        client.connect(clean=False, expiry=1_000)
-        publisher.publish("t")
-        assert told(client) == []
-        assert sum(client.session.dropped_by_cause()) == 5
+class TestLedger:
+    """`Ledger` alone."""
 
-    def test_not_to_3_1_1_and_not_where_it_is_turned_off(self) -> None:
-        for version, tells in ((V311, True), (V5, False)):
-            network = Network(limits(live_messages=3, tell_loss=tells))
-            client, publisher = network.client("c", version), network.client("p")
-            client.subscribe("#")
-            client.wire.frozen = True
-            for _ in range(5):
-                publisher.publish("t")
-            thaw(network, client)
-            assert told(client) == []
-            assert len(client.inbox) == 3
-            assert all(not packet.properties for packet in client.inbox)
+    def test_each_reader_by_itself(self) -> None:
+        """The client, the log and the sum learn of a loss apart from each other."""
+        counters = Counters()
+        lost = Ledger("c", counters)
+        assert (lost.in_all(), lost.dropped, lost.untold, lost.unreported) == (0, None, None, None)
+        lost.lost(AGE, 3)
+        lost.lost(FULL_MESSAGES, 1)
+        lost.lost(AGE, 2)
+        assert counters.load.unreported == [lost]
+        assert lost.in_all() == 6 == sum(counters.dropped)
+        batch = [frame()]
+        drop_notice.tell(batch, lost, ANY_SIZE)
+        assert told(publish(batch[0])) == ["1;full-messages", "5;age"]
+        counters.load.unreported.clear()
+        report = lost.take_report()
+        assert (report[AGE], report[FULL_MESSAGES], sum(report)) == (5, 1, 6)
+        lost.lost(AGE, 1)
+        assert counters.load.unreported == [lost]
+        assert lost.take_report()[AGE] == 1
+        assert sum(lost.take_report()) == 0
+        assert lost.in_all() == 7
 
-    def test_what_would_be_too_large_for_the_client_is_told_later(self) -> None:
-        """[MQTT-3.1.2-24]"""
-        network = Network(limits(live_messages=3))
-        client, publisher = network.client("c", max_packet=60), network.client("p")
-        client.subscribe("#")
-        client.wire.frozen = True
-        for _ in range(5):
-            publisher.publish("t", bytes(50))
-        thaw(network, client)
-        assert told(client) == []
-        assert len(client.inbox) == 3
-        publisher.publish("t", b"small")
-        assert told(client) == ["2;full-messages"]
+    def test_away(self) -> None:
+        """Counted, and no news."""
+        counters = Counters()
+        lost = Ledger("c", counters)
+        lost.away()
+        lost.away()
+        assert lost.in_all() == counters.dropped[DISCONNECTED] == 2
+        assert lost.untold is None
+        assert lost.unreported is None
+        assert counters.load.unreported == []
+
+
+def test_limits_by_default() -> None:
+    """Losses are told unless the administrator says otherwise."""
+    assert Limits().tell_loss

@@ -1,41 +1,554 @@
-"""What a 5.0 subscriber may ask of its queue, what it is granted, and what it is told."""
+"""What a subscriber may ask of its queue: every form of the question, and the answer to it.
+
+The wish is read from the user properties of SUBSCRIBE, bounded by what the administrator allows, told in the SUBACK,
+and kept with the subscription: over a second SUBSCRIBE, over a restart of the broker.
+"""
 
 from __future__ import annotations
 
-import pytest
+from itertools import product
 
-from broker.core.codec.packets import V311, Suback, Subscribe
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.core.codec import reasons
+from broker.core.codec.packets import V5, V311, Suback
 from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.core.codec.properties import REASON_STRING, REQUEST_PROBLEM_INFORMATION
-from broker.core.queues.queue_options import BadQueueOptions, grant, read
+from broker.core.codec.properties import REASON_STRING
+from broker.core.limits import Limits
+from broker.core.persistence.restore import restore
+from broker.core.queues import queue_options
+from broker.core.queues.queue_options import BadQueueOptions, grant, read, tell
 from broker.core.queues.queue_policy import (
     DISCONNECT,
     DROP_NEWEST,
     DROP_OLDEST,
     LATEST,
+    POLICIES,
+    UNSET,
     QueueOptions,
     QueueTerms,
     SubscriptionQueueTerms,
 )
 from broker.core.queues.queue_rules import QueueRule
 from broker.core.queues.subscription_queue import SubscriptionQueue, queue_of
+from broker.core.routing.router import Router
+from broker.store import MemoryStore
 from tests.core.harness import Client, Network, bag, limits
+from tests.core.recount import User, ask, burst, losses, numbers, user_wish
+from tests.store.observed import at_once
 
-BAD = 0x83
-"""Implementation specific error."""
+HOUR = 3_600
+
+GOOD_AGES = ["0", "1", "5", "0.5", "05", "0.0", "0.001", "123456.75", "4294967295", "4294967295.0"]
+BAD_AGES = [
+    "", " ", "-1", "-0", "+1", "1.", ".5", ".", "1.2.3", "1e3", "inf", "nan", "0x10", "1_000", "1,5", "five", " 5",
+    "5 ", "5s", "\u0665", "²", "1.\u0665", "4294967296", "4294967295.5", "9" * 17, "0" * 17, "9" * 1_000,
+]  # fmt: skip
+GOOD_DEPTHS = ["0", "1", "007", "100", "4294967295"]
+BAD_DEPTHS = ["", "-1", "1.0", "1.5", "1.", "1e2", "ten", "+3", " 3", "4294967296", "\u0663", "9" * 17]
+BAD_POLICIES = ["", "Latest", "LATEST", "latest ", "drop", "drop_oldest", "0", "3", "latest,drop-oldest"]
+BAD_NAMES = ["canopy-", "canopy-Queue", "canopy-queue ", "canopy-lost", "canopy-max-age-s", "canopy-maxage", "canopy-x"]
 
 
-def asked(client: Client, *user: tuple[str, str], filters: tuple[str, ...] = ("t",), qos: int = 0) -> Suback:
-    """Subscribe with user properties; the SUBACK."""
-    number = client.take_id()
-    client.send(Subscribe(number, [Request(each, qos) for each in filters], bag(*user)))
-    client.network.settle()
-    return client.got(Suback)[-1]
+class TestReading:
+    """`queue_options.read`."""
+
+    def test_nothing_asked(self) -> None:
+        """Other user properties, and names that only resemble these, are none of our business."""
+        assert read([]) is None
+        assert read([("a", "b"), ("Canopy-queue", "latest"), ("canopy", "x"), ("xcanopy-queue", ""), ("", "")]) is None
+
+    @pytest.mark.parametrize("policy", range(4))
+    def test_policies(self, policy: int) -> None:
+        """Each by its name; nothing else was said."""
+        options = read([("other", "1"), ("canopy-queue", POLICIES[policy]), ("other", "2")])
+        assert options is not None
+        assert (options.policy, options.max_age, options.depth) == (policy, -1.0, UNSET)
+
+    @pytest.mark.parametrize("text", GOOD_AGES)
+    def test_ages(self, text: str) -> None:
+        options = read([("canopy-max-age", text)])
+        assert options is not None
+        assert (options.policy, options.max_age, options.depth) == (UNSET, float(text), UNSET)
+
+    @pytest.mark.parametrize("text", GOOD_DEPTHS)
+    def test_depths(self, text: str) -> None:
+        options = read([("canopy-depth", text)])
+        assert options is not None
+        assert (options.policy, options.max_age, options.depth) == (UNSET, -1.0, int(text))
+
+    @pytest.mark.parametrize(
+        "user",
+        [
+            *((("canopy-max-age", text),) for text in BAD_AGES),
+            *((("canopy-depth", text),) for text in BAD_DEPTHS),
+            *((("canopy-queue", text),) for text in BAD_POLICIES),
+            *(((name, "1"),) for name in BAD_NAMES),
+            (("canopy-depth", "1"), ("canopy-depth", "1")),
+            (("canopy-queue", "latest"), ("x", "y"), ("canopy-queue", "drop-oldest")),
+            (("canopy-queue", "latest"), ("canopy-depth", "1"), ("canopy-max-age", "1"), ("canopy-more", "1")),
+        ],
+    )
+    def test_what_means_nothing(self, user: tuple[User, ...]) -> None:
+        """The text is short, whatever the client wrote."""
+        with pytest.raises(BadQueueOptions) as caught:
+            read(list(user))
+        assert 0 < len(str(caught.value)) < 200
+        assert user[-1][0][:40] in str(caught.value)
+
+    @given(st.lists(st.tuples(st.text(max_size=8).map("canopy-".__add__) | st.text(), st.text(max_size=20))))
+    def test_anything_else(self, user: list[User]) -> None:
+        """A wish, none, or `BadQueueOptions`; and what is understood is within its bounds."""
+        try:
+            options = read(user)
+        except BadQueueOptions:
+            return
+        if options is None:
+            assert not any(name.startswith("canopy-") for name, _ in user)
+        else:
+            assert options.policy in (UNSET, 0, 1, 2, 3)
+            assert options.max_age == -1.0 or 0.0 <= options.max_age <= queue_options.LONGEST
+            assert options.depth == UNSET or 0 <= options.depth <= queue_options.LONGEST
 
 
-def sub_queue(client: Client) -> SubscriptionQueue | None:
-    """The lane of its subscription."""
-    return queue_of(client.session.subscriptions["t"])
+class TestGrant:
+    """`queue_options.grant`: tighter than the administrator's bounds, never looser."""
+
+    @given(
+        options=st.builds(
+            QueueOptions,
+            st.sampled_from((UNSET, 0, 1, 2, 3)),
+            st.sampled_from((-1.0, 0.0, 0.5, 5.0, 4_294_967_295.0)),
+            st.sampled_from((UNSET, 0, 1, 10, 4_294_967_295)),
+        ),
+        base=st.builds(
+            SubscriptionQueueTerms, st.integers(0, 3), st.sampled_from((0.0, 2.0, 5.0)), st.sampled_from((0, 3, 10))
+        ),
+        live_messages=st.sampled_from((0, 5, 10_000)),
+        allowed=st.lists(st.integers(0, 3), unique=True, max_size=4).map(tuple),
+    )
+    def test_never_looser(
+        self, options: QueueOptions, base: SubscriptionQueueTerms, live_messages: int, allowed: tuple[int, ...]
+    ) -> None:
+        limits = Limits()
+        limits.subscriber_policies = allowed
+        granted = grant(options, limits, QueueTerms(0, 0.0, live_messages, 0, 0, 0), base)
+        if not allowed:
+            assert (granted.policy, granted.max_age, granted.depth) == (base.policy, base.max_age, base.depth)
+            return
+        assert granted.policy == (options.policy if options.policy in allowed else base.policy)
+        bounds = [age for age in (base.max_age, options.max_age) if age > 0]
+        assert granted.max_age == min(bounds, default=0.0)
+        depths = [depth for depth in (base.depth or live_messages, options.depth) if depth > 0]
+        assert granted.depth == min(depths, default=0)
+
+    @given(
+        st.integers(0, 3),
+        st.one_of(
+            st.floats(0.0, queue_options.LONGEST, allow_subnormal=False),
+            st.decimals(0, queue_options.LONGEST, places=3).map(float),
+            st.sampled_from([1_234_567.0, 100_000.5, 0.000001, 1e-5, float(queue_options.LONGEST)]),
+        ),
+        st.integers(0, queue_options.LONGEST),
+    )
+    def test_what_is_told_can_be_asked(self, policy: int, max_age: float, depth: int) -> None:
+        """The answer has the form of the question, and says what was granted, to the millisecond."""
+        told = dict(tell(SubscriptionQueueTerms(policy, max_age, depth)))
+        assert list(told) == ["canopy-queue", "canopy-max-age", "canopy-depth"]
+        whole, _, rest = told["canopy-max-age"].partition(".")
+        assert (whole + rest).isdigit(), told
+        assert float(told["canopy-max-age"]) == pytest.approx(max_age, abs=0.001)
+        assert told["canopy-queue"] == POLICIES[policy]
+        assert told["canopy-depth"] == str(depth)
+
+    @pytest.mark.parametrize("text", [text for text in GOOD_AGES if float(text)])
+    def test_what_was_asked_comes_back(self, text: str) -> None:
+        """And asked again, it is understood as the same."""
+        client = Network().client("c")
+        answer = ask(client, "t", user=user_wish(max_age=text))
+        told = dict(answer.properties.user)["canopy-max-age"]
+        again = ask(client, "t", user=user_wish(max_age=told))
+        assert again.reason_codes == [0]
+        assert float(told) == float(text)
+
+
+def granted(answer: Suback) -> list[User]:
+    return answer.properties.user
+
+
+def sub_queue(client: Client, topic_filter: str) -> SubscriptionQueue | None:
+    return queue_of(client.session.subscriptions[topic_filter])
+
+
+class TestSuback:
+    """What the client is answered."""
+
+    def test_what_was_granted(self) -> None:
+        """All three, also where less was asked; nothing where nothing was asked [MQTT-3.8.4-5]."""
+        network = Network()
+        client = network.client("c")
+        answer = ask(client, "t", "u/#", qos=1, user=[("mine", "x"), ("canopy-queue", "latest")])
+        assert answer.reason_codes == [1, 1]
+        assert granted(answer) == [
+            ("canopy-queue", "latest"),
+            ("canopy-max-age", "0"),
+            ("canopy-depth", str(network.router.limits.live_messages)),
+        ]
+        assert not ask(client, "v", user=[("mine", "x")]).properties
+        assert not ask(client, "v").properties
+
+    def test_clamped(self) -> None:
+        """To the bounds of the settings, of the client's rules and of the subscription's."""
+        limits = Limits()
+        limits.queue_max_age = 60.0
+        limits.live_messages = 500
+        limits.subscriber_policies = (DROP_NEWEST, DROP_OLDEST)
+        limits.rules = (
+            QueueRule(client_id="slow*", live_messages=50),
+            QueueRule(topic_filter="r/#", max_age=5.0, depth=10, policy=DROP_OLDEST),
+        )
+        network = Network(limits)
+        asked = user_wish("latest", "1000", "1000")
+        for name, topic_filter, expected in (
+            ("c", "t", ("drop-newest", "60", "500")),
+            ("slow1", "t", ("drop-newest", "60", "50")),
+            ("c", "r/1", ("drop-oldest", "5", "10")),
+            ("slow1", "r/+", ("drop-oldest", "5", "10")),
+        ):
+            answer = ask(network.client(name), topic_filter, user=asked)
+            assert answer.reason_codes == [0]
+            assert tuple(value for _, value in granted(answer)) == expected
+        assert granted(ask(network.client("c"), "r/1", user=user_wish("drop-newest", "0", "0"))) == [
+            ("canopy-queue", "drop-newest"),
+            ("canopy-max-age", "5"),
+            ("canopy-depth", "10"),
+        ]
+
+    def test_several_filters(self) -> None:
+        """Where they differ, one set for each filter that was granted, in order; a refused one has none."""
+        limits = Limits()
+        limits.rules = (QueueRule(topic_filter="r/#", depth=10),)
+        limits.max_topic_levels = 3
+        network = Network(limits)
+        client = network.client("c")
+        asked = user_wish("latest", depth="1000")
+        answer = ask(client, "r/1", "a/b/c/d", "t", "r/2", user=asked)
+        assert answer.reason_codes == [0, reasons.TOPIC_FILTER_INVALID, 0, 0]
+        assert [value for name, value in granted(answer) if name == "canopy-depth"] == ["10", "1000", "10"]
+        assert len(granted(answer)) == 9
+        assert [value for name, value in granted(ask(client, "r/1", "r/2", user=asked)) if name == "canopy-depth"] == [
+            "10"
+        ]
+
+    @pytest.mark.parametrize(
+        "user", [user_wish("fastest"), user_wish(max_age="soon"), user_wish(depth="1.5"), [("canopy-colour", "red")]]
+    )
+    def test_bad_wishes(self, user: list[User]) -> None:
+        """0x83 for each filter, with a Reason String; nothing was subscribed to, and the connection goes on."""
+        network = Network()
+        client = network.client("c")
+        client.subscribe("old")
+        answer = ask(client, "t", "$share/g/u", "old", user=user)
+        assert answer.reason_codes == [reasons.IMPLEMENTATION_SPECIFIC_ERROR] * 3
+        assert user[0][0] in answer.properties.strings[REASON_STRING]
+        assert granted(answer) == []
+        assert list(client.session.subscriptions) == ["old"]
+        client.ping()
+
+    def test_bad_wishes_are_told_though_nothing_may_be_chosen(self) -> None:
+        """A value that means nothing is a mistake of the client, whatever the administrator allows."""
+        network = Network()
+        network.router.limits.subscriber_policies = ()
+        assert ask(network.client("c"), "t", user=user_wish("fastest")).reason_codes == [0x83]
+
+    def test_nothing_may_be_chosen(self) -> None:
+        """The terms are the administrator's, and the SUBACK says so."""
+        limits = Limits()
+        limits.subscriber_policies = ()
+        limits.rules = (QueueRule(topic_filter="t", max_age=7.5),)
+        network = Network(limits)
+        publisher, client = network.client("p"), network.client("c")
+        answer = ask(client, "t", user=user_wish("latest", "1", "1"))
+        assert answer.reason_codes == [0]
+        told = dict(granted(answer))
+        assert (told["canopy-queue"], told["canopy-max-age"]) == ("drop-newest", "7.5")
+        client.wire.frozen = True
+        burst(publisher, "t", numbers(4))
+        client.wire.frozen = False
+        network.settle()
+        assert client.payloads() == numbers(4)
+
+    def test_3_1_1_has_no_such_words(self) -> None:
+        """Its SUBSCRIBE has no properties; its subscriptions keep to the settings."""
+        network = Network()
+        client = network.client("c", V311)
+        assert client.subscribe("t", qos=1) == [1]
+        assert sub_queue(client, "t") is None
+
+    def test_no_problem_information(self) -> None:
+        """Request Problem Information 0: neither Reason String nor User Properties [MQTT-3.1.2-29]."""
+        network = Network()
+        client = network.client("c", properties=bag(i={0x17: 0}))
+        answer = ask(client, "t", user=user_wish("latest"))
+        assert answer.reason_codes == [0]
+        assert not answer.properties
+        granted_lane = sub_queue(client, "t")
+        assert granted_lane is not None
+        assert granted_lane.policy == LATEST
+        answer = ask(client, "u", user=user_wish("fastest"))
+        assert answer.reason_codes == [0x83]
+        assert not answer.properties
+
+    @pytest.mark.parametrize("max_packet", range(30, 140, 3))
+    def test_no_longer_than_the_client_takes(self, max_packet: int) -> None:
+        """The properties are left out before that [MQTT-3.9.2-1] [MQTT-3.9.2-2]; the wish holds all the same."""
+        network = Network()
+        client = network.client("c", max_packet=max_packet)
+        # The judge looks at the size of each packet.
+        answer = ask(client, "t", user=user_wish("latest"))
+        assert answer.reason_codes == [0]
+        assert granted(answer) == [] or len(granted(answer)) == 3
+        made = sub_queue(client, "t")
+        assert made is not None
+        assert made.policy == LATEST
+        bad = ask(client, "t", user=user_wish("f" * 1_000))
+        assert bad.reason_codes == [0x83]
+
+    def test_an_own_reason_string_is_short(self) -> None:
+        """Whatever the client wrote, and in whatever letters."""
+        network = Network()
+        client = network.client("c")
+        for text in ("x" * 60_000, "\u4e2d" * 20_000, "\U0001f642" * 15_000):
+            answer = ask(client, "t", user=[("canopy-" + text, "1")])
+            assert answer.reason_codes == [0x83]
+            assert len(answer.properties.strings[REASON_STRING].encode()) < 1_000
+
+    def test_qos_is_judged_as_ever(self) -> None:
+        """A wish changes nothing in what else is granted [MQTT-3.8.4-7]."""
+        limits = Limits()
+        limits.max_qos = 1
+        limits.max_subscriptions_per_client = 2
+        client = Network(limits).client("c")
+        answer = ask(client, "a", "b", "c", qos=2, user=user_wish("latest"))
+        assert answer.reason_codes == [1, 1, reasons.QUOTA_EXCEEDED]
+        assert len(granted(answer)) == 3
+
+
+class TestAgain:
+    """Subscribing again [MQTT-3.8.4-3]."""
+
+    def waiting(self) -> tuple[Network, Client, Client]:
+        """Two messages wait under `latest`."""
+        network = Network()
+        publisher, client = network.client("p"), network.client("c", receive_maximum=1)
+        ask(client, "t/#", qos=1, user=user_wish("latest"))
+        client.answering = False
+        publisher.publish("t/filler", b"", 1)
+        client.take()
+        publisher.publish("t/a", b"a1", 1)
+        publisher.publish("t/b", b"b1", 1)
+        return network, publisher, client
+
+    def finish(self, client: Client) -> list[bytes]:
+        client.answering = True
+        client.answer()
+        return client.payloads()
+
+    def test_the_same_wish_keeps_the_account(self) -> None:
+        """What waits can still be replaced."""
+        _, publisher, client = self.waiting()
+        before = sub_queue(client, "t/#")
+        ask(client, Request("t/#", 1, retain_handling=2), user=user_wish("latest"))
+        assert sub_queue(client, "t/#") is before
+        publisher.publish("t/a", b"a2", 1)
+        assert self.finish(client) == [b"a2", b"b1"]
+
+    @pytest.mark.parametrize("user", [user_wish("drop-newest"), user_wish(max_age="9"), []])
+    def test_another_wish_is_for_what_comes(self, user: list[User]) -> None:
+        """What waits stays where it is; none at all gives the client's own terms."""
+        _, publisher, client = self.waiting()
+        ask(client, Request("t/#", 1), user=user)
+        for payload in (b"a2", b"a3"):
+            publisher.publish("t/a", payload, 1)
+        assert self.finish(client) == [b"a1", b"b1", b"a2", b"a3"]
+        assert losses(client.session) == {}
+
+    def test_a_refused_one_changes_nothing(self) -> None:
+        """0x83: the subscription that was there is there still, on its terms."""
+        _, publisher, client = self.waiting()
+        before = sub_queue(client, "t/#")
+        ask(client, "t/#", qos=2, user=user_wish("fastest"))
+        assert sub_queue(client, "t/#") is before
+        assert client.session.subscriptions["t/#"].qos == 1
+        publisher.publish("t/a", b"a2", 1)
+        assert self.finish(client) == [b"a2", b"b1"]
+
+    def test_gone_and_back(self) -> None:
+        """An UNSUBSCRIBE forgets the wish."""
+        _, publisher, client = self.waiting()
+        client.unsubscribe("t/#")
+        client.subscribe("t/#", qos=1)
+        assert sub_queue(client, "t/#") is None
+        publisher.publish("t/a", b"a2", 1)
+        assert self.finish(client) == [b"a1", b"b1", b"a2"]
+
+    def test_over_connections(self) -> None:
+        """The wish is the subscription's, and so the session's: also when a 3.1.1 client takes it up."""
+        network = Network()
+        publisher, client = network.client("p"), network.client("c", clean=False, expiry=HOUR)
+        client.judge.enabled = False
+        ask(client, "t", qos=1, user=user_wish("latest"))
+        for version in (V5, V311, V5):
+            client.cut()
+            for payload in numbers(3):
+                publisher.publish("t", payload, 1)
+            client.version = version
+            client.connect(clean=False, expiry=HOUR if version == V5 else None)
+            assert client.payloads() == [b"0002"]
+
+
+class TestRestart:
+    """A broker that starts again on what a store kept."""
+
+    def restarted(self, network: Network, store: MemoryStore, limits: Limits) -> Network:
+        """Another broker, a moment later."""
+        made = Network(limits)
+        made.now = network.now + 1
+        saved = at_once(store.load())
+        made.router.journal = store.journal
+        restore(made.router, saved, made.now)
+        made.router.tick(made.now)
+        return made
+
+    def world(self, limits: Limits) -> tuple[Network, MemoryStore, Client]:
+        network = Network(limits)
+        store = MemoryStore(lambda: network.now)
+        at_once(store.open(lambda: network.now))
+        network.router.journal = store.journal
+        return network, store, network.client("c", clean=False, expiry=HOUR)
+
+    def test_a_wish_is_kept(self) -> None:
+        """And what of it may be had is judged anew."""
+        limits = Limits()
+        network, store, client = self.world(limits)
+        ask(client, "t", "$share/g/s", qos=1, user=user_wish("latest", "50", "7"))
+        ask(client, "u", qos=1, user=user_wish("disconnect"))
+        client.subscribe("v", qos=1)
+        client.cut()
+        limits.subscriber_policies = (DROP_NEWEST, LATEST)
+        limits.queue_max_age = 5.0
+        made = self.restarted(network, store, limits)
+        subscriptions = made.session("c").subscriptions
+        for name in ("t", "$share/g/s"):
+            kept = queue_of(subscriptions[name])
+            assert kept is not None
+            assert kept.same(LATEST, 5.0, 7)
+            assert kept.options is not None
+            assert (kept.options.policy, kept.options.max_age, kept.options.depth) == (LATEST, 50.0, 7)
+        kept = queue_of(subscriptions["u"])
+        assert kept is not None
+        assert kept.same(DROP_NEWEST, 5.0, limits.live_messages)
+        assert kept.options is not None
+        assert kept.options.policy == DISCONNECT
+        assert subscriptions["v"].sub_queue is None
+
+    def test_it_holds(self) -> None:
+        """For what comes after the restart."""
+        limits = Limits()
+        network, store, client = self.world(limits)
+        ask(client, "t", qos=1, user=user_wish("latest"))
+        client.cut()
+        made = self.restarted(network, store, limits)
+        publisher = made.client("p")
+        for payload in numbers(5):
+            publisher.publish("t", payload, 1)
+        back = made.idle("c")
+        back.connect(clean=False, expiry=HOUR)
+        assert back.payloads() == [b"0004"]
+
+    def test_a_forgotten_wish_stays_forgotten(self) -> None:
+        """The last SUBSCRIBE is what counts."""
+        limits = Limits()
+        network, store, client = self.world(limits)
+        ask(client, "t", qos=1, user=user_wish("latest"))
+        ask(client, "t", qos=1)
+        client.cut()
+        made = self.restarted(network, store, limits)
+        assert made.session("c").subscriptions["t"].sub_queue is None
+
+    def test_what_waited_still_ages(self) -> None:
+        """Queues that were restored keep to the client's terms; their time begins anew."""
+        limits = Limits()
+        limits.queue_max_age = 5.0
+        network, store, client = self.world(limits)
+        publisher = network.client("p")
+        client.subscribe("t", qos=1)
+        client.cut()
+        for payload in numbers(3):
+            publisher.publish("t", payload, 1)
+        made = self.restarted(network, store, limits)
+        assert made.session("c").queued() == 3
+        made.advance(6)
+        made.router.sweep(made.now)
+        assert losses(made.session("c")) == {"age": 3}
+
+    def test_the_place_is_kept(self) -> None:
+        """A queue comes back in its order, also where something in it was renewed (`restore`)."""
+        limits = Limits()
+        limits.queue_policy = LATEST
+        network, store, client = self.world(limits)
+        publisher = network.client("p")
+        client.subscribe("t/#", qos=1)
+        client.cut()
+        for topic, payload in (("t/a", b"a1"), ("t/b", b"b1"), ("t/a", b"a2")):
+            publisher.publish(topic, payload, 1)
+        made = self.restarted(network, store, limits)
+        back = made.idle("c")
+        back.connect(clean=False, expiry=HOUR)
+        assert back.payloads() == [b"a2", b"b1"]
+
+    def test_rules_by_user_name(self) -> None:
+        """A restored session has no user name until its client is back; then the rules for that user hold again."""
+        limits = Limits()
+        limits.rules = (
+            QueueRule(user="kiosk*", topic_filter="t/#", policy=LATEST),
+            QueueRule(user="kiosk*", session_messages=3),
+        )
+        network = Network(limits)
+        store = MemoryStore(lambda: network.now)
+        at_once(store.open(lambda: network.now))
+        network.router.journal = store.journal
+        client = network.client("c", clean=False, expiry=HOUR, user_name="kiosk7")
+        client.subscribe("t/a", qos=1)
+        assert sub_queue(client, "t/a") is not None
+        client.cut()
+        made = self.restarted(network, store, limits)
+        back = made.idle("c")
+        back.connect(clean=False, expiry=HOUR, user_name="kiosk7")
+        assert made.session("c").max_messages == 3
+        kept = sub_queue(back, "t/a")
+        assert kept is not None
+        assert kept.policy == LATEST
+
+
+@pytest.mark.parametrize(("trie", "cache"), list(product(("nodes", "compact"), (0, 16))))
+def test_with_each_trie(trie: str, cache: int) -> None:
+    """Terms are found with the subscription, however it is found, and change at once."""
+    network = Network(None, 0, trie, cache)
+    assert isinstance(network.router, Router)
+    publisher, client = network.client("p"), network.client("c")
+    for user, kept in ((user_wish("latest"), 1), ([], 4), (user_wish(depth="2"), 2)):
+        ask(client, "t/+", user=user)
+        client.subscribe("t/1/#")
+        client.unsubscribe("t/1/#")
+        for _ in range(2):
+            client.wire.frozen = True
+            burst(publisher, "t/1", numbers(4))
+            client.wire.frozen = False
+            network.settle()
+            assert len(client.take()) == kept
 
 
 def fresh(client: Client) -> bool:
@@ -43,145 +556,28 @@ def fresh(client: Client) -> bool:
     return client.wire.outbox.fresh
 
 
-class TestRead:
-    def test_other_properties_are_none_of_our_business(self) -> None:
-        assert read([("a", "b"), ("Canopy-queue", "x"), ("canopy", "y"), ("canopyqueue", "z")]) is None
-
-    def test_all_three(self) -> None:
-        options = read([("canopy-depth", "100"), ("x", "y"), ("canopy-queue", "latest"), ("canopy-max-age", "0.5")])
-        assert options is not None
-        assert (options.policy, options.max_age, options.depth) == (LATEST, 0.5, 100)
-
-    @pytest.mark.parametrize(
-        "user",
-        [
-            ("canopy-queue", ""), ("canopy-queue", "Latest"), ("canopy-queue", "newest"),
-            ("canopy-max-age", ""), ("canopy-max-age", "-1"), ("canopy-max-age", "5s"), ("canopy-max-age", "1e3"),
-            ("canopy-max-age", "nan"), ("canopy-max-age", "inf"), ("canopy-max-age", "."), ("canopy-max-age", "1."),
-            ("canopy-max-age", ".5"), ("canopy-max-age", "4294967296"), ("canopy-max-age", "٣"),
-            ("canopy-max-age", "1_0"), ("canopy-max-age", " 1"), ("canopy-max-age", "0" * 17),
-            ("canopy-depth", "1.5"), ("canopy-depth", "-3"), ("canopy-depth", "many"), ("canopy-depth", "²"),
-            ("canopy-", "1"), ("canopy-lost", "1"), ("canopy-" + "x" * 60_000, "1"),
-        ],
-    )  # fmt: skip
-    def test_what_means_nothing_is_told_and_briefly(self, user: tuple[str, str]) -> None:
-        with pytest.raises(BadQueueOptions) as told:
-            read([("x", "y"), user])
-        assert user[0][:10] in str(told.value)
-        assert len(str(told.value)) < 250
-
-    def test_the_same_name_twice(self) -> None:
-        with pytest.raises(BadQueueOptions, match="twice"):
-            read([("canopy-depth", "1"), ("canopy-depth", "1")])
-
-
-class TestGrant:
-    """Bounds can be tightened, not loosened; the policy is the client's choice among those allowed."""
-
-    @pytest.mark.parametrize(
-        ("options", "base", "live", "granted"),
-        [
-            (QueueOptions(LATEST), SubscriptionQueueTerms(DROP_NEWEST, 0.0, 0), 50, (LATEST, 0.0, 50)),
-            (QueueOptions(max_age=5.0), SubscriptionQueueTerms(DROP_NEWEST, 0.0, 0), 50, (DROP_NEWEST, 5.0, 50)),
-            (QueueOptions(max_age=5.0), SubscriptionQueueTerms(DROP_NEWEST, 3.0, 0), 50, (DROP_NEWEST, 3.0, 50)),
-            (QueueOptions(max_age=0.0), SubscriptionQueueTerms(DROP_NEWEST, 3.0, 0), 50, (DROP_NEWEST, 3.0, 50)),
-            (QueueOptions(depth=7), SubscriptionQueueTerms(DROP_NEWEST, 0.0, 0), 50, (DROP_NEWEST, 0.0, 7)),
-            (QueueOptions(depth=70), SubscriptionQueueTerms(DROP_NEWEST, 0.0, 0), 50, (DROP_NEWEST, 0.0, 50)),
-            (QueueOptions(depth=70), SubscriptionQueueTerms(DROP_NEWEST, 0.0, 60), 50, (DROP_NEWEST, 0.0, 60)),
-            (QueueOptions(depth=0), SubscriptionQueueTerms(DROP_NEWEST, 0.0, 9), 50, (DROP_NEWEST, 0.0, 9)),
-            (QueueOptions(depth=70), SubscriptionQueueTerms(DROP_NEWEST, 0.0, 0), 0, (DROP_NEWEST, 0.0, 70)),
-            (QueueOptions(), SubscriptionQueueTerms(DROP_OLDEST, 1.0, 2), 0, (DROP_OLDEST, 1.0, 2)),
-        ],
-    )
-    def test_within_bounds(
-        self, options: QueueOptions, base: SubscriptionQueueTerms, live: int, granted: tuple[int, float, int]
-    ) -> None:
-        found = grant(options, limits(), QueueTerms(base.policy, base.max_age, live, 0, 0, 0), base)
-        assert (found.policy, found.max_age, found.depth) == granted
-
-    def test_policies_that_are_not_allowed(self) -> None:
-        given = limits()
-        given.subscriber_policies = (LATEST,)
-        base = SubscriptionQueueTerms(DROP_NEWEST, 0.0, 0)
-        client = QueueTerms(DROP_NEWEST, 0.0, 50, 0, 0, 0)
-        assert grant(QueueOptions(DISCONNECT), given, client, base).policy == DROP_NEWEST
-        assert grant(QueueOptions(LATEST), given, client, base).policy == LATEST
-        given.subscriber_policies = ()
-        assert grant(QueueOptions(LATEST, 1.0, 1), given, client, base) is base
-
-
-class TestSuback:
-    def test_it_says_what_was_granted(self) -> None:
-        network = Network(limits(live_messages=50))
-        answer = asked(network.client("c"), ("canopy-queue", "latest"), ("canopy-depth", "1000"), qos=1)
-        assert answer.reason_codes == [1]
-        assert answer.properties.user == [
-            ("canopy-queue", "latest"), ("canopy-max-age", "0"), ("canopy-depth", "50")
-        ]  # fmt: skip
-
-    def test_without_a_wish_it_says_nothing(self) -> None:
-        assert not asked(Network().client("c"), ("colour", "green")).properties
-
-    def test_once_for_filters_with_the_same_grant_and_for_each_where_they_differ(self) -> None:
-        given = limits()
-        given.rules = (QueueRule(topic_filter="b/#", max_age=1.0),)
-        client = Network(given).client("c")
-        user = ("canopy-max-age", "2.5")
-        assert len(asked(client, user, filters=("a", "c")).properties.user) == 3
-        told = asked(client, user, filters=("a", "b/1")).properties.user
-        ages = [value for name, value in told if name == "canopy-max-age"]
-        assert ages == ["2.5", "1"]
-
-    def test_what_means_nothing_subscribes_to_nothing(self) -> None:
-        client = Network().client("c")
-        answer = asked(client, ("canopy-queue", "fastest"), filters=("a", "b"))
-        assert answer.reason_codes == [BAD, BAD]
-        assert "fastest" in answer.properties.strings[REASON_STRING]
-        assert not client.session.subscriptions
-
-    def test_a_client_that_wants_no_problem_information_gets_none(self) -> None:
-        """[MQTT-3.1.2-29]"""
-        client = Network().client("c", properties=bag(i={REQUEST_PROBLEM_INFORMATION: 0}))
-        assert not asked(client, ("canopy-queue", "latest")).properties
-        answer = asked(client, ("canopy-queue", "fastest"))
-        assert (answer.reason_codes, bool(answer.properties)) == ([BAD], False)
-
-    @pytest.mark.parametrize("value", ["latest", "fastest"])
-    def test_never_larger_than_the_client_takes(self, value: str) -> None:
-        """[MQTT-3.9.2-1] [MQTT-3.9.2-2]; the judge on its wire would complain, too."""
-        client = Network().client("c", max_packet=30)
-        answer = asked(client, ("canopy-queue", value))
-        assert not answer.properties
-        assert answer.reason_codes == [0 if value == "latest" else BAD]
-
-    def test_3_1_1_has_no_user_properties(self) -> None:
-        client = Network().client("c", V311)
-        assert client.subscribe("t") == [0]
-        assert client.session.subscriptions["t"].sub_queue is None
-
-
-class TestLanes:
+class TestTerms:
     def test_subscribing_again_keeps_or_replaces_the_terms(self) -> None:
         client = Network().client("c")
-        asked(client, ("canopy-queue", "latest"))
-        first = sub_queue(client)
+        ask(client, "t", user=[("canopy-queue", "latest")])
+        first = sub_queue(client, "t")
         assert first is not None
-        asked(client, ("canopy-queue", "latest"))
-        assert sub_queue(client) is first
-        asked(client, ("canopy-depth", "3"))
-        second = sub_queue(client)
+        ask(client, "t", user=[("canopy-queue", "latest")])
+        assert sub_queue(client, "t") is first
+        ask(client, "t", user=[("canopy-depth", "3")])
+        second = sub_queue(client, "t")
         assert second is not None
         assert (second.policy, second.depth) == (DROP_NEWEST, 3)
-        asked(client)
-        assert sub_queue(client) is None
+        ask(client, "t")
+        assert sub_queue(client, "t") is None
         assert client.session.fresh_sub_queues == 0
 
     def test_the_shell_is_told_what_loses_its_worth(self) -> None:
         client = Network().client("c")
         assert not fresh(client)
-        asked(client, ("canopy-depth", "5"))
+        ask(client, "t", user=[("canopy-depth", "5")])
         assert not fresh(client)
-        asked(client, ("canopy-max-age", "5"))
+        ask(client, "t", user=[("canopy-max-age", "5")])
         assert fresh(client)
         client.unsubscribe("t")
         assert client.session.fresh_sub_queues == 0
@@ -189,8 +585,8 @@ class TestLanes:
     def test_overlapping_subscriptions_wait_once_on_terms_that_one_of_them_has(self) -> None:
         network = Network(limits(live_messages=100))
         client, publisher = network.client("c"), network.client("p")
-        asked(client, ("canopy-depth", "2"), filters=("t/#",))
-        asked(client, ("canopy-depth", "4"), filters=("t/+",))
+        ask(client, "t/#", user=[("canopy-depth", "2")])
+        ask(client, "t/+", user=[("canopy-depth", "4")])
         client.wire.frozen = True
         for number in range(8):
             publisher.publish("t/1", bytes((number,)))

@@ -1,491 +1,830 @@
-"""What a full queue does, by policy: held against a plain list that does the same."""
+"""What a full queue does, held against a list: what stays, in which order, and under which cause the rest is counted.
+
+The model is a plain list for each queue. A frozen receiver fills its live queue, an absent one or one that does not
+acknowledge its session's; what it gets in the end is what the model kept. Also here: what `disconnect` does to the
+client and to nobody else, and what a publisher is told (`limits.tell_publisher`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.core.causes import QUEUE_FULL
-from broker.core.codec.packets import V5, V311, Disconnect, Publish, Subscribe, Will
+from broker.core.codec import reasons
+from broker.core.codec.packets import PUBACK, PUBREC, V5, V311, Will
 from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.core.counters import AGE, DISCONNECTED, FULL_BYTES, FULL_MESSAGES, NO_QUOTA, REPLACED
 from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
-from broker.core.queues.queue_rules import QueueRule
-from broker.core.queues.subscription_queue import SubscriptionQueue, queue_of
-from tests.core.harness import Client, Network, bag, limits
+from broker.core.session.session import COMMIT
+from tests.core.harness import Client, Network, limits, untouched
+from tests.core.recount import VERSIONS, Tally, ask, burst, check, losses, numbers, user_wish
+from tests.support.runs import examples
+
+TOPICS = ("t/a", "t/b", "t/c", "t/d")
+HOUR = 3_600
+
+policies = st.sampled_from((DROP_NEWEST, DROP_OLDEST))
+versions = st.sampled_from(VERSIONS)
 
 
-def scene(policy: int, max_age: float = 0.0, **changes: int) -> tuple[Network, Client, Client]:
-    """A subscriber to everything with QoS 2 under a policy that does not read, and a publisher."""
-    given = limits(queue_policy=policy, **changes)
-    given.queue_max_age = max_age
-    given.tell_loss = False
-    network = Network(given)
-    client = network.client("c", expiry=1_000)
-    client.subscribe("#", qos=2)
-    publisher = network.client("p")
-    client.wire.frozen = True
-    return network, client, publisher
+class Queue:
+    """A naive queue: topic and payload of each message, oldest first. Bounds of 0: none."""
+
+    def __init__(self, policy: int, max_messages: int, max_bytes: int, overhead: int) -> None:
+        self.policy = policy
+        self.max_messages = max_messages or 1 << 40
+        self.max_bytes = max_bytes or 1 << 40
+        # Bytes that a message counts for beyond its payload.
+        self.overhead = overhead
+        # Messages that are larger than the queue.
+        self.oversize = 0
+        self.waiting: list[tuple[str, bytes]] = []
+        self.lost: Counter[str] = Counter()
+
+    def size(self) -> int:
+        return sum(len(payload) + self.overhead for _, payload in self.waiting)
+
+    def full(self, payload: bytes) -> str:
+        """Why a message does not fit now; empty when it does."""
+        if len(self.waiting) + 1 > self.max_messages:
+            return "full-messages"
+        return "full-bytes" if self.size() + len(payload) + self.overhead > self.max_bytes else ""
+
+    def offer(self, topic: str, payload: bytes) -> None:
+        if self.policy == LATEST:
+            for at, (other, _) in enumerate(self.waiting):
+                if other == topic:
+                    self.waiting[at] = (topic, payload)
+                    self.lost["replaced-by-latest"] += 1
+                    return
+        self.oversize += len(payload) + self.overhead > self.max_bytes
+        cause = self.full(payload)
+        if cause and self.policy == DROP_OLDEST and len(payload) + self.overhead <= self.max_bytes:
+            while self.full(payload):
+                self.waiting.pop(0)
+                self.lost[cause] += 1
+        elif cause:
+            self.lost[cause] += 1
+            return
+        self.waiting.append((topic, payload))
 
 
-def thaw(client: Client) -> list[tuple[bytes, bytes]]:
-    """Let it read again: topics and payloads, in order."""
-    client.inbox.clear()
-    client.wire.frozen = False
-    client.network.settle()
-    return [(packet.topic, packet.payload) for packet in client.inbox]
+def same_losses(found: dict[str, int], expected: Counter[str]) -> None:
+    """Compare; where a burst ran into both bounds at once, only their sum is fixed."""
+    wanted = {name: count for name, count in expected.items() if count}
+    assert _joined(found) == _joined(wanted)
 
 
-Sent = list[tuple[str, bytes]]
+def _joined(lost: dict[str, int]) -> Counter[str]:
+    found = Counter(lost)
+    found["full"] = found.pop("full-messages", 0) + found.pop("full-bytes", 0)
+    return +found
 
 
-def newest_goes(sent: Sent, room: int) -> Sent:
-    return sent[:room]
+def arrived(client: Client) -> list[tuple[str, bytes]]:
+    return [(packet.topic.decode(), packet.payload) for packet in client.take()]
 
 
-def oldest_goes(sent: Sent, room: int) -> Sent:
-    return sent[-room:]
+class TestLiveQueue:
+    """QoS 0 to a client that does not read."""
 
-
-def latest_stays(sent: Sent, room: int) -> Sent:
-    kept: dict[str, bytes] = {}
-    for topic, payload in sent:
-        if topic in kept or len(kept) < room:
-            kept[topic] = payload
-    return list(kept.items())
-
-
-MODELS: list[tuple[int, Callable[[Sent, int], Sent]]] = [
-    (DROP_NEWEST, newest_goes),
-    (DROP_OLDEST, oldest_goes),
-    (LATEST, latest_stays),
-]
-
-loads = st.lists(st.sampled_from(["a", "b", "c/d", "e"]), min_size=1, max_size=90).map(
-    lambda topics: [(topic, bytes((number,))) for number, topic in enumerate(topics)]
-)
-
-
-@pytest.mark.parametrize(("policy", "model"), MODELS)
-@given(sent=loads, room=st.integers(1, 40), burst=st.booleans())
-@example(sent=[("a", bytes((number,))) for number in range(90)], room=33, burst=True)
-@example(sent=[("a", bytes((number,))) for number in range(90)], room=39, burst=True)
-def test_live(policy: int, model: Callable[[Sent, int], Sent], sent: Sent, room: int, burst: bool) -> None:
-    """QoS 0 to one who does not read, in one read of the publisher (so that runs form) or one by one."""
-    network, client, publisher = scene(policy, live_messages=room)
-    for topic in ("a", "b", "c/d", "e"):
-        # Known to the match cache from here on.
-        publisher.publish(topic)
-    client.wire.frozen = False
-    network.settle()
-    client.wire.frozen = True
-    before = sum(client.session.dropped_by_cause())
-    for topic, payload in sent:
-        publisher.post(topic, payload)
-        if not burst:
-            network.settle()
-    network.settle()
-    expected = model(sent, room)
-    dropped = client.session.dropped_by_cause()
-    assert sum(dropped) - before == len(sent) - len(expected)
-    got = thaw(client)
-    assert [(topic.decode(), payload) for topic, payload in got] == expected
-
-
-@pytest.mark.parametrize(("policy", "model"), MODELS)
-@given(sent=loads, room=st.integers(1, 40), qos=st.sampled_from([1, 2]))
-def test_while_the_client_is_away(
-    policy: int, model: Callable[[Sent, int], Sent], sent: Sent, room: int, qos: int
-) -> None:
-    network, client, publisher = scene(policy, session_messages=room)
-    client.cut()
-    for topic, payload in sent:
-        publisher.publish(topic, payload, qos=qos)
-    expected = model(sent, room)
-    assert client.session.pending_messages == len(expected)
-    client.connect(clean=False, expiry=1_000)
-    network.settle()
-    assert [(packet.topic.decode(), packet.payload) for packet in client.inbox] == expected
-
-
-@pytest.mark.parametrize(
-    ("policy", "kept", "cause"),
-    [(DROP_NEWEST, [0, 1, 2, 3, 4], NO_QUOTA), (DROP_OLDEST, [0, 1, 5, 6, 7], FULL_MESSAGES)],
-)
-def test_what_is_in_flight_is_never_dropped(policy: int, kept: list[int], cause: int) -> None:
-    """Two are in flight and three wait; of the others the policy says which goes."""
-    _, client, publisher = scene(policy, max_inflight=2, session_messages=3)
-    for number in range(8):
-        publisher.publish("t", bytes((number,)), qos=1)
-    assert client.session.dropped_by_cause()[cause] == 3
-    assert [payload[0] for _, payload in thaw(client)] == kept
-
-
-def test_a_large_message_makes_as_much_room_as_it_needs_and_none_where_it_never_fits() -> None:
-    _, client, publisher = scene(DROP_OLDEST, live_bytes=400)
-    for number in range(6):
-        publisher.publish("t", bytes((number,)) * 50)
-    publisher.publish("t", b"x" * 300)
-    publisher.publish("t", b"y" * 500)
-    assert client.session.dropped_by_cause()[FULL_BYTES] == 5 + 1
-    assert [payload[:1] for _, payload in thaw(client)] == [b"\5", b"x"]
-
-
-class TestDisconnect:
-    @pytest.mark.parametrize(("version", "qos"), [(V5, 0), (V311, 0), (V5, 1)])
-    def test_the_client_is_told_and_goes(self, version: int, qos: int) -> None:
-        network = Network(limits(queue_policy=DISCONNECT, live_messages=3, max_inflight=2, session_messages=3))
-        will = Will("gone", b"c")
-        client = network.client("c", version, will=will, clean=version == V5, expiry=1_000 if version == V5 else None)
-        client.subscribe("t", qos=1)
-        other, publisher = network.client("o"), network.client("p")
-        other.subscribe("t", "gone", qos=1)
+    @given(
+        policy=policies,
+        max_messages=st.sampled_from((0, 1, 2, 3, 10, 100)),
+        max_bytes=st.sampled_from((0, 0, 60, 300, 2_000)),
+        steps=st.lists(
+            st.one_of(
+                # Messages in one read, all of the same size; the sizes of several; a partial take.
+                st.tuples(st.integers(1, 80), st.sampled_from((0, 9, 40))),
+                st.lists(st.integers(0, 90), min_size=1, max_size=12),
+                st.integers(1, 500),
+            ),
+            max_size=6,
+        ),
+        sender=versions,
+        receiver=versions,
+    )
+    @settings(max_examples=examples(150), deadline=None)
+    def test_against_the_model(
+        self,
+        policy: int,
+        max_messages: int,
+        max_bytes: int,
+        steps: list[tuple[int, int] | list[int] | int],
+        sender: int,
+        receiver: int,
+    ) -> None:
+        network = Network(limits(queue_policy=policy, live_messages=max_messages, live_bytes=max_bytes))
+        publisher, client = network.client("p", sender), network.client("c", receiver)
+        client.subscribe("t/#")
         client.wire.frozen = True
-        for number in range(10):
-            publisher.publish("t", bytes((number,)), qos=qos)
-        link = client.wire
-        assert link.protocol.close_cause == QUEUE_FULL
-        assert client.session.outbox is None
-        assert len([packet for packet in other.inbox if packet.topic == b"t"]) == 10
-        assert [packet.payload for packet in other.inbox if packet.topic == b"gone"] == [b"c"]
-        link.frozen = False
-        link.flush()
+        # A frame: two bytes of fixed header, the topic with its length, in 5.0 the length of no properties.
+        model = Queue(policy, max_messages, max_bytes, 2 + 2 + 3 + (receiver == V5))
+        count = 0
+        for step in steps:
+            if isinstance(step, int):
+                client.wire.frozen, client.wire.batch = False, step
+                client.wire.flush(1)
+                client.wire.frozen = True
+                client.wire.to_client()
+                got = arrived(client)
+                assert got == model.waiting[: len(got)]
+                assert got or not model.waiting
+                del model.waiting[: len(got)]
+                continue
+            sizes = [step[1]] * step[0] if isinstance(step, tuple) else step
+            for size in sizes:
+                count += 1
+                payload = b"%04d" % count + b"x" * size
+                topic = TOPICS[count // 7 % 2]
+                publisher.post(topic, payload)
+                model.offer(topic, payload)
+            network.settle()
+            same_losses(losses(client.session), model.lost)
+            check(network, network.router.sessions.values())
+        client.wire.frozen, client.wire.batch = False, 1 << 30
         network.settle()
-        ends = client.got(Disconnect)
-        if version == V5:
-            assert [end.reason_code for end in ends] == [0x97]
-        else:
-            assert ends == []
-        assert client.closed
-        # The session goes on as its expiry says, and what it may keep is there.
-        client.connect(clean=False, expiry=1_000 if version == V5 else None)
-        assert client.connack.session_present
-        network.settle()
-        assert [packet.payload[0] for packet in client.inbox if packet.qos] == ([0, 1, 2, 3, 4] if qos else [])
+        assert arrived(client) == model.waiting
 
-    def test_the_rest_of_the_burst_is_counted(self) -> None:
-        _, client, publisher = scene(DISCONNECT, live_messages=3)
-        for _ in range(10):
-            publisher.post("t")
-        publisher.network.settle()
-        dropped = client.session.dropped_by_cause()
-        assert dropped[FULL_MESSAGES] == 1
-        assert dropped[DISCONNECTED] == 9
-        assert client.session.queued() == 0
+    @pytest.mark.parametrize("receiver", VERSIONS)
+    @pytest.mark.parametrize("sender", VERSIONS)
+    @pytest.mark.parametrize(
+        ("policy", "kept"), [(DROP_NEWEST, (0, 100)), (DROP_OLDEST, (28, 128)), (LATEST, (127, 128))]
+    )
+    def test_a_run_is_split_exactly(self, policy: int, kept: tuple[int, int], sender: int, receiver: int) -> None:
+        """Bursts of 64 to a queue of 100: none too many stays, and none too few."""
+        network = Network(limits(queue_policy=policy, live_messages=100))
+        publisher, client = network.client("p", sender), network.client("c", receiver)
+        client.subscribe("t")
+        client.wire.frozen = True
+        sent = numbers(128)
+        burst(publisher, "t", sent[:64])
+        burst(publisher, "t", sent[64:])
+        assert losses(client.session) == ({"replaced-by-latest": 127} if policy == LATEST else {"full-messages": 28})
+        client.wire.frozen = False
+        network.settle()
+        assert client.payloads() == sent[slice(*kept)]
+
+    @pytest.mark.parametrize("policy", [DROP_NEWEST, DROP_OLDEST])
+    def test_a_queue_smaller_than_a_run(self, policy: int) -> None:
+        """By a rule, so that nobody who makes runs knows of it."""
+        network = Network(limits(queue_policy=policy, live_messages=3))
+        network.router.runs.most = 64
+        publisher, client = network.client("p"), network.client("c")
+        client.subscribe("t")
+        client.wire.frozen = True
+        sent = numbers(64)
+        burst(publisher, "t", sent)
+        assert losses(client.session) == {"full-messages": 61}
+        client.wire.frozen = False
+        network.settle()
+        assert client.payloads() == (sent[:3] if policy == DROP_NEWEST else sent[-3:])
+
+    def test_larger_than_the_queue(self) -> None:
+        """What can never fit costs nobody its place."""
+        network = Network(limits(queue_policy=DROP_OLDEST, live_bytes=100))
+        publisher, client = network.client("p"), network.client("c")
+        client.subscribe("t")
+        client.wire.frozen = True
+        burst(publisher, "t", [b"1", b"2", b"x" * 200])
+        assert losses(client.session) == {"full-bytes": 1}
+        client.wire.frozen = False
+        network.settle()
+        assert client.payloads() == [b"1", b"2"]
+
+    def test_what_is_in_flight_is_not_shed(self) -> None:
+        """QoS 1 keeps its place in the live queue; with nothing else there, what arrives is dropped."""
+        network = Network(limits(queue_policy=DROP_OLDEST, live_messages=4))
+        publisher, client = network.client("p"), network.client("c")
+        client.subscribe("t", qos=1)
+        client.wire.frozen = True
+        for payload, qos in ((b"a", 1), (b"1", 0), (b"b", 1), (b"2", 0), (b"3", 0), (b"4", 0)):
+            publisher.publish("t", payload, qos)
+        assert losses(client.session) == {"full-messages": 2}
+        client.wire.frozen = False
+        network.settle()
+        assert client.payloads() == [b"a", b"b", b"3", b"4"]
+        client.wire.frozen = True
+        for payload in numbers(4):
+            publisher.publish("t", payload, 1)
+        publisher.publish("t", b"late", 0)
+        assert losses(client.session) == {"full-messages": 3}
+        client.wire.frozen = False
+        network.settle()
+        assert client.payloads() == numbers(4)
+
+    def test_nothing_is_shed_for_what_does_not_fit_anyway(self) -> None:
+        """Next to what is in flight there is no room: one message is lost then, and not all of them."""
+        network = Network(limits(queue_policy=DROP_OLDEST, live_bytes=1_000))
+        publisher, client = network.client("p"), network.client("c")
+        client.subscribe("t", qos=1)
+        client.wire.frozen = True
+        publisher.publish("t", b"x" * 700, 1)
+        burst(publisher, "t", numbers(3))
+        publisher.publish("t", b"y" * 400)
+        assert losses(client.session) == {"full-bytes": 1}
+
+    @pytest.mark.parametrize("policy", [DROP_NEWEST, DROP_OLDEST, LATEST])
+    def test_control_packets_are_not_dropped(self, policy: int) -> None:
+        """Acknowledgements and pings pass a full queue's policy by, and keep their place."""
+        network = Network(limits(queue_policy=policy, live_messages=2))
+        publisher, client = network.client("p"), network.client("c")
+        client.subscribe("t/#")
+        client.wire.frozen = True
+        burst(publisher, "t/1", numbers(3))
+        burst(publisher, "t/2", numbers(3))
+        burst(publisher, "t/3", numbers(3))
+        for _ in range(5):
+            client.post("elsewhere", b"", 1)
+        network.settle()
+        client.wire.frozen = False
+        network.settle()
+        assert len(client.acks(PUBACK)) == 5
+        assert len(client.take()) == 2
+
+
+class TestSessionQueue:
+    """QoS 1 and 2 to a client that is away, or does not acknowledge."""
+
+    @given(
+        policy=st.sampled_from((DROP_NEWEST, DROP_OLDEST, LATEST)),
+        max_messages=st.sampled_from((0, 1, 3, 10)),
+        max_bytes=st.sampled_from((0, 0, 120, 400, 1_000)),
+        online=st.booleans(),
+        messages=st.lists(
+            st.tuples(st.sampled_from(TOPICS), st.sampled_from((0, 0, 0, 50, 500)), st.integers(1, 2)), max_size=30
+        ),
+        receiver=versions,
+    )
+    @settings(max_examples=examples(150), deadline=None)
+    def test_against_the_model(
+        self,
+        policy: int,
+        max_messages: int,
+        max_bytes: int,
+        online: bool,
+        messages: list[tuple[str, int, int]],
+        receiver: int,
+    ) -> None:
+        if policy == LATEST:
+            # What happens to a newer one that is too large for the place is another test's.
+            messages = [(topic, 0, qos) for topic, _, qos in messages]
+        network = Network(
+            limits(queue_policy=policy, session_messages=max_messages, session_bytes=max_bytes, max_inflight=1)
+        )
+        publisher = network.client("p")
+        client = network.client("c", receiver, clean=False, expiry=HOUR if receiver == V5 else None)
+        client.subscribe("t/#", qos=2)
+        if online:
+            client.answering = False
+            publisher.publish("t/first", b"", 1)
+            assert arrived(client) == [("t/first", b"")]
+        else:
+            client.cut()
+        model = Queue(policy, max_messages, max_bytes, 3 + 64)
+        for number, (topic, size, qos) in enumerate(messages):
+            payload = b"%04d" % number + b"x" * size
+            publisher.publish(topic, payload, qos)
+            model.offer(topic, payload)
+        expected = model.lost
+        if online and policy != DROP_OLDEST:
+            # It reads, and does not acknowledge; but for what is larger than the queue.
+            full = expected.pop("full-messages", 0) + expected.pop("full-bytes", 0)
+            expected["no-quota"], expected["full-bytes"] = full - model.oversize, model.oversize
+        same_losses(losses(network.session("c")), expected)
+        check(network, network.router.sessions.values())
+        client.answering = True
+        if online:
+            client.answer()
+        else:
+            client.connect(clean=False, expiry=HOUR if receiver == V5 else None)
+        network.settle()
+        assert arrived(client) == model.waiting
+
+    def test_no_quota_is_for_those_who_have_used_it_up(self) -> None:
+        """Away, the cause is the bound; so it is where the client reads nothing at all, with quota left."""
+        network = Network(limits(session_messages=2, live_messages=2))
+        publisher = network.client("p")
+        away = network.client("away", clean=False, expiry=HOUR)
+        frozen = network.client("frozen", receive_maximum=100)
+        slow = network.client("slow", receive_maximum=1)
+        for client in (away, frozen, slow):
+            client.subscribe("t", qos=1)
+        away.cut()
+        frozen.wire.frozen = True
+        slow.answering = False
+        for payload in numbers(10):
+            publisher.publish("t", payload, 1)
+        assert losses(network.session("away")) == {"full-messages": 8}
+        assert losses(frozen.session) == {"full-messages": 6}
+        assert losses(slow.session) == {"no-quota": 7}
+
+    def test_no_quota_is_of_qos_1_and_2(self) -> None:
+        """A QoS 0 message needs no quota: where it waits behind others (kept while away), the bound is its cause."""
+        network = Network(limits(session_messages=3, queue_qos0=True))
+        publisher, client = network.client("p"), network.client("c", clean=False, expiry=HOUR)
+        client.subscribe("t", qos=1)
+        client.cut()
+        for qos in (1, 1, 0):
+            publisher.publish("t", b"", qos)
+        client.answering = False
+        client.connect(clean=False, expiry=HOUR, receive_maximum=1)
+        assert client.session.queued() == 2
+        for _ in range(3):
+            publisher.publish("t", b"", 0)
+        assert losses(client.session) == {"full-messages": 2}
+        publisher.publish("t", b"", 1)
+        assert losses(client.session) == {"full-messages": 2, "no-quota": 1}
+
+    def test_in_flight_is_not_shed_from_a_session_either(self) -> None:
+        """What has a packet identifier waits for its acknowledgement, over connections [MQTT-4.4.0-1]."""
+        network = Network(limits(session_messages=1, queue_policy=DROP_OLDEST))
+        publisher = network.client("p")
+        client = network.client("c", clean=False, expiry=HOUR, receive_maximum=3)
+        client.subscribe("t", qos=1)
+        client.answering = False
+        for payload in numbers(6):
+            publisher.publish("t", payload, 1)
+        assert client.payloads() == numbers(3)
+        client.cut()
+        publisher.publish("t", b"newest", 1)
+        client.answering = True
+        client.connect(clean=False, expiry=HOUR)
+        assert client.payloads() == [*numbers(3), b"newest"]
+        assert losses(client.session) == {"full-messages": 3}
 
 
 class TestLatest:
-    @pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0), (1, 2), (2, 1), (0, 0), (1, 1)])
-    def test_one_for_each_topic_whatever_the_quality(self, first: int, second: int) -> None:
-        """Behind a window that is used up, so that QoS 1 and 2 wait as well."""
-        network, client, publisher = scene(LATEST, max_inflight=1)
-        client.answering = False
-        publisher.publish("block", qos=1)
-        publisher.publish("t", b"old", qos=first)
-        publisher.publish("t", b"new", qos=second)
-        assert client.session.dropped_by_cause()[REPLACED] == 1
-        client.answering = True
+    """Of each topic only the newest waits, where its first one stood."""
+
+    def network(self, **changes: int) -> tuple[Network, Client]:
+        """Under `latest` for everybody, and a publisher."""
+        network = Network(limits(queue_policy=LATEST, **changes))
+        return network, network.client("p")
+
+    @given(
+        max_messages=st.sampled_from((0, 1, 2, 3)),
+        topics=st.lists(st.sampled_from(TOPICS), max_size=40),
+        receiver=versions,
+        by_wish=st.booleans(),
+    )
+    @settings(max_examples=examples(80), deadline=None)
+    def test_live_against_the_model(self, max_messages: int, topics: list[str], receiver: int, by_wish: bool) -> None:
+        by_wish = by_wish and receiver == V5
+        network = Network(limits(live_messages=max_messages, queue_policy=DROP_NEWEST if by_wish else LATEST))
+        publisher, client = network.client("p"), network.client("c", receiver)
+        ask(client, "t/#", user=user_wish("latest") if by_wish else ())
+        client.wire.frozen = True
+        model = Queue(LATEST, max_messages, 0, 0)
+        for number, topic in enumerate(topics):
+            payload = b"%04d" % number
+            publisher.post(topic, payload)
+            model.offer(topic, payload)
+        network.settle()
+        same_losses(losses(client.session), model.lost)
         client.wire.frozen = False
         network.settle()
-        assert [packet.payload for packet in client.inbox if packet.topic == b"t"] == [b"new"]
-        assert [packet.qos for packet in client.inbox if packet.topic == b"t"] == [second]
+        assert arrived(client) == model.waiting
 
-    def test_a_larger_one_that_does_not_fit_leaves_the_older(self) -> None:
-        _, client, publisher = scene(LATEST, live_bytes=300)
-        publisher.publish("t", b"small")
-        publisher.publish("t", bytes(400))
-        assert client.session.dropped_by_cause()[FULL_BYTES] == 1
-        assert thaw(client) == [(b"t", b"small")]
-
-    def test_little_is_put_in_flight_ahead_of_a_reader_who_lags(self) -> None:
-        """What is in flight cannot be replaced any more."""
-        _, client, publisher = scene(LATEST, max_inflight=1_000)
-        for number in range(200):
-            publisher.publish(f"t/{number % 100}", bytes((number,)), qos=1)
-        assert len(client.session.inflight) <= 16
-        got = dict(thaw(client))
-        assert len(got) == 100
-        assert [got[b"t/%d" % number] for number in range(16, 100)] == [bytes((100 + n,)) for n in range(16, 100)]
-
-    def test_options_are_those_of_the_newer_message(self) -> None:
-        network = Network(limits())
-        client, publisher = network.client("c"), network.client("p")
-        request = Request("t", 0, False, True)
-        client.send(Subscribe(1, [request], bag(("canopy-queue", "latest"), i={0x0B: 5})))
-        network.settle()
+    def test_the_place_is_the_first_ones(self) -> None:
+        """Said once more, with names."""
+        network, publisher = self.network()
+        client = network.client("c")
+        client.subscribe("#")
         client.wire.frozen = True
-        publisher.publish("t", b"1")
-        publisher.publish("t", b"2", retain=True, expiry=90)
-        thaw(client)
-        [packet] = client.inbox
-        assert (packet.payload, packet.retain, packet.subscription_ids, packet.message_expiry) == (b"2", True, (5,), 90)
+        for topic, payload in (("a", b"1"), ("b", b"2"), ("a", b"3"), ("c", b"4"), ("b", b"5")):
+            publisher.publish(topic, payload)
+        client.wire.frozen = False
+        network.settle()
+        assert arrived(client) == [("a", b"3"), ("b", b"5"), ("c", b"4")]
+        # What was written is no longer in the way.
+        client.wire.frozen = True
+        publisher.publish("a", b"6")
+        client.wire.frozen = False
+        network.settle()
+        assert arrived(client) == [("a", b"6")]
 
+    def test_all_of_the_newer_one(self) -> None:
+        """Payload, properties, retain flag, QoS and subscription identifiers are the newer message's [MQTT-3.3.4-3]."""
+        network, publisher = self.network()
+        client = network.client("c", clean=False, expiry=HOUR)
+        ask(client, Request("t/a", 2, retain_as_published=True), identifier=5)
+        client.cut()
+        publisher.publish("t/a", b"old", 1, expiry=500)
+        publisher.publish("t/a", b"new", 2, retain=True, properties=b"\x26\x00\x01k\x00\x01v")
+        client.connect(clean=False, expiry=HOUR)
+        [packet] = client.take()
+        assert (packet.payload, packet.qos, packet.retain, packet.subscription_ids) == (b"new", 2, True, (5,))
+        assert packet.message_expiry == -1
+        assert packet.properties.startswith(b"\x26\x00\x01k\x00\x01v")  # [MQTT-3.3.2-17] [MQTT-3.3.2-18]
 
-class TestAge:
-    @pytest.mark.parametrize("qos", [0, 1])
-    @pytest.mark.parametrize("away", [False, True])
-    def test_what_is_too_old_goes_though_nothing_comes(self, qos: int, away: bool) -> None:
-        network, client, publisher = scene(DROP_NEWEST, max_age=5.0, queue_qos0=True, max_inflight=1)
-        publisher.publish("block", qos=1)
-        if away:
-            client.cut()
-        publisher.publish("t", b"old", qos=qos)
-        network.now += 4.0
-        publisher.publish("t", b"young", qos=qos)
-        network.router.sweep(network.now + 0.9)
-        assert client.session.dropped_by_cause()[AGE] == 0
-        network.router.sweep(network.now + 1.1)
-        assert client.session.dropped_by_cause()[AGE] == 1
-        network.now += 1.1
-        if away:
-            client.connect(clean=False, expiry=1_000)
-            network.settle()
+    def test_expiry_is_the_newer_ones(self) -> None:
+        """Its interval counts from its own arrival [MQTT-3.3.2-6], and the older one's end is of no account."""
+        network, publisher = self.network()
+        client = network.client("c", clean=False, expiry=HOUR)
+        client.subscribe("t", qos=1)
+        client.cut()
+        publisher.publish("t", b"old", 1, expiry=10)
+        network.advance(5)
+        publisher.publish("t", b"new", 1, expiry=10)
+        network.advance(7)
+        client.connect(clean=False, expiry=HOUR)
+        [packet] = client.take()
+        assert (packet.payload, packet.message_expiry) == (b"new", 3)
+        client.cut()
+        publisher.publish("t", b"old", 1)
+        publisher.publish("t", b"new", 1, expiry=10)
+        network.advance(11)
+        client.connect(clean=False, expiry=HOUR)
+        assert client.payloads() == []
+        assert losses(client.session) == {"replaced-by-latest": 2, "expired": 1}
+
+    @pytest.mark.parametrize("online", [True, False])
+    def test_whatever_their_qos(self, online: bool) -> None:
+        """However QoS 0, 1 and 2 come in turn, one message waits, and it is the newest."""
+        network, publisher = self.network(queue_qos0=True)
+        client = network.client("c", clean=False, expiry=HOUR, receive_maximum=1)
+        client.subscribe("t", qos=2)
+        if online:
+            client.answering = False
+            publisher.publish("t", b"in flight", 1)
+            client.take()
+            client.wire.frozen = True
         else:
-            thaw(client)
-        assert [packet.payload for packet in client.inbox if packet.topic == b"t"] == [b"young"]
-        network.router.sweep(network.now + 100)
-        assert not network.router.counters.load.aging
+            client.cut()
+        for number, payload in enumerate(numbers(20)):
+            publisher.publish("t", payload, number % 3)
+            check(network, network.router.sessions.values())
+            assert network.session("c").queued() == 1
+        assert losses(network.session("c")) == {"replaced-by-latest": 19}
+        client.answering = True
+        if online:
+            client.wire.frozen = False
+            client.answer()
+        else:
+            client.connect(clean=False, expiry=HOUR)
+        assert client.payloads() == [b"0019"]
 
-    def test_at_the_write_and_at_an_offer(self) -> None:
-        network, client, publisher = scene(DROP_NEWEST, max_age=5.0, live_messages=1)
-        publisher.publish("t", b"1")
-        network.now += 6.0
-        publisher.publish("t", b"2")
-        assert client.session.dropped_by_cause()[AGE] == 1
-        network.now += 6.0
-        assert thaw(client) == []
-        assert client.session.dropped_by_cause()[AGE] == 2
-        assert sum(client.session.dropped_by_cause()) == 2
-
-    def test_what_is_in_flight_and_was_never_written_is_too_old_as_well(self) -> None:
-        network, client, publisher = scene(DROP_NEWEST, max_age=5.0)
-        publisher.publish("t", b"1", qos=1)
-        assert len(client.session.inflight) == 1
-        network.now += 6.0
-        assert thaw(client) == []
-        assert client.session.dropped_by_cause()[AGE] == 1
-        assert not client.session.inflight
-        assert client.session.quota == client.session.window
-
-    def test_the_age_of_a_newer_message_in_an_older_ones_place_is_its_own(self) -> None:
-        network, client, publisher = scene(LATEST, max_age=5.0)
-        publisher.publish("a", b"1")
-        publisher.publish("b", b"1")
-        network.now += 4.0
-        publisher.publish("a", b"2")
-        network.now += 2.0
-        network.router.sweep(network.now)
-        assert client.session.dropped_by_cause()[AGE] == 1
-        assert thaw(client) == [(b"a", b"2")]
-
-
-class TestLanes:
-    def test_a_depth_is_for_one_subscription(self) -> None:
-        given = limits()
-        given.rules = (QueueRule(topic_filter="a/#", policy=DROP_OLDEST, depth=2),)
-        network = Network(given)
-        client, publisher = network.client("c"), network.client("p")
-        client.subscribe("a/#", "b/#")
-        client.wire.frozen = True
-        for number in range(5):
-            publisher.publish("a/1", bytes((number,)))
-            publisher.publish("b/1", bytes((number,)))
-        got = thaw(client)
-        assert [payload[0] for topic, payload in got if topic == b"a/1"] == [3, 4]
-        assert [payload[0] for topic, payload in got if topic == b"b/1"] == [0, 1, 2, 3, 4]
-
-    def test_a_frozen_lane_costs_no_more_however_much_passes_through(self) -> None:
-        """Gaps in the queue, and places in the order of age, stay in proportion to what waits."""
-        given = limits()
-        given.rules = (QueueRule(topic_filter="a/#", policy=DROP_OLDEST, depth=3, max_age=1_000.0),)
-        network = Network(given)
-        client, publisher = network.client("c"), network.client("p")
-        client.subscribe("a/#", "b")
-        client.wire.frozen = True
-        publisher.publish("b")
-        for _ in range(3_000):
-            publisher.publish("a/1")
-        assert client.wire.outbox.messages == 4
-        sub_queue = queue_of(client.session.subscriptions["a/#"])
-        assert sub_queue is not None
-        assert sub_queue.waiting == 3
-        assert client.session.dropped_by_cause()[FULL_MESSAGES] == 2_997
-        assert len(client.wire.outbox._queue) < 100
-        assert remembered(sub_queue) < 100
-        assert len(thaw(client)) == 4
-
-    def test_nor_one_that_keeps_the_latest(self) -> None:
-        network, client, publisher = scene(LATEST, max_age=1_000.0)
-        publisher.publish("t/2")
-        for number in range(3_000):
-            network.now += 0.01
-            publisher.publish(f"t/{number % 2}")
-        sub_queue = client.session.sub_queue
-        assert sub_queue is not None
-        assert (sub_queue.waiting, client.wire.outbox.messages) == (3, 3)
-        assert remembered(sub_queue) < 100
-
-    @pytest.mark.parametrize("policy", [DROP_OLDEST, LATEST])
-    def test_nor_a_session_whose_client_is_away(self, policy: int) -> None:
-        _, client, publisher = scene(policy, max_age=1_000.0, session_messages=3)
-        client.cut()
-        for number in range(1_000):
-            publisher.publish(f"t/{number % 3}", qos=1)
-        sub_queue = client.session.sub_queue
-        assert sub_queue is not None
-        assert sub_queue.waiting == 3
-        assert client.session.pending is not None
-        assert len(client.session.pending) < 100
-        assert remembered(sub_queue) < 100
-
-
-def remembered(sub_queue: SubscriptionQueue) -> int:
-    """Places in a lane's order of age."""
-    assert sub_queue._by_age is not None
-    return len(sub_queue._by_age)
-
-
-class TestSlow:
-    def test_time_in_the_queue(self) -> None:
-        network, client, publisher = scene(DROP_NEWEST)
-        publisher.publish("t")
-        network.now += 3.0
-        publisher.publish("t")
-        assert client.session.waited(network.now) == pytest.approx(3.0)
-        network.now += 1.0
-        assert client.session.waited(network.now) == pytest.approx(4.0)
-        thaw(client)
-        assert client.session.waited(network.now) == 0.0
-        assert client.wire.outbox.delay == pytest.approx(4.0)
-
-    def test_who_reads_and_does_not_acknowledge_is_slow_too(self) -> None:
-        network, client, publisher = scene(DROP_NEWEST, max_inflight=1)
-        client.wire.frozen = False
+    @pytest.mark.parametrize("qos", [0, 1])
+    def test_another_qos_that_is_too_large(self, qos: int) -> None:
+        """The older one stays when the newer cannot be sent, wherever they would wait [MQTT-3.1.2-24]."""
+        network, publisher = self.network(queue_qos0=True)
+        client = network.client("c", max_packet=100, receive_maximum=1)
+        client.subscribe("#", qos=1)
         client.answering = False
+        publisher.publish("in flight", b"", 1)
+        client.take()
+        client.wire.frozen = True
+        publisher.publish("t", b"small", qos)
+        publisher.publish("t", b"x" * 200, 1 - qos)
+        client.wire.frozen = False
+        client.answering = True
+        client.answer()
+        assert client.payloads() == [b"small"]
+        assert losses(client.session) == {"too-large": 1}
+
+    def test_in_flight_stays(self) -> None:
+        """What has a packet identifier is not replaced; the newest waits behind it."""
+        network, publisher = self.network()
+        client = network.client("c", receive_maximum=2)
+        client.judge = tally = Tally()
+        client.subscribe("t", qos=1)
+        client.answering = False
+        for payload in numbers(10):
+            publisher.publish("t", payload, 1)
+        assert client.payloads() == numbers(2)
+        client.answering = True
+        client.answer()
+        assert client.payloads() == [b"0009"]
+        assert (tally.delivered, losses(client.session)) == (3, {"replaced-by-latest": 7})
+
+    def test_little_is_put_in_flight_ahead_of_one_who_lags(self) -> None:
+        """Of a client that does not read, at most so many messages are committed; the rest can be replaced."""
+        network, publisher = self.network()
+        client = network.client("c")
+        client.subscribe("t/#", qos=1)
+        client.wire.frozen = True
         for _ in range(3):
-            publisher.publish("t", qos=1)
-        assert client.wire.outbox.messages == 0
-        network.now += 3.0
-        assert client.session.waited(network.now) == pytest.approx(3.0)
+            for number in range(40):
+                publisher.publish(f"t/{number}", b"", 1)
+        assert len(client.session.inflight) == COMMIT
+        assert client.session.queued() == COMMIT + 40
+        client.wire.frozen = False
+        network.settle()
+        assert len(client.take()) == COMMIT + 40
+
+    def test_full_of_topics(self) -> None:
+        """It takes no more topics; those that are there go on being renewed."""
+        network, publisher = self.network(session_messages=2)
+        client = network.client("c", clean=False, expiry=HOUR)
+        client.subscribe("#", qos=1)
         client.cut()
-        assert client.session.waited(network.now) == 0.0
+        for topic, payload in (("a", b"1"), ("b", b"2"), ("c", b"3"), ("a", b"4")):
+            publisher.publish(topic, payload, 1)
+        assert losses(network.session("c")) == {"full-messages": 1, "replaced-by-latest": 1}
+        client.connect(clean=False, expiry=HOUR)
+        assert arrived(client) == [("a", b"4"), ("b", b"2")]
+
+    def test_a_newer_one_that_is_too_large(self) -> None:
+        """Nothing is replaced by what the client can never be sent [MQTT-3.1.2-24]."""
+        network, publisher = self.network()
+        client = network.client("c", max_packet=100)
+        client.subscribe("t")
+        client.wire.frozen = True
+        publisher.publish("t", b"small")
+        publisher.publish("t", b"x" * 200)
+        client.wire.frozen = False
+        network.settle()
+        assert client.payloads() == [b"small"]
+        assert losses(client.session) == {"too-large": 1}
+
+    def test_overlapping_subscriptions_deliver_once(self) -> None:
+        """With different terms, on those of the one without its own, or of the first filter [MQTT-3.3.4-2]."""
+        network = Network()
+        publisher, client = network.client("p"), network.client("c")
+        ask(client, "t/#", user=user_wish("latest"), identifier=1)
+        ask(client, "t/+", user=user_wish(depth="2"), identifier=2)
+        client.wire.frozen = True
+        burst(publisher, "t/a", numbers(4))
+        client.wire.frozen = False
+        network.settle()
+        # "t/#" sorts before "t/+".
+        found = client.take()
+        assert [packet.payload for packet in found] == [b"0003"]
+        assert set(found[0].subscription_ids) == {1, 2}
+        ask(client, "t/a", identifier=3)
+        client.wire.frozen = True
+        burst(publisher, "t/a", numbers(4))
+        client.wire.frozen = False
+        network.settle()
+        assert [packet.payload for packet in client.take()] == numbers(4)
+        assert losses(client.session) == {"replaced-by-latest": 3}
+
+
+class TestDisconnect:
+    """A client whose queue runs over is told and disconnected."""
+
+    @pytest.mark.parametrize("version", VERSIONS)
+    @pytest.mark.parametrize("qos", [0, 1])
+    def test_it_is_told_and_nobody_else_is_touched(self, version: int, qos: int) -> None:
+        """0x97 in 5.0, in 3.1.1 the end without a word; the will is published [MQTT-3.14.4-3] [MQTT-3.1.2-8]."""
+        network = Network(limits(queue_policy=DISCONNECT, live_messages=3, session_messages=3))
+        publisher, witness = network.client("p"), network.client("w")
+        witness.subscribe("will")
+        client = network.client("c", version, will=Will("will", b"gone", 0, False))
+        client.subscribe("t", qos=qos)
+        client.wire.frozen = True
+        with untouched(witness, publisher):
+            for payload in numbers(12):
+                publisher.publish("t", payload, qos)
+            assert client.wire.protocol.close_cause == QUEUE_FULL
+            assert witness.payloads() == [b"gone"]
+        client.wire.frozen = False
+        network.settle()
+        assert client.end == (reasons.QUOTA_EXCEEDED if version == V5 else -1)
+        assert "c" not in network.router.sessions
+
+    def test_in_one_burst(self) -> None:
+        """The rest of the burst goes nowhere, and everything is counted."""
+        network = Network(limits(queue_policy=DISCONNECT, live_messages=10))
+        publisher, client = network.client("p"), network.client("c")
+        client.subscribe("t")
+        session = client.session
+        client.wire.frozen = True
+        burst(publisher, "t", numbers(64))
+        assert client.wire.protocol.close_cause == QUEUE_FULL
+        assert session.offered == 64
+        assert sum(losses(session).values()) == 64
+        assert losses(session)["full-messages"] >= 1
+        check(network, [*network.router.sessions.values(), session])
+
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_the_session_survives(self, version: int) -> None:
+        """As its expiry says [MQTT-4.1.0-1], with what waited; QoS 0 that waited goes with the connection."""
+        network = Network(limits(queue_policy=DISCONNECT, session_messages=3))
+        publisher = network.client("p")
+        expiry = HOUR if version == V5 else None
+        client = network.client("c", version, clean=False, expiry=expiry)
+        client.judge.enabled = False
+        client.subscribe("t", qos=1)
+        client.answering = False
+        session = client.session
+        network.router.limits.max_inflight = 1
+        client.connect(clean=False, expiry=expiry)
+        for payload in numbers(4):
+            publisher.publish("t", payload, 1)
+        assert client.wire.protocol.close_cause == ""
+        publisher.publish("t", b"one too many", 1)
+        assert client.wire.protocol.close_cause == QUEUE_FULL
+        assert sum(losses(session).values()) == 1
+        # Away, a full queue has nobody to disconnect.
+        publisher.publish("t", b"two too many", 1)
+        assert sum(losses(session).values()) == 2
+        client.take()
+        client.answering = True
+        assert client.connect(clean=False, expiry=expiry).session_present
+        assert client.payloads() == numbers(4)
+        assert network.session("c") is session
+
+    def test_by_the_depth_of_a_subscription(self) -> None:
+        """The wish of one subscription can end the whole connection: it is the client's own wish."""
+        network = Network()
+        publisher, client = network.client("p"), network.client("c")
+        ask(client, "t", user=user_wish("disconnect", depth="2"))
+        client.subscribe("u")
+        client.wire.frozen = True
+        burst(publisher, "u", numbers(20))
+        burst(publisher, "t", numbers(2))
+        assert client.wire.protocol.close_cause == ""
+        burst(publisher, "t", numbers(1))
+        assert client.wire.protocol.close_cause == QUEUE_FULL
+
+    def test_its_own_publisher(self) -> None:
+        """A client that fills its own queue is disconnected when the read is over, and not in the midst of it."""
+        network = Network(limits(queue_policy=DISCONNECT, live_messages=3))
+        client = network.client("c")
+        client.subscribe("t")
+        client.wire.frozen = True
+        burst(client, "t", numbers(10))
+        assert client.wire.protocol.close_cause == QUEUE_FULL
+        assert "c" not in network.router.sessions
+        load = network.router.counters.load
+        assert (load.messages, load.bytes) == (0, 0)
+
+    def test_from_a_shared_subscription(self) -> None:
+        """What it did not finish goes to another member (section 4.8.2)."""
+        network = Network(limits(max_inflight=1))
+        publisher = network.client("p")
+        slow, quick = network.client("slow", clean=False, expiry=HOUR), network.client("quick")
+        slow.judge.enabled = quick.judge.enabled = False
+        ask(slow, "$share/g/t", qos=1, user=user_wish("disconnect", depth="2"))
+        slow.answering = False
+        sent = numbers(4)
+        for payload in sent:
+            publisher.publish("t", payload, 1)
+        assert slow.wire.protocol.close_cause == QUEUE_FULL
+        assert quick.subscribe("$share/g/t", qos=1) == [1]
+        slow.connect(clean=False, expiry=HOUR)
+        slow.cut()
+        network.settle()
+        assert set(quick.payloads()) == set(sent[:3])
+        check(network, network.router.sessions.values())
 
 
 class TestTellPublisher:
-    @pytest.mark.parametrize("retain", [False, True])
+    """A 5.0 publisher of QoS 1 or 2 is told 0x97 when every queue was full, and in no other case."""
+
+    def world(self, told: bool = True) -> tuple[Network, Client, Client]:
+        """A network, a publisher that knows the topics, and a subscriber to `t/#` with a used-up queue of one."""
+        network = Network(limits(tell_publisher=told, session_messages=1, live_messages=1))
+        publisher = network.client("p")
+        client = network.client("c", receive_maximum=1)
+        client.subscribe("t/#", qos=2)
+        client.answering = False
+        self.send(publisher, "t/a", 1)
+        self.send(publisher, "t/a", 1)
+        assert client.session.queued() == 1
+        return network, publisher, client
+
+    def send(self, publisher: Client, topic: str, qos: int, retain: bool = False) -> int:
+        """The reason code of the answer."""
+        before = len(publisher.acks(PUBACK if qos == 1 else PUBREC))
+        publisher.publish(topic, b"x", qos, retain)
+        answers = publisher.acks(PUBACK if qos == 1 else PUBREC)
+        assert len(answers) == before + 1
+        return answers[-1].reason_code
+
+    @pytest.mark.parametrize("topic", ["t/a", "t/new"])
     @pytest.mark.parametrize("qos", [1, 2])
-    def test_refused_by_all(self, qos: int, retain: bool) -> None:
-        """0x97, and with such a PUBREC the identifier is free at once [MQTT-4.3.3-9]."""
-        network, client, publisher = scene(DROP_NEWEST, max_inflight=1, session_messages=1, tell_publisher=True)
-        answers = []
+    @pytest.mark.parametrize("retain", [False, True])
+    def test_all_refused(self, topic: str, qos: int, retain: bool) -> None:
+        """On the hot path and off it [MQTT-4.3.2-4] [MQTT-4.3.3-8]; the identifier is free again."""
+        network, publisher, client = self.world()
         for _ in range(3):
-            publisher.publish("t", b"x", qos=qos, retain=retain)
-            answers.append(acknowledged(publisher, qos))
-        assert answers == [0, 0, 0x97]
+            assert self.send(publisher, topic, qos, retain) == reasons.QUOTA_EXCEEDED
+        assert publisher.outgoing == {}
         assert not publisher.session.incoming_qos2
-        other = network.client("o")
-        other.subscribe("t", qos=1)
-        publisher.publish("t", b"x", qos=qos)
-        assert acknowledged(publisher, qos) == 0
-        assert client.session.offered == client.session.queued() + sum(client.session.dropped_by_cause())
+        assert losses(client.session) == {"no-quota": 3}
+        # Its identifier is a new message's after that [MQTT-4.3.3-9].
+        client.answering = True
+        client.answer()
+        client.take()
+        assert self.send(publisher, topic, qos) == reasons.SUCCESS
+        assert client.payloads() == [b"x"]
+        check(network, network.router.sessions.values())
 
-    def test_not_where_nobody_has_a_queue_or_is_asked(self) -> None:
-        network, client, publisher = scene(DROP_NEWEST, tell_publisher=True)
-        publisher.publish("nobody/else", qos=1)
-        assert acknowledged(publisher, 1) == 0
-        client.disconnect()
-        quiet = network.client("q", expiry=1_000)
-        quiet.subscribe("q")
-        quiet.cut()
-        publisher.publish("q", qos=1)
-        # The one who left with QoS 2 keeps it; who is away with QoS 0 has no queue that could be full.
-        assert acknowledged(publisher, 1) == 0
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_switched_off(self, qos: int) -> None:
+        """The default: a full queue is not an error of the publisher."""
+        _, publisher, _ = self.world(told=False)
+        assert self.send(publisher, "t/a", qos) == reasons.SUCCESS
+        assert publisher.outgoing == {}
 
-    def test_not_by_default_and_not_in_3_1_1(self) -> None:
-        for told, version in ((False, V5), (True, V311)):
-            network, _, _ = scene(DROP_NEWEST, max_inflight=1, session_messages=1, tell_publisher=told)
-            publisher = network.client("p2", version)
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_somebody_took_it(self, qos: int) -> None:
+        """One queue is enough: of another filter, of the same, of a share group."""
+        for topic_filter in ("t/a", "t/#", "$share/g/t/#"):
+            network, publisher, _ = self.world()
+            other = network.client("other")
+            other.subscribe(topic_filter, qos=1)
+            assert self.send(publisher, "t/a", qos) == reasons.SUCCESS
+            assert other.payloads() == [b"x"]
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_several_refused(self, qos: int) -> None:
+        """All of them, whatever way they are subscribed."""
+        network, publisher, _ = self.world()
+        for topic_filter in ("t/a", "t/+", "$share/g/t/#"):
+            other = network.client("of " + topic_filter, receive_maximum=1)
+            other.answering = False
+            other.subscribe(topic_filter, qos=1)
+        assert self.send(publisher, "t/a", qos) == reasons.SUCCESS
+        assert self.send(publisher, "t/a", qos) == reasons.SUCCESS
+        assert self.send(publisher, "t/a", qos) == reasons.QUOTA_EXCEEDED
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_nobody_is_there(self, qos: int) -> None:
+        """No subscriber is another case, with its own code."""
+        _, publisher, _ = self.world()
+        assert self.send(publisher, "elsewhere", qos) == reasons.NO_MATCHING_SUBSCRIBERS
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_away_is_not_full(self, qos: int) -> None:
+        """A QoS 0 subscriber that is away has no queue that could be full."""
+        network = Network(limits(tell_publisher=True))
+        publisher, client = network.client("p"), network.client("c", clean=False, expiry=HOUR)
+        client.subscribe("t")
+        client.cut()
+        assert self.send(publisher, "t", qos) == reasons.SUCCESS
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_too_large_is_not_full(self, qos: int) -> None:
+        """Sending again would not help."""
+        network = Network(limits(tell_publisher=True))
+        publisher, client = network.client("p"), network.client("c", max_packet=30)
+        client.subscribe("t" * 40, qos=2)
+        assert self.send(publisher, "t" * 40, qos) == reasons.SUCCESS
+        assert losses(client.session) == {"too-large": 1}
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_made_room_for(self, qos: int) -> None:
+        """Where older messages go, or the topic's last one, the message is taken."""
+        for policy in (DROP_OLDEST, LATEST):
+            network = Network(limits(tell_publisher=True, queue_policy=policy, session_messages=1, max_inflight=1))
+            publisher, client = network.client("p"), network.client("c")
+            client.subscribe("t", qos=2)
+            client.answering = False
             for _ in range(4):
-                publisher.publish("t", qos=1)
-                assert acknowledged(publisher, 1) == 0
+                assert self.send(publisher, "t", qos) == reasons.SUCCESS
 
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_the_depth_of_a_subscription(self, qos: int) -> None:
+        """Full is full."""
+        network = Network(limits(tell_publisher=True))
+        publisher, client = network.client("p"), network.client("c", receive_maximum=1)
+        ask(client, "t", qos=2, user=user_wish(depth="1"))
+        client.answering = False
+        answers = [self.send(publisher, "t", qos) for _ in range(3)]
+        assert answers == [reasons.SUCCESS, reasons.SUCCESS, reasons.QUOTA_EXCEEDED]
 
-def acknowledged(publisher: Client, qos: int) -> int:
-    """The reason code of the last PUBACK or PUBREC that a publisher got."""
-    return [packet.reason_code for packet in publisher.acks(4 if qos == 1 else 5)][-1]
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_the_total(self, qos: int) -> None:
+        """As full as any queue."""
+        network = Network(limits(tell_publisher=True, total_messages=1))
+        publisher, client = network.client("p"), network.client("c")
+        client.answering = False
+        client.subscribe("t", qos=2)
+        answers = [self.send(publisher, "t", qos) for _ in range(2)]
+        assert answers == [reasons.SUCCESS, reasons.QUOTA_EXCEEDED]
 
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_3_1_1_has_no_code_for_it(self, qos: int) -> None:
+        """It is acknowledged as ever [MQTT3-3.3.4-1]."""
+        network, _, client = self.world()
+        old = network.client("old", V311)
+        before = sum(losses(client.session).values())
+        old.publish("t/a", b"x", qos)
+        assert old.outgoing == {}
+        assert [ack.reason_code for ack in old.acks(PUBACK if qos == 1 else PUBREC)] == [0]
+        assert sum(losses(client.session).values()) == before + 1
 
-class TestFullQueueAndLanes:
-    """The policy of a subscription holds also where it is the client's queue that is full, and not its own depth."""
-
-    @pytest.mark.parametrize("qos", [0, 1])
-    def test_drop_oldest(self, qos: int) -> None:
-        given = limits(live_messages=5, session_messages=3, max_inflight=2)
-        given.rules = (QueueRule(topic_filter="a/#", policy=DROP_OLDEST),)
-        network = Network(given)
-        client, publisher = network.client("c"), network.client("p")
-        client.subscribe("a/#", qos=1)
-        client.wire.frozen = True
-        for number in range(9):
-            publisher.publish("a/1", bytes((number,)), qos=qos)
-        assert [payload[0] for _, payload in thaw(client)] == ([4, 5, 6, 7, 8] if qos == 0 else [0, 1, 6, 7, 8])
-
-    @pytest.mark.parametrize("qos", [0, 1])
-    def test_disconnect(self, qos: int) -> None:
-        given = limits(live_messages=5, session_messages=3, max_inflight=2)
-        given.rules = (QueueRule(topic_filter="a/#", policy=DISCONNECT),)
-        network = Network(given)
-        client, publisher = network.client("c"), network.client("p")
-        client.subscribe("a/#", "b", qos=1)
-        client.wire.frozen = True
-        for _ in range(9):
-            publisher.publish("b", qos=qos)
-        assert client.session.outbox is not None
-        publisher.publish("a/1", qos=qos)
-        assert client.wire.protocol.close_cause == QUEUE_FULL
-
-    @pytest.mark.parametrize("qos", [0, 1])
-    def test_nobody_goes_for_a_message_that_would_never_fit(self, qos: int) -> None:
-        _, client, publisher = scene(DISCONNECT, live_bytes=500, session_bytes=500)
-        publisher.publish("t", bytes(1_000), qos=qos)
-        assert not client.wire.protocol.close_cause
-        assert client.session.dropped_by_cause()[FULL_BYTES] == 1
-
-    def test_a_message_of_its_own_is_not_handed_on_with_a_shared_one(self) -> None:
-        """What takes the place of a shared message is the session's own [MQTT-4.8.2-4]."""
-        given = limits(max_inflight=1)
-        given.rules = (QueueRule(client_id="m1", policy=LATEST),)
-        network = Network(given)
-        one, two, publisher = network.client("m1", expiry=1_000), network.client("m2"), network.client("p")
-        one.answering = False
-        one.subscribe("$share/g/t", qos=1)
-        publisher.publish("t", b"first", qos=1)
-        publisher.publish("t", b"shared, waits", qos=1)
-        one.subscribe("t", qos=1)
-        two.subscribe("$share/g/t", qos=1)
-        publisher.publish("t", b"mine", qos=1)
-        before = len(two.inbox)
-        one.cut()
-        assert b"mine" not in [packet.payload for packet in two.inbox[before:]]
-
-
-def test_a_message_that_is_sent_again_tells_nothing() -> None:
-    """The client may know it already, and look at nothing of it."""
-    network = Network(limits(live_messages=2, max_inflight=1))
-    client, publisher = network.client("c", expiry=1_000), network.client("p")
-    client.answering = False
-    client.subscribe("t", qos=2)
-    publisher.publish("t", b"1", qos=2)
-    client.wire.frozen = True
-    for _ in range(4):
-        publisher.publish("t")
-    client.cut()
-    client.answering = True
-    client.inbox.clear()
-    client.connect(clean=False, expiry=1_000)
-    assert [(packet.dup, bool(packet.properties)) for packet in client.got(Publish)] == [(True, False)]
-    publisher.publish("t", b"2")
-    assert client.inbox[-1].properties
+    def test_each_message_by_itself(self) -> None:
+        """In one read, of different topics and QoS: each gets the answer that is its own."""
+        network, publisher, _ = self.world()
+        other = network.client("other")
+        other.subscribe("u", qos=1)
+        publisher.packets.clear()
+        for topic in ("t/a", "u", "t/a", "nobody", "u"):
+            publisher.post(topic, b"x", 1)
+            publisher.post(topic, b"x", 0)
+        network.settle()
+        assert [ack.reason_code for ack in publisher.acks(PUBACK)] == [
+            reasons.QUOTA_EXCEEDED,
+            reasons.SUCCESS,
+            reasons.QUOTA_EXCEEDED,
+            reasons.NO_MATCHING_SUBSCRIBERS,
+            reasons.SUCCESS,
+        ]

@@ -19,6 +19,7 @@ from broker.core.limits import Limits
 from broker.core.queues.queue_policy import DROP_NEWEST, DROP_OLDEST
 from broker.core.routing.loop_detection import LINK
 from tests.core.harness import Client, Network, bag, limits, total_ledger
+from tests.support.runs import examples
 
 PATIENCE = Limits().answer_timeout
 TOPICS = ("q/a", "q/b")
@@ -337,9 +338,8 @@ class Requests(RuleBasedStateMachine):
             assert sorted(told) == sorted(self.expected[name]), name
             waiting = self.waiting[name]
             assert sorted(client.outgoing) == sorted(each.packet_id for each in waiting), name
-            window = client.wire.outbox.receive_window
-            assert window.held == sum(each.qos == 1 for each in waiting)
-            assert window.unwritten == 0
+            assert client.wire.outbox.held == sum(each.qos == 1 for each in waiting)
+            assert client.wire.outbox.acks == client.wire.outbox.held
             unreleased = {each.packet_id for each in waiting if each.qos == 2}
             assert (client.session.incoming_qos2 or set()) == unreleased
 
@@ -403,5 +403,5 @@ def test_a_publish_released_on_an_earlier_connection_takes_no_send_quota() -> No
 
 TestRequests = Requests.TestCase
 TestRequests.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -20,6 +20,7 @@ from broker.core.queues.outbox import ACCEPTED, Outbox
 from broker.core.queues.queue_policy import DROP_NEWEST, DROP_OLDEST
 from broker.core.queues.send_queue import GAPS
 from tests.core.recount import frames
+from tests.support.runs import examples
 
 PING = b"\xd0\x00"
 ALL = 1 << 30
@@ -237,7 +238,7 @@ def _full_joined(lost: dict[int, int]) -> Counter[int]:
 
 
 TestLine = Line.TestCase
-TestLine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestLine.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 
 
 class TestTime:

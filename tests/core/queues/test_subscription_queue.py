@@ -24,6 +24,7 @@ from broker.core.queues.subscription_queue import SLACK, SubscriptionQueue
 from broker.core.topics.subscription import Subscriber
 from tests.core.harness import Client, Network, bag
 from tests.core.recount import Tally, ask, burst, check, losses, numbers, user_wish
+from tests.support.runs import examples
 
 HOUR = 3_600
 AGE = 5.0
@@ -55,7 +56,7 @@ class TestAccount:
         max_age=st.sampled_from((0.0, 4.0)),
         steps=st.lists(st.tuples(st.sampled_from(("enter", "leave", "renew", "wait")), st.integers(0, 9)), max_size=60),
     )
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=examples(100), deadline=None)
     def test_against_a_list(self, policy: int, max_age: float, steps: list[tuple[str, int]]) -> None:
         """How many wait, which is the oldest, and which are too old: by one list in order of age."""
         sub_queue = SubscriptionQueue(Subscriber(), policy, max_age, 0)
@@ -639,7 +640,7 @@ class TestOrder:
         steps=st.lists(st.one_of(st.integers(0, 2), st.sampled_from(("take", "wait", "freeze"))), max_size=40),
         receive=st.integers(1, 3),
     )
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=examples(80), deadline=None)
     def test_of_one_topic(self, options: list[tuple[str, str]], steps: list[int | str], receive: int) -> None:
         """Of each topic and QoS what arrives is in the order of its publication, with whatever gaps."""
         network = Network()

@@ -22,6 +22,7 @@ from broker.core.codec.packets import V5, V311, Publish, Will
 from broker.core.codec.packets import SubscriptionRequest as Request
 from tests.core.harness import Client, Network, bag, limits, total_ledger
 from tests.core.naive import matches
+from tests.support.runs import examples
 
 NAMES = ("one", "two", "old")
 VERSIONS = {"one": V5, "two": V5, "old": V311}
@@ -527,5 +528,5 @@ class Interplay(RuleBasedStateMachine):
 
 TestInterplay = Interplay.TestCase
 TestInterplay.settings = settings(
-    max_examples=30, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(30), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )

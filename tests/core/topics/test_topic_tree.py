@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from broker.core.topics.topic_tree import STEPS_LEAST, Retainable, RetainedCursor, RetainedTree
 from tests.core import naive
 from tests.core.codec.test_topic_names import EXAMPLES
+from tests.support.runs import examples
 
 
 def filled(names: list[str]) -> RetainedTree:
@@ -358,4 +359,4 @@ class Changing(RuleBasedStateMachine):
 
 
 TestChanging = Changing.TestCase
-TestChanging.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestChanging.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

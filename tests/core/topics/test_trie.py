@@ -16,6 +16,7 @@ from broker.core.topics.subscription import FilterEntry, Subscriber, Subscriptio
 from broker.core.topics.trie import COMPACT, LAYOUTS, NODES, CompactTrie, NodeTrie, Trie, create
 from tests.core import naive
 from tests.core.codec.test_topic_names import EXAMPLES
+from tests.support.runs import examples
 
 Make = Callable[[], Trie]
 
@@ -385,4 +386,4 @@ class Routing(RuleBasedStateMachine):
 
 
 TestRouting = Routing.TestCase
-TestRouting.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestRouting.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)

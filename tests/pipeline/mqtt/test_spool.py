@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pipeline.mqtt.rows import ARROW, batch, spark_schema
 from pipeline.mqtt.source import divided
 from pipeline.mqtt.spool import Slice, Spool, SpoolError, read
+from tests.support.runs import examples
 
 
 def rows(first: int, count: int) -> object:
@@ -34,7 +35,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(STEPS, max_size=25))
 def test_every_row_stays_readable_under_its_offset(steps: list[tuple[str, int | str]]) -> None:
     with tempfile.TemporaryDirectory() as name:

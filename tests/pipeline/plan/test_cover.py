@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.plan.cover import Folding, Step, Topic, choose, covers, filters_at, generalisations
 from tests.pipeline.oracle.toy import matches
+from tests.support.runs import examples
 
 LEVELS = ("a", "b", "")
 names = st.lists(st.sampled_from(LEVELS), min_size=1, max_size=3).map("/".join)
@@ -37,7 +38,7 @@ def over(chosen: list[str], topics: list[Topic]) -> int:
     return sum(topic.bytes for topic in topics if any(matches(each, topic.name) for each in chosen))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(filters, filters)
 @example("+/#", "#")
 def test_one_filter_covers_another_if_it_matches_all_that_the_other_does(wide: str, narrow: str) -> None:
@@ -46,7 +47,7 @@ def test_one_filter_covers_another_if_it_matches_all_that_the_other_does(wide: s
     assert all(covers("/".join(made), narrow) for made in generalisations(tuple(narrow.split("/"))))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.sets(filters, min_size=1, max_size=8), st.dictionaries(names, st.integers(0, 9), max_size=12))
 def test_every_point_of_the_curve_covers_everything_and_costs_what_it_says(
     originals: set[str], sizes: dict[str, int]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker.upstream.filters.budget import BudgetLedger
+from tests.support.runs import examples
 from tests.upstream.faces import Recorder, covers, matched, overlaps
 
 FILTERS = [
@@ -195,4 +196,4 @@ class Budget(RuleBasedStateMachine):
 
 
 TestBudget = Budget.TestCase
-TestBudget.settings = settings(max_examples=80, stateful_step_count=20, deadline=None)
+TestBudget.settings = settings(max_examples=examples(80), stateful_step_count=20, deadline=None)

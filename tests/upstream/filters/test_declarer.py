@@ -11,6 +11,7 @@ from broker.core.codec.packets import V5, Subscribe, Unsubscribe
 from broker.core.codec.properties import SUBSCRIPTION_IDENTIFIER
 from broker.core.codec.topic_names import matches, overlaps
 from broker.upstream.filters.declarer import FIRST_ID, PACKET_FILTERS, UNACKNOWLEDGED, Declarer
+from tests.support.runs import examples
 
 LARGEST = 1_000_000
 
@@ -388,4 +389,4 @@ class DeclarerMachine(RuleBasedStateMachine):
 
 
 TestDeclarerMachine = DeclarerMachine.TestCase
-TestDeclarerMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestDeclarerMachine.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from broker.core.codec import topic_names
 from broker.upstream.filters.filter_tree import CoverSet, FilterTree
 from tests.core import naive
+from tests.support.runs import examples
 
 
 def covers(wide: str, topic_filter: str) -> bool:
@@ -40,7 +41,7 @@ def test_corners() -> None:
     assert tree.inside("+/+") == ["/"]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(naive.topic_filters, max_size=12), st.lists(naive.topic_filters, max_size=6), naive.topic_filters)
 def test_it_says_what_each_filter_says(put: list[str], taken: list[str], asked: str) -> None:
     tree = FilterTree()
@@ -57,7 +58,7 @@ def test_it_says_what_each_filter_says(put: list[str], taken: list[str], asked: 
         assert found in wides if wides else found is None
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(naive.topic_filters, min_size=1, max_size=12, unique=True), st.data())
 def test_nothing_is_left_behind(put: list[str], data: st.DataObject) -> None:
     tree = FilterTree()
@@ -81,7 +82,7 @@ def widest(topic_filters: list[str]) -> list[str]:
 some = st.one_of(naive.topic_filters, st.sampled_from(["#", "+/#", "+", "$x/#", "$x", "a/#", "a/+", "+/b", "a/b", "/"]))
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.lists(some, max_size=12), st.lists(some, max_size=8))
 def test_the_first_of_many_is_that_of_a_look_at_each(wides: list[str], asked: list[str]) -> None:
     tree = CoverSet(wides)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from broker.upstream.filters.ledger import Ledger
+from tests.support.runs import examples
 from tests.upstream.faces import Recorder, covers, overlaps
 
 FILTERS = ["a", "a/b", "a/a/b", "b/a", "b/b", "a/+", "+/b", "+", "a/#", "a/+/b", "b/#", "#", "$x", "$x/a", "$x/+"]
@@ -112,4 +113,4 @@ class Branch(RuleBasedStateMachine):
 
 
 TestBranch = Branch.TestCase
-TestBranch.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestBranch.settings = settings(max_examples=examples(40), stateful_step_count=25, deadline=None)

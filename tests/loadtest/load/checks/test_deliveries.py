@@ -13,6 +13,7 @@ from loadtest.load.checks import mark
 from loadtest.load.checks.counters import Tally
 from loadtest.load.checks.deliveries import Judge, Source, Streams
 from loadtest.load.checks.expected import account
+from tests.support.runs import examples
 
 RUN = 0x81
 TOPIC = b"t"
@@ -127,7 +128,7 @@ LEAVE = st.tuples(st.just("leave"), st.just(0), st.booleans())
 
 @given(st.lists(st.one_of(COME, COME, COME, LEAVE), max_size=60), st.booleans(), st.integers(0, 2))
 @example([("come", 3, False), ("leave", 0, False), ("come", 9, False), ("come", 5, False)], True, 1)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_whatever_comes_is_counted_as_one_who_keeps_every_number_counts_it(
     events: list[tuple[str, int, bool]], whole: bool, qos: int
 ) -> None:

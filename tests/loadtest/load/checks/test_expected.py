@@ -12,6 +12,7 @@ from loadtest.load.checks.expected import Account, Sent, Subscriptions, account,
 from loadtest.load.report.result import Deliveries
 from loadtest.load.scenario.plan import Plan
 from tests.loadtest.load.playing import reader, scenario, sender
+from tests.support.runs import examples
 
 RUN = "00000001"
 
@@ -59,7 +60,7 @@ RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=6)
 
 
 @given(st.sets(st.integers(0, 39)), RANGES, st.booleans(), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_every_message_is_received_lost_unconfirmed_or_unjudged(
     came: set[int], uncertain: list[tuple[int, int]], left: bool, kept: bool
 ) -> None:

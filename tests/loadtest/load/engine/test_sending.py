@@ -19,6 +19,7 @@ from loadtest.load.engine.connection import Wire
 from loadtest.load.engine.pacer import Pacer
 from loadtest.load.engine.schedule import BURSTS, CONSTANT, POISSON
 from loadtest.load.engine.sending import MAX_SNAPSHOT, Sender, Session
+from tests.support.runs import examples
 
 RUN = 0x81
 SECOND = 1_000_000
@@ -144,7 +145,7 @@ CHANGES = st.lists(
 
 
 @given(CHANGES, st.lists(st.booleans(), min_size=6, max_size=6), st.sampled_from([(CONSTANT, 1), (BURSTS, 5)]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_who_is_held_up_has_the_schedule_of_one_who_is_not(
     changes: list[tuple[int, float]], held: list[bool], arrival: tuple[int, int]
 ) -> None:

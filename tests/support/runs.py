@@ -1,0 +1,20 @@
+"""How much of a test runs: `make test` takes part of the examples of a property, `make test-long` all of them.
+
+`CANOPY_LONG=1` asks for all. A test that is too long for `make test` altogether bears the marker `long`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+LONG: Final = os.environ.get("CANOPY_LONG", "") not in ("", "0")
+SHARE: Final = 5
+"""`make test` tries one in so many of the examples."""
+FEWEST: Final = 15
+"""Examples that a property is tried with at least; one that asks for fewer gets what it asks for."""
+
+
+def examples(thorough: int) -> int:
+    """How many examples of a property to try in this run; `thorough`: how many `make test-long` tries."""
+    return thorough if LONG else min(thorough, max(FEWEST, thorough // SHARE))
