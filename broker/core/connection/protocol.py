@@ -34,6 +34,9 @@ from broker.core.codec.decoder import Decoder
 from broker.core.codec.encoder import PINGRESP, encode
 from broker.core.codec.errors import PacketTooLarge, ProtocolError, ProtocolViolation, Refused
 from broker.core.codec.packets import (
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
     SUBSCRIBE,
     UNSUBSCRIBE,
     V5,
@@ -55,11 +58,12 @@ from broker.core.codec.properties import (
     Properties,
 )
 from broker.core.connection import handshake, identity, subscribing
+from broker.core.connection.acknowledging import Acknowledger
 from broker.core.connection.publishing import PublishHandler
 from broker.core.connection.rate_limit import PublishLimit
 from broker.core.connection.subscribing import FilterWork
 from broker.core.hooks import LATER, AuthExchange
-from broker.core.queues.outbox import LARGEST_PACKET, Outbox
+from broker.core.queues.outbox import LARGEST_PACKET, Outbox, Peer
 from broker.core.routing.peers import PeerDisconnected
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
@@ -94,12 +98,21 @@ _CROWDED: Final[dict[int, str]] = {
 """What a client is told whose connection is one too many."""
 
 
-class ServerProtocol(PublishHandler):
+class ServerProtocol(Peer):
     """The protocol state of one connection. `address` is the peer's, for logs and the gate."""
 
     def __init__(self, router: Router, outbox: Outbox, address: str) -> None:
-        super().__init__(router, outbox, Decoder(handshake.first_packet_size(router.limits)))
+        self.router = router
+        self.outbox = outbox
+        self.decoder = Decoder(handshake.first_packet_size(router.limits))
+        self._acknowledger = Acknowledger(outbox, router.limits, router.deadlines)
+        self._publishing = PublishHandler(router, outbox, self.decoder, self._acknowledger)
         self.address = address
+        # Known from the CONNECT on; `session` while it is connected.
+        self.v5 = False
+        self.version = 0
+        self.client_id = ""
+        self.session: Session | None = None
         self.state = CONNECTING
         self.close_cause = ""
         self.close_text = ""
@@ -203,10 +216,10 @@ class ServerProtocol(PublishHandler):
         decoder = self.decoder
         router = self.router
         counters = router.counters
-        outbox = self.outbox
         half_full = counters.half_full
         backed_up = counters.backed_up
-        most_acks: i64 = router.limits.receive_maximum
+        acknowledger = self._acknowledger
+        publishing = self._publishing
         work: i64 = 0
         before = router.work
         self.unfinished = False
@@ -222,7 +235,7 @@ class ServerProtocol(PublishHandler):
                 or router.work - before >= TURN_WORK
                 or counters.half_full != half_full
                 or counters.backed_up != backed_up
-                or (outbox.acks >= most_acks and not self.v5)
+                or acknowledger.behind()
             ):
                 # A packet that has not come whole is no reason for another turn.
                 self.unfinished = decoder.end < len(decoder.buffer) or self._filter_work is not None
@@ -241,7 +254,7 @@ class ServerProtocol(PublishHandler):
             if self.state != CONNECTED:
                 self._packet(now)
             elif kind == 3:
-                taken: i64 = self._publish(now)
+                taken: i64 = publishing.publish(now)
                 counters.messages_received += taken
                 if taken > 1:
                     work += taken - 1
@@ -264,7 +277,7 @@ class ServerProtocol(PublishHandler):
     @property
     def throttled(self) -> bool:
         """True while an unfinished turn waits for the client to be sent its acknowledgements."""
-        return not self.v5 and self.outbox.acks >= self.router.limits.receive_maximum
+        return self._acknowledger.behind()
 
     @property
     def waiting(self) -> bool:
@@ -320,6 +333,11 @@ class ServerProtocol(PublishHandler):
         """The queue ran over, and its policy is to end the connection: with 0x97 where the client can be told."""
         self.close(QUEUE_FULL, reasons.QUOTA_EXCEEDED, "the queue for this client is full", now)
 
+    def answer(self, packet_id: int, qos: int, reached: bool) -> None:
+        """It is known whether a request reached anybody (`queues.requests`)."""
+        del qos
+        self._acknowledger.settle(packet_id, reached)
+
     # -- endings -------------------------------------------------------------------------------------------------------
 
     def _end(self, cause: str, text: str) -> None:
@@ -332,8 +350,8 @@ class ServerProtocol(PublishHandler):
         self._pending_connect = None
         self._exchange = None
         self._filter_work = None
-        self._aliases = None
-        self._forget_requests()
+        self._acknowledger.ended()
+        self._publishing.ended()
         session = self.session
         if session is not None:
             if self.router.tap is not None:
@@ -457,6 +475,18 @@ class ServerProtocol(PublishHandler):
             self.router.work += STREAM_WORK
             if session.pump(now):
                 self.outbox.schedule_flush()
+
+    def _on_ack(self, kind: i64, packet_id: int, reason_code: int, now: float) -> None:
+        session = self.session
+        assert session is not None
+        if kind == PUBACK:
+            session.on_puback(packet_id, reason_code, now)
+        elif kind == PUBREC:
+            session.on_pubrec(packet_id, reason_code, now)
+        elif kind == PUBCOMP:
+            session.on_pubcomp(packet_id, now)
+        else:
+            self._acknowledger.released(packet_id)
 
     # -- CONNECT -------------------------------------------------------------------------------------------------------
 
@@ -585,6 +615,8 @@ class ServerProtocol(PublishHandler):
             router.settle(session)
         self.session = session
         self.decoder.max_packet_size = router.limits.max_packet_size
+        self._acknowledger.connected(session, self.version)
+        self._publishing.connected(session, self.version)
         self.state = CONNECTED
         self.accepted = True
         # Whether there was a session to go on with [MQTT-3.2.2-3], so never after a clean start [MQTT-3.2.2-2]

@@ -36,6 +36,7 @@ from broker.core.queues.drop_notice import tell
 from broker.core.queues.message import DROPPED, NEAR_LONGEST, SENT, Delivery, Message
 from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST
 from broker.core.queues.queue_totals import bound
+from broker.core.queues.receive_window import ReceiveWindow
 from broker.core.queues.send_queue import SendQueue
 
 if TYPE_CHECKING:
@@ -89,10 +90,8 @@ class Outbox(SendQueue):
         self.owner: object | None = None
         self._aliases: dict[bytes, int] | None = None
         self._expired: list[Delivery] = []
-        # PUBACK and PUBCOMP not yet taken: what the peer cannot have seen still counts against its Receive Maximum.
-        # Those among them that are not even queued yet: the answers to requests.
-        self.acks: i64 = 0
-        self.held: i64 = 0
+        # What the peer cannot have seen still counts against its Receive Maximum.
+        self.receive_window = ReceiveWindow()
         self.closed = False
         # Whose turn it is: the list that the connection goes through after each read, and whether we are on it.
         self._wakeups = wakeups
@@ -282,6 +281,12 @@ class Outbox(SendQueue):
         self.control_bytes += len(packet)
         self.schedule_flush()
 
+    def acknowledge(self, packet: bytes) -> None:
+        """Queue one PUBACK, PUBREC or PUBCOMP, like any control packet; until it is written it counts."""
+        if not self.closed:
+            self.receive_window.queued(packet)
+            self.control(packet)
+
     def schedule_flush(self) -> None:
         """Have the writer look at this outbox after the present batch."""
         if not self._listed:
@@ -319,7 +324,7 @@ class Outbox(SendQueue):
         queue = self._queue
         if len(queue) == 1 and self._deferred == 0 and self._gaps == 0 and not self._to_tell():
             # The commonest case where messages come one at a time: the list stays.
-            self.acks = self.held
+            self.receive_window.all_written()
             self._taken_all(now)
             piece = queue.pop()
             assert isinstance(piece, bytes)
@@ -332,7 +337,7 @@ class Outbox(SendQueue):
         queue = self._queue
         if self._deferred == 0 and self._gaps == 0 and self.bytes + self.control_bytes <= max_bytes:
             self._queue = []
-            self.acks = self.held
+            self.receive_window.all_written()
             self._taken_all(now)
             batch: list[bytes] = queue  # type: ignore[assignment]
         else:
@@ -374,8 +379,7 @@ class Outbox(SendQueue):
                     sent += count
                 else:
                     self.control_bytes -= len(frame)
-                    if kind == 0x40 or kind == 0x70:
-                        self.acks -= 1
+                    self.receive_window.written(frame)
             elif isinstance(item, Delivery) and item.state != DROPPED:
                 made = self._take(item, now)
                 if made is None:

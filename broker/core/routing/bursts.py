@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from broker.core.codec.framing import Frames, frame_body, frame_end
+from broker.core.codec.publish_layout import plain_payload, topic_end
 from broker.core.queues.message import Message
 from broker.core.topics.match_cache import MatchCache
 from broker.core.topics.subscription import FilterEntry
@@ -62,13 +63,10 @@ class Run:
             start: i64 = 0
             while start < len(data):
                 end: i64 = frame_end(data, start, len(data))
-                topic_at: i64 = frame_body(data, start) + 2
-                topic_end: i64 = topic_at + (data[topic_at - 2] << 8 | data[topic_at - 1])
-                payload_at: i64 = topic_end
-                if self.v5:
-                    payload_at += 1
-                message = Message(data[topic_at:topic_end], b"", 0, False, b"", 0.0, self.publisher)
-                message.adopt_frame(data[start:end], self.v5, payload_at - start)
+                body: i64 = frame_body(data, start)
+                topic = data[body + 2 : topic_end(data, body)]
+                message = Message(topic, b"", 0, False, b"", 0.0, self.publisher)
+                message.adopt_frame(data[start:end], self.v5, plain_payload(data, body, end, 0, self.v5) - start)
                 made.append(message)
                 start = end
             self._messages = made
@@ -83,16 +81,16 @@ class RunFinder:
         self.cache = cache
         self.most: i64 = longest(max_messages, RUN_MESSAGES)
         self.most_bytes: i64 = longest(max_bytes, RUN_BYTES)
-        # Of the run that was found last.
-        self.largest: i64 = 0
         # Whether the topics of the one that is being looked for are recorded: all of them, or none.
         self._tapped = False
 
-    def find(self, frames: Frames, payload_at: int, entry: FilterEntry, v5: bool, tapped: bool = False) -> int:
-        """How many frames from the current one on are one run; `frames.end` is then behind the last of them.
+    def find(
+        self, frames: Frames, payload_at: i64, entry: FilterEntry, v5: bool, tapped: bool = False
+    ) -> tuple[i64, i64]:
+        """How many frames from the current one on are one run, and the bytes of the longest of them.
 
-        The current frame is known to be one that a run may begin with, `payload_at` is where its payload begins, and
-        `entry` is the filter that its topic matches. Look at `largest` after.
+        `frames.end` is then behind the last. The current frame is known to be one that a run may begin with,
+        `payload_at` is where its payload begins, and `entry` is the filter that its topic matches.
         """
         self._tapped = tapped
         buffer = frames.buffer
@@ -127,8 +125,7 @@ class RunFinder:
             end = stop
             count += 1
         frames.end = end
-        self.largest = largest
-        return count
+        return count, largest
 
     def _another(self, frames: Frames, start: i64, end: i64, entry: FilterEntry, v5: bool) -> i64:
         """Where the payload begins of the frame in `start`..`end`, if it continues the run: another length or topic.
@@ -141,15 +138,10 @@ class RunFinder:
         body: i64 = frame_body(buffer, start)
         if end - body < 3 or buffer[body + 2] == DOLLAR:
             return -1
-        payload: i64 = body + 2 + (buffer[body] << 8 | buffer[body + 1])
-        if v5:
-            if payload >= end or buffer[payload] != 0:
-                return -1
-            payload += 1
-        if payload > end:
+        payload: i64 = plain_payload(buffer, body, end, 0, v5)
+        if payload < 0:
             return -1
-        topic_end: i64 = payload - 1 if v5 else payload
-        route = self.cache.lookup(buffer[body + 2 : topic_end])
+        route = self.cache.lookup(buffer[body + 2 : topic_end(buffer, body)])
         if route is None or route.tapped != self._tapped:
             return -1
         entries = route.entries

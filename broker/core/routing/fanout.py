@@ -36,6 +36,15 @@ NO_IDENTIFIERS: Final[tuple[int, ...]] = ()
 FULL: Final = frozenset({FULL_MESSAGES, FULL_BYTES, GLOBAL, NO_QUOTA})
 """The causes of a drop that say that a queue was full."""
 
+REFUSED_BY_ALL: Final = -1
+"""Answer of `forward` and `spread` in place of a count: every queue that the message was for was full."""
+
+NOBODY: Final = -4
+"""Answer of a share group without a member, beside those of `Session.deliver`."""
+
+TOOK: Final = 1 << 32
+"""What a queue that took a message adds to the sum of answers; one that was full adds 1, any other nothing."""
+
 TRIES: Final = 16
 """Connected members of a share group that are asked whether they have room, for one message."""
 
@@ -112,16 +121,13 @@ class Fanout(PeerListener):
         self.cache = MatchCache(self.trie, match_cache)
         # Deliveries, and what else is charged to whoever caused it; only grows.
         self.work: i64 = 0
-        # How the queues answered to the last message that was forwarded: took it, or were full.
-        self.accepted: i64 = 0
-        self.refused: i64 = 0
         # Who records what happens, if anybody does. See `Router.record`.
         self.tap: Tap | None = None
         # The same where it wants to know whom a message went to, and only while one that is recorded is routed.
         self._telling: Tap | None = None
 
     def forward(self, route: Route, message: Message, origin: Session | None) -> int:
-        """Have a message recorded where its topic is, and offer it to everybody on the route (`spread`)."""
+        """Have a message recorded where its topic is, and offer it to everybody on the route: see `spread`."""
         tap = self.tap
         if tap is None or not route.tapped:
             return self.spread(route, message, origin)
@@ -140,13 +146,15 @@ class Fanout(PeerListener):
         Except its own publisher, where that said No Local [MQTT-3.8.3-3]. It goes out with the lower of its QoS and the
         granted one [MQTT-3.8.4-8], and with RETAIN only where it came with it and Retain As Published is set
         [MQTT-3.3.1-12] [MQTT-3.3.1-13], which no 3.1.1 client has [MQTT3-3.3.1-9] but a bridge.
+
+        Returns how many sessions and groups it was for; `REFUSED_BY_ALL` where a message of QoS 1 or 2 found every
+        queue full (one of QoS 0 has nobody who wants to know).
         """
         entries = route.entries
-        self.accepted = 0
-        self.refused = 0
         if len(entries) == 1:
             entry = entries[0]
             count: i64 = 0
+            answers: i64 = 0
             sharable = message.sharable()
             # Somebody will want to know how the queues answered.
             asked = message.qos > 0
@@ -171,32 +179,28 @@ class Fanout(PeerListener):
                     frame = message.frame_v5 if session.v5 else message.frame_v3
                     answer = outbox.offer(frame if frame is not None else message.qos0_frame(session.v5))
                     if asked:
-                        self._answered(answer)
+                        answers += _weight(answer)
                     continue
                 retain = message.retain and subscription.retain_as_published
                 answer = session.deliver(message, qos, retain, identifiers(subscription), None, queue_of(subscription))
                 if answer == KEPT_BACK:
                     count -= 1
                     continue
-                self._answered(answer)
+                answers += _weight(answer)
                 if self._telling is not None:
                     self._tell(answer, session, qos, retain, None)
             groups = entry.groups
             if groups:
                 for group in groups.values():
-                    count += self._share(group, message)
+                    answer = self._share(group, message)
+                    if answer != NOBODY:
+                        count += 1
+                        answers += _weight(answer)
             self.work += count
-            return count
+            return REFUSED_BY_ALL if asked and 0 < answers < TOOK else count
         if not entries:
             return 0
         return self._forward_plan(self._plan(route), message, origin)
-
-    def _answered(self, answer: int) -> None:
-        """A queue took the message, or was full. Neither: its client is away, or takes no message of that size."""
-        if answer == ACCEPTED:
-            self.accepted += 1
-        elif answer in FULL:
-            self.refused += 1
 
     def _tell(self, answer: int, session: Session, qos: int, retain: bool, shared: str | None) -> None:
         """Have it recorded how a session answered to the message that is being routed."""
@@ -207,11 +211,6 @@ class Fanout(PeerListener):
             tap.delivered(session.client_id, qos, retain, shared)
         else:
             tap.refused(session.client_id, answer, shared)
-
-    @property
-    def refused_by_all(self) -> bool:
-        """Whether every queue that the last message was for was full, and there was one."""
-        return self.accepted == 0 and self.refused > 0
 
     def offer_plain(
         self, subscription: Subscription, frames: bytes, count: int, largest: int, v5: bool, origin: Session | None
@@ -276,7 +275,8 @@ class Fanout(PeerListener):
         return made
 
     def _forward_plan(self, plan: FanoutPlan, message: Message, origin: Session | None) -> int:
-        count = 0
+        count: i64 = 0
+        answers: i64 = 0
         for target in plan.targets:
             if target.no_local and target.session is origin:
                 rest = target.rest
@@ -290,32 +290,34 @@ class Fanout(PeerListener):
             if answer == KEPT_BACK:
                 count -= 1
                 continue
-            self._answered(answer)
+            answers += _weight(answer)
             if self._telling is not None:
                 self._tell(answer, target.session, qos, retain, None)
         for group in plan.groups:
-            count += self._share(group, message)
+            answer = self._share(group, message)
+            if answer != NOBODY:
+                count += 1
+                answers += _weight(answer)
         self.work += count
-        return count
+        return REFUSED_BY_ALL if message.qos > 0 and 0 < answers < TOOK else count
 
     def _share(self, group: SharedGroup, message: Message) -> int:
         """Give a message to one member: the next that is connected and has room, else connected, else any.
 
-        No more than `TRIES` are asked for room.
+        No more than `TRIES` are asked for room. Returns how its session answered, or `NOBODY`.
 
         [MQTT-4.8.2-3]
         """
         chosen = self._choose(group, message)
         if chosen is None:
-            return 0
+            return NOBODY
         qos = message.qos if message.qos < chosen.qos else chosen.qos
         session = cast(Session, chosen.session)
         retain = message.retain and chosen.retain_as_published
         answer = session.deliver(message, qos, retain, identifiers(chosen), group, queue_of(chosen))
-        self._answered(answer)
         if self._telling is not None:
             self._tell(answer, session, qos, retain, chosen.topic_filter)
-        return 1
+        return answer
 
     def _choose(self, group: SharedGroup, message: Message) -> Subscription | None:
         size = message.size()
@@ -333,3 +335,10 @@ class Fanout(PeerListener):
                 return member
         # Nobody is there, or nobody has room: whose turn comes after those takes it, and so each of them in turn.
         return group.next_member()
+
+
+def _weight(answer: int) -> i64:
+    """What a queue's answer adds to a sum of answers."""
+    if answer == ACCEPTED:
+        return TOOK
+    return 1 if answer in FULL else 0

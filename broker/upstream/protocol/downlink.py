@@ -126,7 +126,7 @@ class Downlink(Peer):
                     return
             else:
                 count = router.publish(message, session)
-            reached = count > 0
+            reached = count != 0
             if not reached:
                 figures.unmatched += 1
         if packet.qos > 0:
@@ -168,7 +168,7 @@ class Downlink(Peer):
 
     def _acknowledge(self, kind: int, packet_id: int, code: int, now: float) -> None:
         if not self._acks and code != UNANSWERED:
-            self.outbox.control(ack(kind, packet_id, code, self.version))
+            self.outbox.acknowledge(ack(kind, packet_id, code, self.version))
             return
         if len(self._acks) >= MOST_ACKS:
             raise ReceiveMaximumExceeded("more publishes than there are packet identifiers")
@@ -180,7 +180,7 @@ class Downlink(Peer):
         acks = self._acks
         while acks and acks[0].code != UNANSWERED:
             held = acks.popleft()
-            self.outbox.control(ack(held.kind, held.packet_id, held.code, self.version))
+            self.outbox.acknowledge(ack(held.kind, held.packet_id, held.code, self.version))
 
     # -- answers to requests -------------------------------------------------------------------------------------------
 

@@ -338,8 +338,9 @@ class Requests(RuleBasedStateMachine):
             assert sorted(told) == sorted(self.expected[name]), name
             waiting = self.waiting[name]
             assert sorted(client.outgoing) == sorted(each.packet_id for each in waiting), name
-            assert client.wire.outbox.held == sum(each.qos == 1 for each in waiting)
-            assert client.wire.outbox.acks == client.wire.outbox.held
+            window = client.wire.outbox.receive_window
+            assert window.held == sum(each.qos == 1 for each in waiting)
+            assert window.unwritten == 0
             unreleased = {each.packet_id for each in waiting if each.qos == 2}
             assert (client.session.incoming_qos2 or set()) == unreleased
 

@@ -1,0 +1,60 @@
+"""Where the fields of a PUBLISH stand in its bytes, and how they are put together (section 3.3).
+
+The one parser and the one builder of that layout, for everybody who works on the bytes themselves: places come out,
+no objects. Frames are whole, and `body` is where their variable header begins.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.core.codec.primitives import BYTE, string, two_bytes, varint
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+LONGEST_REMAINING: Final = 268_435_455
+"""The largest Remaining Length (section 2.1.4)."""
+
+
+def topic_end(data: bytes, body: i64) -> i64:
+    """Where the topic name ends, which begins at `body + 2`. It may lie behind the end of the frame."""
+    return body + 2 + (data[body] << 8 | data[body + 1])
+
+
+def fields_end(data: bytes, body: i64, qos: i64) -> i64:
+    """Where topic name and packet identifier end: there the properties of 5.0 begin, or the payload of 3.1.1."""
+    at: i64 = body + 2 + (data[body] << 8 | data[body + 1])
+    return at + 2 if qos > 0 else at
+
+
+def plain_payload(data: bytes, body: i64, end: i64, qos: i64, v5: bool) -> i64:
+    """Where the payload begins of a PUBLISH without properties; -1 where it has some, or its fields pass its `end`."""
+    at: i64 = body + 2
+    if at > end:
+        return -1
+    at += data[body] << 8 | data[body + 1]
+    if qos > 0:
+        at += 2
+    if v5:
+        # The property length, which is 0 here.
+        if at >= end or data[at] != 0:
+            return -1
+        at += 1
+    return at if at <= end else -1
+
+
+def build(header: int, topic: bytes, packet_id: int, section: bytes, payload: bytes) -> bytes:
+    """A PUBLISH. `header`: the first byte, QoS in it; `packet_id` 0: none; `section`: the properties with their length.
+
+    Raises:
+        ValueError: it would be longer than a packet can be.
+    """
+    identifier = two_bytes(packet_id) if packet_id > 0 else b""
+    size = 2 + len(topic) + len(identifier) + len(section) + len(payload)
+    return b"".join((BYTE[header], varint(size), string(topic), identifier, section, payload))
+
+
+def head(header: int, topic: bytes, behind: int) -> bytes:
+    """A PUBLISH up to its packet identifier, where so many bytes stand behind that."""
+    return BYTE[header] + varint(4 + len(topic) + behind) + string(topic)

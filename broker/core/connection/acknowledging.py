@@ -1,0 +1,170 @@
+"""The one place that acknowledges what a client publishes, and that keeps the Receive Maximum towards it.
+
+Every PUBACK, PUBREC and PUBCOMP of a client's connection leaves by `Acknowledger._send`. Whoever has to hold them until
+what they promise is true, a store that has not committed yet, holds them there. A request's acknowledgement is held
+already, until links have said whom it reached (`queues.requests`).
+"""
+
+from __future__ import annotations
+
+from broker.core.codec import reasons
+from broker.core.codec.encoder import ack
+from broker.core.codec.errors import ProtocolViolation
+from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, V5
+from broker.core.limits import Limits
+from broker.core.queues.outbox import Outbox
+from broker.core.queues.requests import Request
+from broker.core.routing.deadlines import Deadlines
+from broker.core.session.session import Session
+
+
+class Acknowledger:
+    """The acknowledgements of one connection. A publish is unacknowledged, as section 3.3.4 counts, from when it came
+    until its PUBACK, its PUBCOMP, or a PUBREC that refuses it was written."""
+
+    def __init__(self, outbox: Outbox, limits: Limits, deadlines: Deadlines) -> None:
+        self._outbox = outbox
+        self._window = outbox.receive_window
+        self._limits = limits
+        self._deadlines = deadlines
+        # Known from the CONNECT on.
+        self._session: Session | None = None
+        self._version = 0
+        self._v5 = False
+        # Requests whose answers wait for links, by packet identifier: they are this connection's.
+        self._requests: dict[int, Request] | None = None
+
+    def connected(self, session: Session, version: int) -> None:
+        """The client was accepted."""
+        self._session = session
+        self._version = version
+        self._v5 = version == V5
+
+    def ended(self) -> None:
+        """The connection is over: nobody waits for what is held any more.
+
+        A request of QoS 2 stays known by its identifier: sent again on the session's next connection it gets its
+        PUBREC, and is not routed again [MQTT-4.3.3-10].
+        """
+        self._session = None
+        requests = self._requests
+        if requests is not None:
+            self._requests = None
+            for request in requests.values():
+                request.peer = None
+                self._deadlines.cancel(request)
+
+    # -- Receive Maximum -----------------------------------------------------------------------------------------------
+
+    def unacknowledged(self) -> int:
+        """Publishes of the client that count against its Receive Maximum now."""
+        session = self._session
+        incoming = None if session is None else session.incoming_qos2
+        window = self._window
+        return window.unwritten + window.held + (0 if incoming is None else len(incoming))
+
+    def full(self) -> bool:
+        """Whether one more QoS 1 or 2 publish would exceed the Receive Maximum that was announced [MQTT-3.3.4-7]."""
+        return self.unacknowledged() >= self._limits.receive_maximum
+
+    def behind(self) -> bool:
+        """Whether a 3.1.1 client, which knows no Receive Maximum, has as many acknowledgements to read as that."""
+        window = self._window
+        return not self._v5 and window.unwritten + window.held >= self._limits.receive_maximum
+
+    # -- what came -----------------------------------------------------------------------------------------------------
+
+    def holds(self, packet_id: int) -> bool:
+        """Whether the acknowledgement of that identifier waits for something."""
+        return self._requests is not None and packet_id in self._requests
+
+    def knows(self, packet_id: int) -> bool:
+        """Whether a QoS 2 publish with that identifier came before and was not released: it is not routed again."""
+        session = self._session
+        assert session is not None
+        incoming = session.incoming_qos2
+        return incoming is not None and packet_id in incoming
+
+    def remember(self, packet_id: int) -> None:
+        """Know the identifier of a QoS 2 publish until its PUBREL.
+
+        Only the identifier: that the message may expire meanwhile changes nothing in what follows [MQTT-4.3.3-13].
+        """
+        session = self._session
+        assert session is not None
+        incoming = session.incoming_qos2
+        if incoming is None:
+            incoming = set()
+            session.incoming_qos2 = incoming
+        incoming.add(packet_id)
+        if session.journal is not None:
+            session.journal.received(session.client_id, packet_id)
+
+    def _forget(self, packet_id: int) -> bool:
+        session = self._session
+        assert session is not None
+        incoming = session.incoming_qos2
+        if incoming is None or packet_id not in incoming:
+            return False
+        incoming.discard(packet_id)
+        if session.journal is not None:
+            session.journal.completed(session.client_id, packet_id)
+        return True
+
+    # -- what is answered ----------------------------------------------------------------------------------------------
+
+    def answer(self, qos: int, packet_id: int, reason: int) -> None:
+        """Acknowledge a publish of QoS 1 or 2: PUBACK [MQTT-4.3.2-4], or PUBREC [MQTT-4.3.3-8].
+
+        QoS 1: the identifier is not remembered; coming again, with DUP or not, it is a new message [MQTT-4.3.2-5]. QoS
+        2: it is, until its PUBREL; but with a reason code of 0x80 or above it is free at once [MQTT-4.3.3-9]. 3.1.1 has
+        no such code: it hears success [MQTT3-3.3.5-2].
+        """
+        if qos == 1:
+            self._send(ack(PUBACK, packet_id, reason, self._version))
+            return
+        if reason >= 0x80 and self._v5:
+            self._forget(packet_id)
+        elif not self.knows(packet_id):
+            self.remember(packet_id)
+        self._send(ack(PUBREC, packet_id, reason, self._version))
+
+    def released(self, packet_id: int) -> None:
+        """PUBREL came: the identifier is free, and means a new message after the PUBCOMP [MQTT-4.3.3-12].
+
+        Raises:
+            ProtocolViolation: its PUBLISH got no PUBREC yet.
+        """
+        if self.holds(packet_id) and self.knows(packet_id):
+            raise ProtocolViolation("PUBREL for a publish that got no PUBREC yet")
+        known = self._forget(packet_id)
+        reason = reasons.SUCCESS if known or not self._v5 else reasons.PACKET_IDENTIFIER_NOT_FOUND
+        self._send(ack(PUBCOMP, packet_id, reason, self._version))  # [MQTT-4.3.3-11]
+
+    def hold(self, request: Request, now: float) -> None:
+        """The acknowledgement has to wait for what links say. Until then the publish counts as unacknowledged."""
+        self._deadlines.set(request, now + self._limits.answer_timeout)
+        requests = self._requests
+        if requests is None:
+            requests = {}
+            self._requests = requests
+        requests[request.packet_id] = request
+        if request.qos == 1:
+            self._window.held += 1
+        else:
+            self.remember(request.packet_id)
+
+    def settle(self, packet_id: int, reached: bool) -> None:
+        """It is known whether a request reached anybody: acknowledge it, if the connection still waits for that."""
+        requests = self._requests
+        request = None if requests is None else requests.pop(packet_id, None)
+        if request is None:
+            return
+        self._deadlines.cancel(request)
+        if request.qos == 1:
+            self._window.held -= 1
+        self.answer(request.qos, packet_id, reasons.SUCCESS if reached else reasons.NO_MATCHING_SUBSCRIBERS)
+
+    def _send(self, packet: bytes) -> None:
+        """Send an acknowledgement: what it promises is true."""
+        self._outbox.acknowledge(packet)

@@ -1,0 +1,51 @@
+"""How many QoS 1 and 2 publishes of a peer wait for their last acknowledgement to be written (section 3.3.4).
+
+A publish of the peer ends with our PUBACK, our PUBCOMP, or a PUBREC that refuses it. What the peer cannot have seen
+still counts against its Receive Maximum: such a packet counts from when it is queued until it is written. A PUBCOMP for
+an identifier that nobody knows ends nothing. Those QoS 2 publishes that wait for PUBREL are the session's to count.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+
+def ends_publish(packet: bytes) -> bool:
+    """Whether an acknowledgement is the last one of a publish; any control packet may be asked about.
+
+    3.1.1 has no reason codes: there every PUBCOMP counts, as one packet more that the peer has to read.
+    """
+    kind: i64 = packet[0]
+    if kind == 0x40:
+        return True
+    if kind == 0x70:
+        # With a reason code it is "Packet Identifier not found", the only one there is besides success.
+        return len(packet) == 4
+    return kind == 0x50 and len(packet) > 4 and packet[4] >= 0x80
+
+
+class ReceiveWindow:
+    """The counts of one connection. Neither is ever negative."""
+
+    def __init__(self) -> None:
+        # Last acknowledgements that are queued and not written.
+        self.unwritten: i64 = 0
+        # PUBACKs that are not even queued yet: something has to happen first.
+        self.held: i64 = 0
+
+    def queued(self, packet: bytes) -> None:
+        """A control packet was queued."""
+        if ends_publish(packet):
+            self.unwritten += 1
+
+    def written(self, packet: bytes) -> None:
+        """A control packet that was queued has been written."""
+        if ends_publish(packet):
+            self.unwritten -= 1
+
+    def all_written(self) -> None:
+        """Everything that was queued has been written."""
+        self.unwritten = 0
