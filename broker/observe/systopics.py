@@ -1,7 +1,8 @@
 """The broker's own state as retained messages under `$SYS/broker/`, in the form that mosquitto's users know.
 
 Owns the list of topics and the timer that publishes them. Promises:
-- A value is published when it has changed, and everything once at the start; an interval of 0 publishes nothing.
+- A value is published when it has changed, and everything once at the start; an interval of 0 publishes nothing. The
+  state of a link to an upstream broker does not wait for the interval.
 - A client has topics of its own (`clients/<id>/dropped` and below) from the first message that it lost until its
   session ends; then they are cleared. What is remembered here is bounded by the number of such clients.
 - Each interval costs one pass over a few dozen numbers and over the clients that have lost something, never over all.
@@ -21,12 +22,13 @@ from broker.core.counters import DROP_CAUSES
 from broker.core.guards import HOOKS
 from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.message import Message
-from broker.upstream.links.status import status
+from broker.upstream.links.status import state, status
 
 if TYPE_CHECKING:
     from broker.net.monitor import SlowClient
     from broker.net.server import Server
     from broker.record.recorder import Recorder
+    from broker.upstream.links.link import UpstreamLink
     from broker.upstream.links.links import Links
 
 PREFIX: Final = "$SYS/broker/"
@@ -66,6 +68,9 @@ class SysTopics:
         self._places = 0
         # What was told of links.
         self._told_upstream: dict[str, None] = {}
+        # Links whose state has changed since the last turn of the event loop, and the call that tells of them.
+        self._moved: dict[UpstreamLink, None] = {}
+        self._telling: asyncio.Handle | None = None
         self._started = 0.0
 
     def start(self) -> None:
@@ -73,15 +78,24 @@ class SysTopics:
         self._started = self._server.loop.time()
         if self._interval > 0:
             self._server.monitor.changed = set()
+            if self._links is not None:
+                self._links.state_changed = self._link_moved
+                for link in self._links.links.values():
+                    link.state_changed = self._link_moved
             self._turn()
 
     def stop(self) -> None:
         """Publish no more."""
         self._server.monitor.changed = None
-        for timer in (self._timer, self._more):
+        if self._links is not None:
+            self._links.state_changed = None
+            for link in self._links.links.values():
+                link.state_changed = None
+        for timer in (self._timer, self._more, self._telling):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._more = None
+        self._timer = self._more = self._telling = None
+        self._moved.clear()
         self._changed.clear()
 
     def _turn(self) -> None:
@@ -118,6 +132,29 @@ class SysTopics:
         else:
             del self._last[topic]
         self._server.router.publish(Message(name, payload, 0, True, b"", 0.0, ""), None)
+
+    # -- links to upstream brokers -------------------------------------------------------------------------------------
+
+    def _link_moved(self, link: UpstreamLink) -> None:
+        """Tell of it when whoever changed it is through."""
+        self._moved[link] = None
+        if self._telling is None:
+            self._telling = self._server.loop.call_soon(self._tell_moved)
+
+    def _tell_moved(self) -> None:
+        self._telling = None
+        moved = list(self._moved)
+        self._moved.clear()
+        try:
+            for link in moved:
+                if self._links is not None and self._links.links.get(link.name) is link:
+                    for topic, value in state(link):
+                        name = f"upstream/{link.name}/{topic}"
+                        self._told_upstream[name] = None
+                        self._tell(name, str(value).encode())
+        except Exception as error:
+            self._server.faults.broke("sys-topics", error)
+        self._server.after_batch()
 
     # -- clients that have lost something ------------------------------------------------------------------------------
 

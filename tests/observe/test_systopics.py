@@ -14,7 +14,7 @@ from broker.core.queues.message import Message
 from broker.core.session.session import Session
 from broker.net.monitor import SlowClient
 from broker.observe.systopics import LONGEST_TOPIC, SysTopics
-from broker.settings import Limits, Log, Queue, Shutdown, Sys
+from broker.settings import Federation, Limits, Log, Queue, Shutdown, Sys, Upstream
 from tests.e2e import wire
 from tests.e2e.clients.frozen import Frozen
 from tests.e2e.wire import Peer
@@ -268,3 +268,34 @@ async def test_a_real_one() -> None:
             Frozen.close_all()
             event_listener.abort()
             publisher.abort()
+
+
+async def test_the_state_of_a_link_is_told_when_it_changes(broker: Broker) -> None:
+    """Not at the next interval: what says "stopped" while messages flow is worse than nothing."""
+    cloud = Upstream(name="cloud", url=f"mqtt://127.0.0.1:{broker.ports[0]}", retry_min=0.01, retry_max=0.02)
+    terms: dict[str, Any] = {
+        "listen": ("mqtt://127.0.0.1:0",),
+        "federation": Federation(broker_id="edge"),
+        "sys": Sys(interval=SELDOM),
+    }
+    async with Broker(Settings(**terms, upstream=(cloud,))) as edge:
+        peer = await join(edge, "operator")
+        await peer.subscribe("$SYS/broker/upstream/+/state")
+        states = [(await peer.message()).payload.decode()]
+        while states[-1] != "connected":
+            states.append((await peer.message()).payload.decode())
+        assert told(edge, "upstream/cloud/connects") == "1"
+        assert told(edge, "upstream/cloud/version") == "5.0"
+        await broker.stop()
+        while states[-1] != "waiting":
+            states.append((await peer.message()).payload.decode())
+        assert told(edge, "upstream/cloud/trouble")
+        assert told(edge, "upstream/cloud/version") is None
+        await edge.reload(Settings(**terms, upstream=(cloud.model_copy(update={"name": "other"}),)))
+        while (message := await peer.message()).topic != "$SYS/broker/upstream/other/state":
+            pass
+        topics(edge).update()
+        assert told(edge, "upstream/cloud/state") is None
+        assert told(edge, "upstream/cloud/trouble") is None
+        await peer.disconnect()
+    assert message.payload

@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import random
 import ssl
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from broker.core.codec import reasons
@@ -104,6 +105,8 @@ class UpstreamLink(Owner):
         self.ledger: Ledger | BudgetLedger = Ledger(self.declarer)
         self.connection: UpstreamConnection | None = None
         self.state = "stopped"
+        self.state_changed: Callable[[UpstreamLink], None] | None = None
+        """Whoever wants to be told of another `state` at once."""
         self.trouble = ""
         """Why there is no connection, if there is none."""
         self.connects = 0
@@ -230,7 +233,13 @@ class UpstreamLink(Owner):
                 handle.cancel()
         self._changed = self._ticking = None
         self.connection = None
-        self.state = "stopped"
+        self._become("stopped")
+
+    def _become(self, state: str) -> None:
+        if state != self.state:
+            self.state = state
+            if self.state_changed is not None:
+                self.state_changed(self)
 
     async def leave(self) -> None:
         """Give up its place among the sessions: what waits there is lost, and counted.
@@ -272,7 +281,7 @@ class UpstreamLink(Owner):
                 self._give_up_connection()
                 failures += 1
             longest = min(self.settings.retry_max, self.settings.retry_min * 2.0 ** min(max(failures - 1, 0), 32))
-            self.state = "waiting"
+            self._become("waiting")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(longest * random.uniform(0.5, 1.0)):
                     await self._hurry.wait()
@@ -310,7 +319,7 @@ class UpstreamLink(Owner):
     async def _attempt(self, way: tuple[int, bool]) -> UpstreamConnection | None:
         """One connection, from its beginning to its end; None when there was no network connection."""
         settings = self.settings
-        self.state = "connecting"
+        self._become("connecting")
         version, bridge = way
         clean = settings.clean_start and not self._known
         try:
@@ -379,9 +388,9 @@ class UpstreamLink(Owner):
         self._known = True
         if uplink.broom:
             return
-        self.state = "connected"
         self.trouble = self._told = ""
         self.connects += 1
+        self._become("connected")
         self.log.info(
             "upstream connected",
             upstream=self.name,

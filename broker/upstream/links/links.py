@@ -13,6 +13,7 @@ Refuses: to know how a link works (`link`).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker.core.guards import GuardedSubscriptionListener
@@ -31,6 +32,8 @@ class Links(SubscriptionListener):
         self._server = server
         self.links: dict[str, UpstreamLink] = {}
         self._demanding: list[UpstreamLink] = []
+        self.state_changed: Callable[[UpstreamLink], None] | None = None
+        """Whoever wants to be told at once when a link, which it knows or which comes later, has another state."""
         self._guarded = GuardedSubscriptionListener(self, server.faults)
 
     def start(self) -> None:
@@ -81,6 +84,7 @@ class Links(SubscriptionListener):
     def _add(self, settings: Upstream) -> None:
         router = self._server.router
         link = UpstreamLink(self._server, settings, router.broker_id, router.limits.hop_limit)
+        link.state_changed = self.state_changed
         self.links[link.name] = link
         link.start()
         self._find_demanding()

@@ -9,18 +9,25 @@ from broker.upstream.filters.budget import BudgetLedger
 from broker.upstream.links.link import UpstreamLink
 
 
-def status(link: UpstreamLink) -> list[tuple[str, object]]:
-    """Topic (below the link's) and value of everything that is told of it."""
-    figures = link.figures
-    session = link.session
-    declarer = link.declarer
-    ledger = link.ledger
+def state(link: UpstreamLink) -> list[tuple[str, object]]:
+    """The part of `status` that is told as soon as it changes."""
     connection = link.connection
     return [
         ("state", link.state),
         ("trouble", link.trouble),
         ("version", connection.uplink.spoken if connection is not None and link.connected else ""),
         ("connects", link.connects),
+    ]
+
+
+def status(link: UpstreamLink) -> list[tuple[str, object]]:
+    """Topic (below the link's) and value of everything that is told of it."""
+    figures = link.figures
+    session = link.session
+    declarer = link.declarer
+    ledger = link.ledger
+    return [
+        *state(link),
         ("filters/demanded", ledger.demanded),
         ("filters/declared", len(declarer.wanted)),
         ("filters/held", len(declarer.held)),

@@ -11,7 +11,7 @@ from broker.configuration import load_settings
 from broker.settings import Federation, Presence, Settings, Upstream
 from broker.upstream.filters.suspicious import ECHO, warnings
 
-CONFIG = Path(__file__).resolve().parents[2] / "config"
+CONFIG = Path(__file__).resolve().parents[3] / "config"
 ANYTHING = "comes down as soon as a client here asks for anything"
 NAMED = Federation(broker_id="site-7")
 

@@ -18,7 +18,7 @@ from broker.upstream.filters.mapping import Mapping
 from broker.upstream.links import choices
 from broker.upstream.links.status import status
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "federation.md"
+GUIDE = Path(__file__).resolve().parents[3] / "docs" / "federation.md"
 
 
 def upstream(**keys: object) -> Upstream:
