@@ -163,7 +163,8 @@ class Broker(Server):
             if error.name != "pyarrow":
                 raise
             raise StartupError(
-                "recorder.directory needs pyarrow: install Canopy with its extra: pip install 'canopy-mqtt[record]'"
+                "recorder.directory needs pyarrow: in a clone of Canopy run `make setup`; elsewhere install Canopy "
+                "with its extra, as in pip install './canopy[record]'"
             ) from error
         options = Options(
             Path(wanted.directory),

@@ -46,7 +46,10 @@ def _told(command: Callable[..., Any]) -> Callable[..., Any]:
         except ModuleNotFoundError as error:
             if error.name != "pyarrow":
                 raise
-            _fail("`canopy record` needs pyarrow: install Canopy with its extra: pip install 'canopy-mqtt[record]'")
+            _fail(
+                "`canopy record` needs pyarrow: in a clone of Canopy run `make setup`; elsewhere install Canopy "
+                "with its extra, as in pip install './canopy[record]'"
+            )
         try:
             return command(*arguments, **flags)
         except RecorderError as error:

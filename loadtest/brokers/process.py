@@ -26,6 +26,7 @@ from types import FrameType, TracebackType
 from typing import IO, Final
 
 from loadtest.brokers import frames
+from loadtest.brokers.cores import allowed_cores
 
 HOST: Final = "127.0.0.1"
 START_TIMEOUT: Final = 20.0  # seconds until a broker must answer CONNECT
@@ -53,7 +54,7 @@ class Cores:
     @classmethod
     def choose(cls) -> Cores:
         """The first two cores this process may run on."""
-        allowed = sorted(os.sched_getaffinity(0))
+        allowed = allowed_cores()
         return cls(allowed[0], allowed[1]) if len(allowed) > 1 else cls(None, None)
 
     def __str__(self) -> str:
@@ -66,7 +67,7 @@ class Cores:
 def at_work() -> Iterator[Cores]:
     """This process on the generator's core, and SIGTERM like Ctrl-C; both as before when the block is left."""
     cores = Cores.choose()
-    affinity = os.sched_getaffinity(0)
+    affinity = allowed_cores()
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         if cores.generator is not None:
@@ -74,7 +75,8 @@ def at_work() -> Iterator[Cores]:
         yield cores
     finally:
         signal.signal(signal.SIGTERM, before)
-        os.sched_setaffinity(0, affinity)
+        if affinity:
+            os.sched_setaffinity(0, affinity)
 
 
 def _interrupt(_: int, __: FrameType | None) -> None:

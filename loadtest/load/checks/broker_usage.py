@@ -22,6 +22,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from loadtest.brokers.cores import core_count
 from loadtest.brokers.process import cpu_time
 
 PROC: Final = Path("/proc")
@@ -216,7 +217,7 @@ def _cpu_model() -> str:
 
 def _cores() -> str:
     there = os.cpu_count() or 1
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else there
+    allowed = core_count()
     return str(there) if allowed == there else f"{allowed} of {there}"
 
 

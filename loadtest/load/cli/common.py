@@ -1,13 +1,12 @@
 """What the subcommands of ``canopy load`` share: flags, exit codes, how failures look, playing and reporting.
 
 Exit codes: 0 the run took place, 1 it could not or nothing was sent, 2 the scenario or the command line is wrong,
-3 `--strict` and something was lost, doubled, out of order, altered, or not reconciled, 130 after Ctrl-C (with a report
-of what there was).
+3 `--strict` and something was lost, doubled, out of order, altered or not reconciled, or much could not be judged,
+130 after Ctrl-C (with a report of what there was).
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from datetime import datetime
 from functools import wraps
@@ -50,7 +49,11 @@ ProcessesOption = Annotated[
 DriverOption = Annotated[str, typer.Option("--driver", metavar="NAME", help="Whose client speaks: canopy or amqtt.")]
 LimitOption = Annotated[bool, typer.Option("--limit/--no-limit", help="First measure the generator's own limit here.")]
 StrictOption = Annotated[
-    bool, typer.Option("--strict", help="Exit code 3 when anything was lost, doubled, out of order or altered.")
+    bool,
+    typer.Option(
+        "--strict",
+        help="Exit code 3 when anything was lost, doubled, out of order or altered, or much could not be judged.",
+    ),
 ]
 
 
@@ -76,7 +79,10 @@ def told(command: Callable[..., Any]) -> Callable[..., Any]:
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] not in EXTRA:
                 raise
-            fail(f"`canopy load` needs {error.name}: install Canopy with its extra: pip install 'canopy-mqtt[load]'")
+            fail(
+                f"`canopy load` needs {error.name}: in a clone of Canopy run `make setup`; elsewhere install Canopy "
+                "with its extra, as in pip install './canopy[load]'"
+            )
 
     return guarded
 
@@ -106,9 +112,10 @@ def parse_targets(texts: list[str] | None) -> list[Target]:
 
 def default_processes(scenario: Scenario) -> int:
     """One process for each core but one, which is the broker's, as far as the scenario bears it."""
+    from loadtest.brokers.cores import core_count
     from loadtest.load.compare.started_brokers import most_processes
 
-    return most_processes(scenario, max(1, len(os.sched_getaffinity(0)) - 1))
+    return most_processes(scenario, max(1, core_count() - 1))
 
 
 def stamp() -> str:
@@ -160,4 +167,5 @@ def faults(result: Result) -> bool:
     """Whether anything went otherwise than it should, in groups that read as fast as they can."""
     total = result.deliveries
     disagrees = result.reconciled is not None and result.reconciled.agrees is False
-    return bool(total.lost or total.duplicates or total.reordered or total.altered or disagrees)
+    seen = total.lost or total.duplicates or total.reordered or total.altered
+    return bool(seen or disagrees or result.too_little_judged)

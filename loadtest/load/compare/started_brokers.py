@@ -21,6 +21,7 @@ from typing import Final, Literal
 
 from pydantic import ValidationError
 
+from loadtest.brokers.cores import allowed_cores
 from loadtest.brokers.process import HOST, BrokerProcess, free_port
 from loadtest.brokers.registry import FILTERS, PEERS, QOS, QOS2, ROUTING, SHARED, V5, Peer
 from loadtest.load.checks.expected import Subscriptions
@@ -53,19 +54,20 @@ class Cores:
     @classmethod
     def choose(cls) -> Cores:
         """The first core this process may run on for the broker, all others for the generator."""
-        allowed = sorted(os.sched_getaffinity(0))
+        allowed = allowed_cores()
         return cls(allowed[0], tuple(allowed[1:])) if len(allowed) > 1 else cls(None, ())
 
     @contextmanager
     def kept(self) -> Iterator[None]:
         """This process away from the broker's core, while the block lasts."""
-        before = os.sched_getaffinity(0)
+        before = allowed_cores()
         try:
             if self.generator:
                 os.sched_setaffinity(0, self.generator)
             yield
         finally:
-            os.sched_setaffinity(0, before)
+            if before:
+                os.sched_setaffinity(0, before)
 
     def __str__(self) -> str:
         if self.broker is None:

@@ -110,7 +110,8 @@ class Client:
         self.wanted = True
         if self._task is not None or self.wire is not None:
             return
-        self._intended = intended
+        # Timers of the event loop may come up to a millisecond early.
+        self._intended = min(intended, clock())
         self._task = asyncio.get_running_loop().create_task(self._open())
 
     async def _open(self) -> None:

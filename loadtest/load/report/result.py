@@ -173,6 +173,10 @@ class Reconciled:
     """In a sentence, for people."""
 
 
+UNJUDGED: Final = 0.01
+"""Share of the deliveries that may stay unjudged by broken connections before nothing can be said of the whole."""
+
+
 @dataclass
 class Result:
     """One run of one scenario on one target."""
@@ -236,6 +240,22 @@ class Result:
     """Every pair in Parquet; in JSON those that missed or doubled something, the worst first, at most 1,000."""
     seconds: list[Second] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
+
+    @property
+    def unjudged_share(self) -> float:
+        """The share of deliveries of which nobody can say whether they were due."""
+        of = self.deliveries
+        return of.unjudged / (of.expected + of.unjudged) if of.unjudged else 0.0
+
+    @property
+    def broken(self) -> int:
+        """Connections that broke, or that the broker ended, or that could not be made: none of them by the scenario."""
+        return sum(group.connections_lost + group.connects_failed for group in self.groups)
+
+    @property
+    def too_little_judged(self) -> bool:
+        """Whether broken connections left more than `UNJUDGED` of the deliveries without a judgement."""
+        return self.broken > 0 and self.unjudged_share > UNJUDGED
 
     def as_json(self) -> dict[str, Any]:
         """The summary: everything but the samples, the heat map and the pairs in which all was well."""

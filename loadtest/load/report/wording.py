@@ -97,15 +97,41 @@ def things(amount: int, one: str, many: str = "") -> str:
 def findings(result: Result) -> list[Finding]:
     """What must be known before any figure is read; the worst first. At least one."""
     found = [*_whose(result), *_faults(result.deliveries), *_ledger(result), *_troubles(result.groups)]
-    if not any(each.tone == "bad" for each in found) and result.deliveries.expected:
-        checked = things(result.deliveries.expected, "delivery", "deliveries")
-        found.append(Finding("good", f"Nothing was lost, doubled, reordered or altered: {checked} checked."))
+    if not any(each.tone == "bad" for each in found):
+        found[:0] = _all_is_well(result)
+    elif result.too_little_judged:
+        found.insert(0, Finding("warn", _unjudged(result)))
     if result.verdict and result.limit != "generator":
         found.append(Finding("plain", result.verdict))
     if not found:
         found.append(Finding("plain", "There was nothing to judge: no delivery was due."))
     order: tuple[Tone, ...] = ("bad", "warn", "good", "plain")
     return sorted(found, key=lambda each: order.index(each.tone))
+
+
+def _all_is_well(result: Result) -> list[Finding]:
+    """That no fault was seen, and of how much that can be said."""
+    of = result.deliveries
+    checked = things(of.expected, "delivery", "deliveries")
+    if result.too_little_judged:
+        rest = f" Nothing else was lost, doubled, reordered or altered: {checked} checked."
+        return [Finding("warn", _unjudged(result) + (rest if of.expected else ""))]
+    if not of.expected:
+        return []
+    text = f"Nothing was lost, doubled, reordered or altered: {checked} checked."
+    if of.unjudged:
+        share = percent(of.unjudged, of.expected + of.unjudged)
+        text += f" Another {of.unjudged:,} ({share}) could not be judged: their subscribers came or went."
+    return [Finding("good", text)]
+
+
+def _unjudged(result: Result) -> str:
+    of = result.deliveries
+    share = percent(of.unjudged, of.expected + of.unjudged)
+    return (
+        f"{share} of the deliveries could not be judged ({of.unjudged:,}): connections broke {result.broken:,} times, "
+        "and nobody can say what was due meanwhile."
+    )
 
 
 def _whose(result: Result) -> list[Finding]:

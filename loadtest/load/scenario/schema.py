@@ -147,7 +147,7 @@ class Subscribe(Part):
     no_local: bool = False
     retain_handling: Annotated[int, Field(ge=0, le=2)] = 0
     user: dict[str, str] = {}
-    """User properties of the SUBSCRIBE (MQTT 5.0), as Canopy's `canopy-policy`."""
+    """User properties of the SUBSCRIBE (MQTT 5.0), as Canopy's `canopy-queue`."""
 
 
 class Will(Part):

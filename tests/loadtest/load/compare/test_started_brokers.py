@@ -13,6 +13,7 @@ import pytest
 
 from loadtest.brokers.process import BrokerFailed, BrokerProcess, free_port
 from loadtest.brokers.registry import FILTERS, PEERS, QOS, QOS2, ROUTING, SHARED, V5
+from loadtest.load.cli.common import default_processes
 from loadtest.load.compare.started_brokers import (
     Cores,
     UnknownBroker,
@@ -23,6 +24,7 @@ from loadtest.load.compare.started_brokers import (
     started,
     with_version,
 )
+from loadtest.load.scenario import library
 from loadtest.load.scenario.schema import Scenario
 
 PUBLISH = {"topic": "t/%c", "rate": 1}
@@ -166,3 +168,14 @@ def test_closed_loops_say_how_many_processes_there_may_be() -> None:
     acknowledged = scenario({"clients": 9, "publish": [{**loop, "qos": 1}]})
     assert most_processes(acknowledged, 5) == 5
     assert most_processes(scenario({"clients": 2}, scale=0.5), 5) == 1
+
+
+def test_nothing_is_pinned_where_the_system_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS has neither call."""
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.delattr(os, "sched_setaffinity")
+    assert Cores.choose() == Cores(None, ())
+    with Cores.choose().kept():
+        pass
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert default_processes(library.load("idle-peers")[0]) == 7

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from loadtest.load.report.result import GroupResult, Reconciled
+from loadtest.load.cli.common import exit_code
+from loadtest.load.report.result import Deliveries, GroupResult, Reconciled, Result
 from loadtest.load.report.wording import (
     DASH,
     figures,
@@ -94,3 +95,48 @@ def test_there_is_always_something_to_say() -> None:
     result.interrupted = False
 
     assert [each.text for each in findings(result)] == ["There was nothing to judge: no delivery was due."]
+
+
+def well(unjudged: int, connections_lost: int, expected: int = 31_480) -> Result:
+    """A run in which nothing was seen to go wrong but connections that broke."""
+    result = empty_result()
+    result.interrupted = False
+    result.deliveries = Deliveries(expected=expected, received=expected, unjudged=unjudged)
+    result.groups = [
+        GroupResult("g", 4, publishes=True, subscribes=True, sent=9, connects=4, connections_lost=connections_lost)
+    ]
+    return result
+
+
+def test_a_run_over_a_broker_that_was_restarted_is_not_green() -> None:
+    """Nothing was seen to be lost, because nobody could say what was due."""
+    result = well(14_245, 614)
+    worst, *others = findings(result)
+    assert worst.tone == "warn"
+    assert worst.text.startswith("31.2 % of the deliveries could not be judged (14,245): connections broke 614 times")
+    assert worst.text.endswith("Nothing else was lost, doubled, reordered or altered: 31,480 deliveries checked.")
+    assert not any(each.tone == "good" for each in others)
+    assert (exit_code(result, strict=True), exit_code(result, strict=False)) == (3, 0)
+
+
+def test_what_comes_and_goes_as_the_scenario_says_is_told_beside_the_good_news() -> None:
+    result = well(14_245, 0)
+    (only,) = findings(result)
+    assert (only.tone, exit_code(result, strict=True)) == ("good", 0)
+    assert only.text.endswith("Another 14,245 (31.2 %) could not be judged: their subscribers came or went.")
+    assert findings(well(300, 1))[-1].tone == "good"
+    assert exit_code(well(300, 1), strict=True) == 0
+
+
+def test_a_run_in_which_nothing_could_be_judged_says_so() -> None:
+    (worst, *_) = findings(well(500, 3, expected=0))
+    assert worst.text.startswith("100 % of the deliveries could not be judged")
+    assert "checked" not in worst.text
+
+
+def test_a_loss_is_told_first_and_what_could_not_be_judged_as_well() -> None:
+    result = well(14_245, 614)
+    result.deliveries.lost = 3
+    told = [(each.tone, each.text.split(":")[0]) for each in findings(result)]
+    assert told[0] == ("bad", "Lost")
+    assert ("warn", "31.2 % of the deliveries could not be judged (14,245)") in told

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from broker.core.queues.queue_options import QUEUE
 from loadtest.load.scenario import library
 from loadtest.load.scenario.library import ScenarioError, builtin, load
 from loadtest.load.scenario.plan import Plan
@@ -347,7 +348,7 @@ def test_overrides_change_what_they_name_and_later_ones_win(write: Write) -> Non
             "stages.steady.seconds=3",
             "stages.steady.seconds = 2.5",
             "description=a plain one",
-            'groups.subscribers.subscribe.0.user.canopy-policy = "latest"',
+            'groups.subscribers.subscribe.0.user.canopy-queue = "latest"',
             "groups.subscribers.will={topic='gone/%c', qos=1}",
             "groups.publishers.publish.0.properties.text=true",
             "scale=0.5",
@@ -360,7 +361,7 @@ def test_overrides_change_what_they_name_and_later_ones_win(write: Write) -> Non
     assert publishers.publish[0].properties.text
     assert scenario.stages[0].seconds == 2.5
     assert scenario.description == "a plain one"
-    assert subscribers.subscribe[0].user == {"canopy-policy": "latest"}
+    assert subscribers.subscribe[0].user == {"canopy-queue": "latest"}
     assert subscribers.will is not None
     assert subscribers.will.topic == "gone/%c"
     assert scenario.scale == 0.5
@@ -520,3 +521,7 @@ def test_the_guide_names_every_builtin_scenario_and_its_example_is_one(tmp_path:
     path = tmp_path / "doors.toml"
     path.write_text(example)
     assert load(str(path))[0].name == "doors"
+
+
+def test_the_user_property_that_the_guide_names_is_the_brokers() -> None:
+    assert f"`{QUEUE}`" in GUIDE

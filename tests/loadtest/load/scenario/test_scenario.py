@@ -202,7 +202,7 @@ VERSION_5 = {
     "maximum_packet_size": {"maximum_packet_size": 64},
     "will.delay": {"will": {"topic": "w", "delay": 1}},
     "publish.properties": {"publish": [{"topic": "t", "rate": 1, "properties": {"topic_alias": True}}]},
-    "subscribe.user": {"subscribe": [{"filter": "t", "user": {"canopy-policy": "drop-newest"}}]},
+    "subscribe.user": {"subscribe": [{"filter": "t", "user": {"canopy-queue": "drop-newest"}}]},
     "subscribe.no_local": {"subscribe": [{"filter": "t", "no_local": True}]},
     "subscribe.retain_handling": {"subscribe": [{"filter": "t", "retain_handling": 2}]},
 }
