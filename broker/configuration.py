@@ -117,6 +117,8 @@ ALLOWED: Final = {
     "federation.link_users[]": 'a shell pattern, like "site-*"',
     "federation.link_client_ids": PATTERNS,
     "federation.link_client_ids[]": 'a shell pattern, like "site-*"',
+    "mqtt.auto_id_prefix": 'text of at most 200 bytes, like "canopy-", or "" for none',
+    "mqtt.versions": 'a list of versions, like ["3.1.1", "5.0"]',
     "presence.topic": 'a topic name, like "canopy/presence", or "" for none',
 }
 

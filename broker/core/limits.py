@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.core.codec.packets import NEVER
+from broker.core.codec.packets import NEVER, V5, V31, V311
 from broker.core.queues.queue_policy import DROP_NEWEST
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ class Limits:
         self.topic_alias_maximum = 64
         self.topic_alias_outbound = 0
         self.max_keep_alive = 0
+        self.versions: tuple[int, ...] = (V31, V311, V5)
+        self.auto_id_prefix = "canopy-"
+        self.control_characters = False
         self.retain_available = True
         self.wildcard_subscriptions = True
         self.shared_subscriptions = True

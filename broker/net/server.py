@@ -22,7 +22,7 @@ from typing import Any, Final, cast
 from broker.core import guards
 from broker.core.causes import CONNECTION_LOST, SHUTDOWN
 from broker.core.codec import reasons
-from broker.core.codec.packets import NEVER
+from broker.core.codec.packets import NEVER, V5, V31, V311
 from broker.core.hooks import AccessControl, AuthMethod, EventListener
 from broker.core.limits import Limits
 from broker.core.persistence.restore import restore
@@ -38,6 +38,9 @@ from broker.net.log import Faults, Log
 from broker.net.monitor import LagMonitor, Monitor
 from broker.settings import LARGEST_PACKET, Address, QueueRuleSettings, Settings
 from broker.store.base import Store, StoreError
+
+VERSIONS: Final = {"3.1": V31, "3.1.1": V311, "5.0": V5}
+"""The protocol levels of the versions of MQTT (section 3.1.2.2)."""
 
 LARGEST_WINDOW: Final = 65_535
 """Unacknowledged publishes that the protocol allows in one direction (MQTT 5.0, section 3.1.2.11.3)."""
@@ -422,6 +425,7 @@ def limits(settings: Settings) -> Limits:
     made.max_inflight = settings.mqtt.max_inflight or LARGEST_WINDOW
     made.max_session_expiry = settings.session.max_expiry or NEVER
     made.persistent = settings.session.persistent
+    made.versions = tuple(VERSIONS[version] for version in settings.mqtt.versions)
     made.hop_limit = settings.federation.hop_limit
     made.link_users = tuple(settings.federation.link_users)
     made.link_client_ids = tuple(settings.federation.link_client_ids)

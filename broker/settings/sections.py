@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from broker.settings.values import (
     LARGEST_PACKET,
+    LONGEST_ID_PREFIX,
     LONGEST_TIME,
     MOST_BYTES,
     MOST_SLOW_CLIENTS,
@@ -25,6 +26,7 @@ from broker.settings.values import (
     SixteenBits,
     Size,
     SizeOrUnlimited,
+    String,
     wrong,
 )
 
@@ -48,6 +50,20 @@ def _connect_size(value: int) -> int:
     if 0 < value < 64:
         raise PydanticCustomError("connect_size", "below 64 bytes, which the shortest useful CONNECT may take")
     return value
+
+
+def _id_prefix(value: str) -> str:
+    if len(value.encode()) > LONGEST_ID_PREFIX or value.startswith("$upstream/"):
+        raise wrong(f"text of at most {LONGEST_ID_PREFIX} bytes that does not begin with $upstream/")
+    if not value.isprintable():
+        raise wrong("printable text")
+    return value
+
+
+def _versions(value: Sequence[str]) -> tuple[str, ...]:
+    if not value:
+        raise wrong("at least one version of MQTT")
+    return tuple(value)
 
 
 class Limits(Section):
@@ -115,7 +131,8 @@ class Mqtt(Section):
     topic_alias_outbound: SixteenBits = 0
     """Topic aliases used towards a client, within what the client allows. 0: none."""
     max_keep_alive: SixteenBits = 0
-    """Seconds. A client that asks for more, or for none, is given this. 0: what the client asks for."""
+    """Seconds. A 5.0 client that asks for more, or for none, is given this; one of 3.1.1 or 3.1, which cannot be told,
+    is refused with return code 5. 0: what the client asks for."""
     retain_available: bool = True
     """Whether messages are retained."""
     wildcard_subscriptions: bool = True
@@ -128,6 +145,14 @@ class Mqtt(Section):
     """Whether a connection may come without a user name."""
     allow_empty_client_id: bool = True
     """Whether a client may leave its identifier to the broker."""
+    auto_id_prefix: Annotated[String, AfterValidator(_id_prefix)] = "canopy-"
+    """What the client identifiers that the broker makes begin with; 22 random characters follow. At most 200 bytes."""
+    versions: Annotated[Sequence[Literal["3.1", "3.1.1", "5.0"]], AfterValidator(_versions)] = ("3.1", "3.1.1", "5.0")
+    """The versions of MQTT that clients may speak, at least one; others are refused with 0x84. Always a tuple after
+    validation."""
+    control_characters: bool = False
+    """Whether topic names, topic filters, client identifiers and user names may hold control characters, U+0001 to
+    U+001F and U+007F to U+009F. Off: a packet with one in a topic is malformed, 0x81."""
 
 
 class Session(Section):

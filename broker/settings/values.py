@@ -34,6 +34,9 @@ MOST_SLOW_CLIENTS: Final = 1000
 LONGEST_STRING: Final = 65_535
 """Bytes of UTF-8 in a string of the protocol, topic filters among them (MQTT 5.0, section 1.5.4)."""
 
+LONGEST_ID_PREFIX: Final = 200
+"""Bytes before what makes a client identifier unique; with it, it stays below the default of the limit on them."""
+
 Policy: TypeAlias = Literal["drop-newest", "drop-oldest", "disconnect", "latest"]
 """What a full queue does. The order is that of the core, which counts them."""
 

@@ -12,7 +12,7 @@ from broker.core.codec.errors import MalformedPacket, ProtocolViolation
 from broker.core.codec.packets import SUBSCRIBE, V5, SubscriptionRequest
 from broker.core.codec.primitives import utf8
 from broker.core.codec.properties import Properties
-from broker.core.codec.topic_names import SHARE_PREFIX, parse_shared, scan_filter, validate_filter
+from broker.core.codec.topic_names import SHARE_PREFIX, has_control, parse_shared, scan_filter, validate_filter
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -73,8 +73,10 @@ class FilterList:
         self._position = behind
         return True
 
-    def check(self) -> None:
+    def check(self, controls: bool = True) -> None:
         """Hold the current filter and its options against the grammar.
+
+        `controls`: whether it may hold control characters, which a server may take for malformed (section 1.5.4).
 
         Raises:
             MalformedPacket: the filter is no topic filter [MQTT-3.8.3-1] [MQTT-3.10.3-1], or reserved bits are set.
@@ -91,6 +93,8 @@ class FilterList:
                 raise ProtocolViolation("subscription options with QoS 3 or retain handling 3")
         if scan_filter(self._data, self.filter_at, self.filter_end) == 0:
             name = utf8(self._data[self.filter_at : self.filter_end])
+            if not controls and has_control(name):
+                raise MalformedPacket("a topic filter with a control character")
             validate_filter(parse_shared(name)[1])
             if self.subscribes and options & 4 and name.startswith(SHARE_PREFIX):  # [MQTT-3.8.3-4]
                 raise ProtocolViolation("No Local on a shared subscription")

@@ -12,6 +12,7 @@ Refuses: to decide what a client may see. That is authorisation, elsewhere.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from broker.core.codec import reasons
@@ -33,6 +34,8 @@ MAX_BYTES: Final = 65_535
 SHARE_PREFIX: Final = "$share/"
 
 SLASH: Final = 0x2F
+
+_CONTROL: Final = re.compile("[\x01-\x1f\x7f-\x9f]")
 
 # A sensible limit on levels where the settings name none: each level of a name costs a node in a tree, about a hundred
 # times the byte that it takes on the wire, and 65,535 bytes can spell 65,536 levels. Nobody needs a tenth of this.
@@ -71,6 +74,12 @@ def is_within(topic: bytes, parent: bytes) -> bool:
     """Whether a topic name (UTF-8) is `parent` or below it."""
     size = len(parent)
     return topic.startswith(parent) and (len(topic) == size or topic[size] == SLASH)
+
+
+def has_control(text: str) -> bool:
+    """Whether a string holds a control character: U+0001 to U+001F, or U+007F to U+009F (section 1.5.4)."""
+    # What is printable holds none, and that is asked at the speed of C.
+    return not text.isprintable() and _CONTROL.search(text) is not None
 
 
 def literal_prefix(topic_filter: str) -> str:
@@ -127,7 +136,7 @@ def scan_filter(raw: bytes, start: i64, stop: i64) -> int:
 
     One pass for what `utf8`, `validate_filter` and `parse_shared` ask in several, since a client may subscribe to very
     many. 0 says nothing but that those have to be asked: the filter breaks the grammar, begins with `$`, or is not all
-    ASCII.
+    printable ASCII.
     """
     if start >= stop or raw[start] == 36:
         return 0
@@ -145,7 +154,7 @@ def scan_filter(raw: bytes, start: i64, stop: i64) -> int:
         elif sign == 35:  # and so has #, which is the last one [MQTT-4.7.1-1]
             if before != 47 or at < stop:
                 return 0
-        elif sign == 0 or sign >= 128:
+        elif sign < 32 or sign >= 127:
             return 0
         before = sign
     return levels

@@ -10,7 +10,7 @@ from typing import Final
 
 from broker.core.codec import reasons
 from broker.core.codec.encoder import encode
-from broker.core.codec.errors import Refused
+from broker.core.codec.errors import MalformedPacket, Refused
 from broker.core.codec.packets import NEVER, V5, V311, Connack, Connect, Packet
 from broker.core.codec.properties import (
     ASSIGNED_CLIENT_IDENTIFIER,
@@ -27,7 +27,7 @@ from broker.core.codec.properties import (
     WILDCARD_SUBSCRIPTION_AVAILABLE,
     Properties,
 )
-from broker.core.codec.topic_names import validate_topic
+from broker.core.codec.topic_names import has_control, validate_topic
 from broker.core.connection import identity
 from broker.core.limits import Limits
 from broker.core.queues.outbox import LARGEST_PACKET
@@ -81,10 +81,14 @@ def granted_expiry(requested: int, limits: Limits) -> int:
 def check(connect: Connect, router: Router) -> None:
     """Hold a CONNECT against the settings [MQTT-3.1.4-2]. Raises Refused with the CONNACK's reason code.
 
-    A client identifier that is not accepted is refused with 0x85 [MQTT-3.1.3-8], in 3.1.1 with 2 [MQTT3-3.1.3-9].
+    A client identifier that is not accepted is refused with 0x85 [MQTT-3.1.3-8], in 3.1.1 with 2 [MQTT3-3.1.3-9]; a
+    version with 0x84, in 3.1.1 with 1 [MQTT-3.1.2-2] [MQTT3-3.1.2-2]; and a keep alive of 3.1.1 that is longer than the
+    settings allow with 5.
     """
     limits = router.limits
     client_id = connect.client_id
+    if connect.version not in limits.versions:
+        raise Refused("this version of MQTT is not accepted here", reasons.UNSUPPORTED_PROTOCOL_VERSION)
     if not client_id:
         # A client without an identifier gets one, but in 3.1.1 only for a clean session [MQTT3-3.1.3-8], in 3.1 never.
         allowed = connect.version == V5 or (connect.version == V311 and connect.clean_start)
@@ -97,11 +101,23 @@ def check(connect: Connect, router: Router) -> None:
         )
     elif client_id.startswith(UPLINKS):
         raise Refused(f"client identifiers that begin with {UPLINKS} are reserved", reasons.CLIENT_IDENTIFIER_NOT_VALID)
-    if connect.user_name is None and not limits.allow_anonymous:
+    user_name = connect.user_name
+    if user_name is None and not limits.allow_anonymous:
         raise Refused("a user name is needed", reasons.NOT_AUTHORIZED)
+    if not limits.control_characters:
+        if has_control(client_id):
+            raise Refused("a client identifier with a control character", reasons.CLIENT_IDENTIFIER_NOT_VALID)
+        if user_name is not None and has_control(user_name):
+            raise Refused("a user name with a control character", reasons.BAD_USER_NAME_OR_PASSWORD)
+    limit = limits.max_keep_alive
+    if connect.version != V5 and limit > 0 and (connect.keep_alive == 0 or connect.keep_alive > limit):
+        # Only 5.0 can be told what to keep to. Taken in silently, it would be disconnected each time it is idle.
+        raise Refused(f"a keep alive of 1 to {limit} seconds is needed", reasons.NOT_AUTHORIZED)
     will = connect.will
     if will is not None:
         validate_topic(will.topic)
+        if not limits.control_characters and has_control(will.topic):
+            raise MalformedPacket("a will topic with a control character")
         if identity.is_reserved(will.topic.encode(), identity.is_link(client_id, connect.user_name, limits), router):
             raise Refused("a will to a topic that is the broker's own", reasons.NOT_AUTHORIZED)
         if 0 < limits.max_topic_levels <= will.topic.count("/"):

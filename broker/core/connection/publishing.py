@@ -14,9 +14,10 @@ from mypy_extensions import i64
 
 from broker.core.codec import reasons
 from broker.core.codec.decoder import Decoder
-from broker.core.codec.errors import ReceiveMaximumExceeded, Refused
+from broker.core.codec.errors import MalformedPacket, ReceiveMaximumExceeded, Refused
 from broker.core.codec.packets import V5, Publish
 from broker.core.codec.publish_layout import plain_payload, topic_end
+from broker.core.codec.topic_names import has_control
 from broker.core.connection.acknowledging import Acknowledger
 from broker.core.connection.identity import is_reserved
 from broker.core.connection.topic_aliases import TopicAliases
@@ -240,10 +241,17 @@ class PublishHandler:
         return (own != "" and own in path) or 0 < self._router.limits.hop_limit <= len(path)
 
     def _check_topic(self, topic: bytes, session: Session) -> int:
-        """0, or the reason code with which a topic name is refused to this client."""
+        """0, or the reason code with which a topic name is refused to this client.
+
+        Raises:
+            MalformedPacket: it holds control characters, and the settings let none in (section 1.5.4).
+        """
         limits = self._router.limits
         if limits.max_topic_levels > 0 and topic.count(b"/") >= limits.max_topic_levels:
             return reasons.TOPIC_NAME_INVALID
+        # What the cache knows holds none: it is asked once for a topic, not for each message.
+        if not limits.control_characters and not self._router.cache.knows(topic) and has_control(topic.decode()):
+            raise MalformedPacket("a topic name with a control character")
         if is_reserved(topic, session.link, self._router):
             return reasons.NOT_AUTHORIZED
         access_control = self._router.access_control

@@ -84,11 +84,12 @@ class FilterWork:
         """
         router = self._router
         filters = self._filters
+        controls = router.limits.control_characters
         while not self._checked:
             if router.work >= until:
                 return False
             if filters.next():
-                filters.check()
+                filters.check(controls)
                 self._count += 1
                 router.work += CHECK_WORK + (filters.filter_end - filters.filter_at >> LENGTH_WORK)
             else:

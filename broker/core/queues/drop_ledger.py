@@ -4,12 +4,13 @@ Owns `Ledger`. The session and each of its connections' outboxes write to the sa
 (`canopy-lost`), and so are the log and `$SYS`.
 
 Promises: a loss costs a few additions, whoever it is told to and however often: nothing is logged or encoded here.
-Each loss is told to the client once, and is in one log line. Causes are those of `counters.DROP_CAUSES`.
+Each loss is told to the client once, but for messages that expired, and is in one log line. Causes are those of
+`counters.DROP_CAUSES`.
 """
 
 from __future__ import annotations
 
-from broker.core.counters import DISCONNECTED, DROP_CAUSES, Counters, add_loss
+from broker.core.counters import DISCONNECTED, DROP_CAUSES, EXPIRED, Counters, add_loss
 
 
 class Ledger:
@@ -25,12 +26,16 @@ class Ledger:
         self.unreported: list[int] | None = None
 
     def lost(self, cause: int, count: int) -> None:
-        """`count` messages for this client were dropped for `cause`."""
+        """`count` messages for this client were dropped for `cause`.
+
+        Those that expired are no news to it: their publisher did not want them to come so late.
+        """
         self._count(cause, count)
         if self.unreported is None:
             self._load.unreported.append(self)
         self.unreported = add_loss(self.unreported, cause, count)
-        self.untold = add_loss(self.untold, cause, count)
+        if cause != EXPIRED:
+            self.untold = add_loss(self.untold, cause, count)
 
     def away(self) -> None:
         """A QoS 0 message came while the client was away: counted, and no news to a client that knows it was."""

@@ -67,6 +67,7 @@ class Router(Fanout):
         # How this broker calls itself in the path of a message (`path`); empty: it has no name yet, and meets no loop.
         self.broker_id = ""
         self.cache.guarded = limits.presence_topic
+        self.cache.controls = limits.control_characters
         self.runs = RunFinder(self.cache, limits.live_messages, limits.live_bytes)
         load = self._load
         load.max_messages = bound(limits.total_messages)
@@ -405,7 +406,7 @@ class Router(Fanout):
 
     def new_client_id(self) -> str:
         """A client identifier for a client that brought none; unique and not to be guessed [MQTT-3.1.3-6]."""
-        return "canopy-" + secrets.token_hex(11)
+        return self.limits.auto_id_prefix + secrets.token_hex(11)
 
     def connect(
         self, client_id: str, clean_start: bool, outbox: Outbox, version: int, window: int, plain: bool, now: float

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.core.codec.topic_names import is_within
+from broker.core.codec.topic_names import has_control, is_within
 from broker.core.topics.subscription import CHANGES, FilterEntry
 from broker.core.topics.topic_tree import Retainable, RetainedTree
 from broker.core.topics.trie_base import Trie
@@ -144,6 +144,8 @@ class MatchCache:
         # No topic at or below this one is remembered ("": any is). What is remembered any client may publish to, unless
         # an access control stands before it; who may publish here is asked about each message.
         self.guarded = b""
+        # Whether names with control characters are.
+        self.controls = True
         # What is recorded: filters that are not subscriptions. Set while nothing is remembered.
         self.taps: Trie | None = None
         self.weight: int = 0  # of all remembered routes and of the tree that finds them
@@ -174,6 +176,10 @@ class MatchCache:
             self.hits += 1
         return route
 
+    def knows(self, topic: bytes) -> bool:
+        """Whether the route of a topic is remembered. No use of it, and no hit."""
+        return topic in self._routes
+
     def store(self, topic: bytes) -> Route:
         """Ask the trie about a topic that `lookup` did not know, and remember the answer where the bounds allow it.
 
@@ -186,7 +192,7 @@ class MatchCache:
             route.tapped = len(self.taps.match(name)) > 0
         if self.max_topics <= 0 or len(topic) > LONGEST_TOPIC or self._alone(route) > self.max_weight:
             return route
-        if self.guarded and is_within(topic, self.guarded):
+        if (self.guarded and is_within(topic, self.guarded)) or (not self.controls and has_control(name)):
             return route
         if len(self._routes) < self.max_topics or self._admits(topic):
             self._remember(name, route)

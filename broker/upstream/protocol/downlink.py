@@ -20,6 +20,7 @@ from broker.core.codec import reasons
 from broker.core.codec.encoder import ack
 from broker.core.codec.errors import ProtocolViolation, ReceiveMaximumExceeded
 from broker.core.codec.packets import PUBACK, PUBREC, V5, Publish
+from broker.core.codec.topic_names import has_control
 from broker.core.connection.identity import is_reserved
 from broker.core.queues.message import Message
 from broker.core.queues.outbox import Outbox, Peer
@@ -145,7 +146,12 @@ class Downlink(Peer):
             return None
         topic = session.mapping.local_topic(packet.topic)
         limits = self.router.limits
-        if topic is None or 0 < limits.max_topic_levels <= topic.count(b"/") or is_reserved(topic, True, self.router):
+        if (
+            topic is None
+            or 0 < limits.max_topic_levels <= topic.count(b"/")
+            or is_reserved(topic, True, self.router)
+            or (not limits.control_characters and not self.router.cache.knows(topic) and has_control(topic.decode()))
+        ):
             figures.nameless += 1
             return None
         properties = packet.properties

@@ -51,6 +51,39 @@ class TestConnack:
         assert client.wire.protocol.keep_alive == used
         assert client.connack.properties.integers.get(0x13, asked) == used
 
+    @pytest.mark.parametrize("version", [V31, V311])
+    @pytest.mark.parametrize(
+        ("asked", "limit", "code"), [(0, 0, 0), (65_535, 0, 0), (60, 60, 0), (1, 60, 0), (0, 60, 5), (61, 60, 5)]
+    )
+    def test_keep_alive_of_those_who_cannot_be_told(self, version: int, asked: int, limit: int, code: int) -> None:
+        """3.1.1 has no Server Keep Alive: who asks for more than there is, or for none, is refused."""
+        client = Network(limits(max_keep_alive=limit)).idle("c", version)
+        assert client.connect(keep_alive=asked).reason_code == code
+        assert client.closed == (code != 0)
+        if not client.closed:
+            assert client.wire.protocol.keep_alive == asked
+
+    @pytest.mark.parametrize("accepted", [(V31,), (V311,), (V5,), (V31, V5), (V31, V311, V5)])
+    def test_versions(self, accepted: tuple[int, ...]) -> None:
+        """Others are told so in their own form [MQTT-3.1.2-2] [MQTT3-3.1.2-2]."""
+        network = Network()
+        network.router.limits.versions = accepted
+        for version in (V31, V311, V5):
+            client = network.idle(f"c{version}", version)
+            refused = 0x84 if version == V5 else 1
+            assert client.connect().reason_code == (0 if version in accepted else refused)
+            assert client.closed == (version not in accepted)
+
+    def test_identifiers_that_the_broker_makes(self) -> None:
+        """They begin with what the settings say, and the client is told [MQTT-3.2.2-16]."""
+        network = Network()
+        network.router.limits.auto_id_prefix = "auto/"
+        made = [network.client("") for _ in range(2)]
+        told = [client.connack.properties.strings[0x12] for client in made]
+        assert sorted(network.router.sessions) == sorted(told)
+        assert all(len(each) == 27 and each.startswith("auto/") for each in told)
+        assert len(set(told)) == 2
+
     def test_311_gets_no_properties(self) -> None:
         """Two bytes, and Session Present for 3.1.1 only."""
         network = Network(limits(max_qos=1))

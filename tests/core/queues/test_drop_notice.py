@@ -14,7 +14,7 @@ from broker.core.codec.decoder import Decoder
 from broker.core.codec.encoder import encode
 from broker.core.codec.packets import V5, V311, Packet, Publish
 from broker.core.codec.properties import decode_forward
-from broker.core.counters import AGE, DISCONNECTED, DROP_CAUSES, FULL_MESSAGES, Counters
+from broker.core.counters import AGE, DISCONNECTED, DROP_CAUSES, EXPIRED, FULL_MESSAGES, Counters
 from broker.core.limits import Limits
 from broker.core.queues import drop_notice
 from broker.core.queues.drop_ledger import Ledger
@@ -387,8 +387,24 @@ class TestClients:
         publisher.publish("aged", b"stays")
         got = thaw(client)
         found = losses(client.session)
-        assert told_in_all(got) == found
         assert set(found) == {"age", "replaced-by-latest", "too-large", "expired", "full-messages"}
+        # That one was not to come so late: its publisher has wished so.
+        assert told_in_all(got) == {cause: count for cause, count in found.items() if cause != "expired"}
+
+    def test_what_expired_is_no_loss(self) -> None:
+        """It is counted, and in the log's line; a client that lost nothing else is told nothing."""
+        _, publisher, client = self.world()
+        client.subscribe("t")
+        frozen(client)
+        publisher.publish("t", b"late", expiry=2)
+        client.network.now += 3
+        publisher.publish("t", b"in time")
+        got = thaw(client)
+        assert [packet.payload for packet in got] == [b"in time"]
+        assert told_in_all(got) == {}
+        assert losses(client.session) == {"expired": 1}
+        assert client.network.router.counters.dropped[EXPIRED] == 1
+        assert sum(client.session.ledger.take_report()) == 1
 
     @given(
         steps=st.lists(
