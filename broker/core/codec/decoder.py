@@ -233,11 +233,16 @@ class Decoder(Frames):
             known = level == packets.V31
         else:  # [MQTT-3.1.2-1]: no answer can be right for a protocol that we do not know
             raise ProtocolViolation("the protocol name is neither MQTT nor MQIsdp")
-        if not known:  # [MQTT-3.1.2-2]; whoever comes after 5.0 can read the CONNACK of 5.0, all others that of 3.1.1
-            self.version = packets.V5 if level > packets.V5 else packets.V311
+        if not known:  # [MQTT-3.1.2-2] [MQTT3-3.1.2-2]: answered in the form that every client knows
+            self.version = packets.V311
             raise Refused(f"protocol level {level}", reasons.UNSUPPORTED_PROTOCOL_VERSION)
         self.version = level
         flags = reader.byte()
+        if level == packets.V31:
+            # Bits that 3.1 does not use say nothing: the reserved one, and those of a will where there is none.
+            flags &= 0xFE if flags & 4 else 0xC6
+        elif self.header & 15:  # [MQTT-2.1.3-1] [MQTT3-2.2.2-2]
+            raise MalformedPacket(f"fixed header flags {self.header & 15:#06b} in CONNECT")
         if flags & 1:  # [MQTT-3.1.2-3]
             raise MalformedPacket("the reserved flag of CONNECT is set")
         will_qos = flags >> 3 & 3

@@ -129,9 +129,14 @@ class Frames:
         if kind == 3:
             if header & 6 == 6:  # [MQTT-3.3.1-4]
                 raise MalformedPacket("a PUBLISH with QoS 3")
-        elif header & 15 != (_FLAGS_0010 >> kind & 1) << 1 and self.version != 3:
+        elif (
+            header & 15 != (_FLAGS_0010 >> kind & 1) << 1
+            and self.version != 3
+            and not (kind == packets.CONNECT and self.version == 0)
+        ):
             # [MQTT-2.1.3-1] [MQTT3-2.2.2-2], which is [MQTT-3.6.1-1] [MQTT-3.8.1-1] [MQTT-3.10.1-1] [MQTT-3.14.1-1]
-            # [MQTT-3.15.1-1]. MQTT 3.1 leaves these bits unused or puts QoS and DUP there.
+            # [MQTT-3.15.1-1]. MQTT 3.1 leaves these bits unused or puts QoS and DUP there; a CONNECT has to be read
+            # before that is known.
             raise MalformedPacket(f"fixed header flags {header & 15:#06b} in {packets.NAMES[kind]}")
         if kind == 0 or (kind == 15 and (self.version == 4 or self.version == 3)):
             raise MalformedPacket(f"packet type {kind} is reserved")

@@ -34,6 +34,7 @@ from broker.core.codec.decoder import Decoder
 from broker.core.codec.encoder import PINGRESP, encode
 from broker.core.codec.errors import PacketTooLarge, ProtocolError, ProtocolViolation, Refused
 from broker.core.codec.packets import (
+    CONNECT,
     PUBACK,
     PUBCOMP,
     PUBREC,
@@ -57,7 +58,7 @@ from broker.core.codec.properties import (
     SESSION_EXPIRY_INTERVAL,
     Properties,
 )
-from broker.core.connection import handshake, identity, subscribing
+from broker.core.connection import first_bytes, handshake, identity, subscribing
 from broker.core.connection.acknowledging import Acknowledger
 from broker.core.connection.publishing import PublishHandler
 from broker.core.connection.rate_limit import PublishLimit
@@ -143,6 +144,8 @@ class ServerProtocol(Peer):
         # its CONNECT is to be refused, because there are too many connections.
         self.host = ""
         self.refused = 0
+        # How the first read began, until the client is accepted.
+        self._first_bytes = b""
         # The CONNECT while a gate, or an authentication exchange, decides about it.
         self._connect: Connect | None = None
         self._pending_connect: Connect | None = None
@@ -169,6 +172,8 @@ class ServerProtocol(Peer):
         self.router.counters.bytes_received += len(data)
         if len(data) >= LARGE_READ:
             self.last_received = now
+        if self.state == CONNECTING and not self._first_bytes:
+            self._first_bytes = data[: first_bytes.SHOWN]
         self.decoder.feed(data)
         if now < self.held_until:
             return True
@@ -224,6 +229,9 @@ class ServerProtocol(Peer):
         before = router.work
         self.unfinished = False
         self.hurried = False
+        if self.state == CONNECTING and self._first_bytes and self._first_bytes[0] >> 4 != CONNECT:
+            # Said at once: what looks like a long packet of another kind would be waited for.
+            raise ProtocolViolation("the first packet is not CONNECT")  # [MQTT-3.1.0-1]
         publish_limit = self._publish_limit
         if publish_limit is not None and self.held_until > 0.0:
             self.held_until = 0.0
@@ -386,6 +394,8 @@ class ServerProtocol(Peer):
             self.client_id = self.decoder.client_id
         # A CONNECT that broke off may still have told its version, and so what answer it can read.
         version = self.version or self.decoder.version
+        if version == 0:
+            text = first_bytes.guess(self._first_bytes) or text
         self.final_packet = handshake.refusal(version, error.reason_code, text, self.outbox.max_packet)
         if isinstance(error, Refused):
             self._end(REFUSED, text)
@@ -426,8 +436,6 @@ class ServerProtocol(Peer):
         if self.state == CONNECTED and decoder.header >> 4 == 1:
             # Whatever it says [MQTT-3.1.0-2].
             raise ProtocolViolation("a second CONNECT")
-        if self.state == CONNECTING and decoder.header != 0x10:
-            raise ProtocolViolation("the first packet is not CONNECT")  # [MQTT-3.1.0-1]
         kind = decoder.header >> 4
         if self.state == CONNECTED and kind in (SUBSCRIBE, UNSUBSCRIBE):
             assert self.session is not None
@@ -614,6 +622,7 @@ class ServerProtocol(Peer):
         if router.journal is not None:
             router.settle(session)
         self.session = session
+        self._first_bytes = b""
         self.decoder.max_packet_size = router.limits.max_packet_size
         self._acknowledger.connected(session, self.version)
         self._publishing.connected(session, self.version)

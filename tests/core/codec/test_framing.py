@@ -57,7 +57,10 @@ class TestFixedHeader:
 
     @pytest.mark.parametrize("version", [0, 4, 5])
     def test_flags(self, version: int) -> None:
-        """[MQTT-2.1.3-1] [MQTT3-2.2.2-2]: only PUBLISH has flags that vary, and of those only QoS 3 is refused."""
+        """[MQTT-2.1.3-1] [MQTT3-2.2.2-2]: only PUBLISH has flags that vary, and of those only QoS 3 is refused.
+
+        A CONNECT may have some as long as it is not known to be one of 3.1.
+        """
         accepted = set()
         for header in range(256):
             frames = Frames(100, version)
@@ -70,6 +73,8 @@ class TestFixedHeader:
         fixed = {0x10, 0x20, 0x40, 0x50, 0x62, 0x70, 0x82, 0x90, 0xA2, 0xB0, 0xC0, 0xD0, 0xE0}
         if version != 4:
             fixed.add(0xF0)
+        if version == 0:
+            fixed |= set(range(0x10, 0x20))
         assert accepted == fixed | {0x30 + flags for flags in range(16) if flags & 6 != 6}
 
 

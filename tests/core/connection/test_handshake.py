@@ -388,3 +388,54 @@ class TestGate:
         assert client.acks(p.PUBREC)[0].reason_code == expected
         refused = 0x87 if version == V5 else 0x80
         assert client.subscribe("no/c/u/#", "$share/g/no/c/u", "yes") == [refused, refused, 0]
+
+
+class TestStrangers:
+    """Connections that speak something else, or another version."""
+
+    @pytest.mark.parametrize("level", [0, 1, 2, 6, 7, 127])
+    def test_levels_that_nobody_knows(self, level: int) -> None:
+        """The CONNACK that every client can read, and a close [MQTT-3.1.2-2] [MQTT3-3.1.2-2]."""
+        client = Network().idle("c")
+        client.dial()
+        client.raw(b"\x10\x0d\x00\x04MQTT" + bytes((level,)) + b"\x02\x00\x00\x00\x00\x00")
+        protocol = client.wire.protocol
+        assert (protocol.close_cause, protocol.final_packet) == ("refused", b"\x20\x02\x00\x01")
+
+    def test_a_name_that_nobody_knows(self) -> None:
+        """No answer can be right: closed without one [MQTT-3.1.2-1] [MQTT3-3.1.2-1]."""
+        client = Network().idle("c")
+        client.dial()
+        client.raw(b"\x10\x0c\x00\x04MQTX\x04\x02\x00\x00\x00\x00")
+        protocol = client.wire.protocol
+        assert (protocol.close_cause, protocol.final_packet) == ("protocol-error", b"")
+
+    def test_bits_that_31_does_not_use(self) -> None:
+        """An old client that sets them is let in."""
+        client = Network().idle("p", V31)
+        client.dial()
+        client.raw(bytes.fromhex("100f00064d51497364700301000a000170"))
+        assert client.connack.reason_code == 0
+        assert not client.closed
+
+    @pytest.mark.parametrize(
+        ("first", "text"),
+        [
+            (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "looks like HTTP or WebSocket; this listener is plain MQTT"),
+            # Its first bytes are those of a PUBREC that has not come whole.
+            (b"PUT /x HTTP/1.1\r\n", "looks like HTTP or WebSocket; this listener is plain MQTT"),
+            (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "looks like TLS; this listener is plain MQTT"),
+            (b"PROXY TCP4 1.2.3.4", "looks like the PROXY protocol; this listener does not take it"),
+            (b"\r\n\r\n\x00\r\nQUIT\n", "looks like the PROXY protocol; this listener does not take it"),
+            (b"SSH-2.0-x", "looks like SSH; this listener is plain MQTT"),
+            (b"GEX", "the first packet is not CONNECT"),
+            (b"\x30", "the first packet is not CONNECT"),
+        ],
+    )
+    def test_what_it_looks_like(self, first: bytes, text: str) -> None:
+        """Ended at the first read, without an answer; the log can say what came [MQTT-3.1.0-1]."""
+        client = Network().idle("c")
+        client.dial()
+        client.raw(first)
+        protocol = client.wire.protocol
+        assert (protocol.close_cause, protocol.close_text, protocol.final_packet) == ("protocol-error", text, b"")
