@@ -229,6 +229,9 @@ class Network:
         moved = True
         while moved:
             moved = self.wake()
+            if self.router.hurried:
+                self.router.tick(self.now)
+                moved = True
             for link in self.links:
                 moved = link.go_on() or moved
                 moved = link.to_channel() or moved
@@ -256,7 +259,8 @@ class Network:
     def advance(self, seconds: float) -> None:
         """Let time pass; what falls due is done, and the wires settle."""
         self.now += seconds
-        self.router.tick(self.now)
+        while self.router.tick(self.now):
+            self.settle()
         self.settle()
 
     def session(self, client_id: str) -> Session:

@@ -129,9 +129,7 @@ def _subscribe(router: Router, session: Session, record: SessionRecord) -> None:
             kept.retain_handling,
             kept.identifier,
         )
-        router.cache.insert(topic_filter).add(subscription, group_name)
-        router.count_subscription(subscription, group_name, 1)
-        session.subscriptions[kept.topic_filter] = subscription
+        router.table.add(session, subscription, group_name, topic_filter)
         router.tell_subscribed(subscription, True)
         if kept.options is not None or router.limits.rules:
             # By what is allowed now.

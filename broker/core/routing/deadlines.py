@@ -1,70 +1,129 @@
 """Things that fall due: session expiry, delayed wills, expiry of retained messages.
 
-Owns a heap of times; knows nothing of clocks. The shell asks `next_due()`, arms one timer, and calls the router
-back. Promises: each thing has at most one time; setting it again replaces the old one, and cancelling takes it away.
-What was replaced is skipped when it comes up and swept out when it outnumbers what is live, so that memory grows
-with the things that wait and not with how often they are changed. All operations cost O(log n), amortised.
+Owns a heap of times; knows nothing of clocks. The shell asks `next_due()`, arms one timer, and calls the router back.
+Promises: each thing has at most one time; setting it again replaces the old one, and cancelling takes it away. The heap
+knows where each thing stands and holds nothing stale: all operations cost O(log n), each time, and memory grows with
+the things that wait and not with how often they are changed.
 """
 
 from __future__ import annotations
 
-import heapq
-from typing import Final
+from typing import TYPE_CHECKING
 
-SLACK: Final = 64
-"""Entries that may be stale before a sweep is worth it."""
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+
+class Deadline:
+    """A thing, its time, and its place in the heap. Of two with one time the one that was set first comes first."""
+
+    def __init__(self, thing: object, when: float, number: i64, place: i64) -> None:
+        self.thing = thing
+        self.when = when
+        self.number = number
+        self.place = place
 
 
 class Deadlines:
     """Things by the time at which they fall due (s, the caller's monotonic clock). Things are hashable."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, object]] = []
-        self._due: dict[object, float] = {}
-        self._count = 0
+        self._heap: list[Deadline] = []
+        self._by_thing: dict[object, Deadline] = {}
+        self._count: i64 = 0
+        # Nothing is to be done before that, whatever is due: queues are given time to be emptied.
+        self.held_until = 0.0
 
     def __len__(self) -> int:
-        return len(self._due)
+        return len(self._by_thing)
 
     def set(self, thing: object, when: float) -> None:
         """`thing` falls due at `when`, and no more at the time that was set before."""
-        if self._due.get(thing) == when:
-            return
-        self._due[thing] = when
+        known = self._by_thing.get(thing)
         self._count += 1
-        heapq.heappush(self._heap, (when, self._count, thing))
-        self._sweep()
+        if known is None:
+            known = Deadline(thing, when, self._count, len(self._heap))
+            self._by_thing[thing] = known
+            self._heap.append(known)
+            self._rise(known)
+        elif known.when != when:
+            known.when = when
+            known.number = self._count
+            self._settle(known)
 
     def cancel(self, thing: object) -> None:
         """`thing` does not fall due any more."""
-        if self._due.pop(thing, None) is not None:
-            self._sweep()
+        known = self._by_thing.pop(thing, None)
+        if known is not None:
+            self._take_out(known)
 
     def next_due(self) -> float:
-        """The earliest time, or -1.0 when nothing waits."""
+        """The earliest time at which something is to be done, or -1.0 when nothing waits."""
         heap = self._heap
-        while heap:
-            when, _, thing = heap[0]
-            if self._due.get(thing) == when:
-                return when
-            heapq.heappop(heap)
-        return -1.0
+        if not heap:
+            return -1.0
+        when = heap[0].when
+        return when if when > self.held_until else self.held_until
+
+    def due(self, now: float) -> bool:
+        """Whether the time of something has come."""
+        return len(self._heap) > 0 and self._heap[0].when <= now
 
     def pop_due(self, now: float) -> object | None:
         """The next thing whose time has come, taken out; None when there is none."""
-        when = self.next_due()
-        if when < 0.0 or when > now:
+        if not self.due(now):
             return None
-        thing = heapq.heappop(self._heap)[2]
-        del self._due[thing]
-        return thing
+        first = self._heap[0]
+        del self._by_thing[first.thing]
+        self._take_out(first)
+        return first.thing
 
-    def _sweep(self) -> None:
-        """Make the heap anew when most of it is stale."""
-        if len(self._heap) > 2 * len(self._due) + SLACK:
-            live: list[tuple[float, int, object]] = []
-            for entry in self._heap:
-                if self._due.get(entry[2]) == entry[0]:
-                    live.append(entry)
-            heapq.heapify(live)
-            self._heap = live
+    def _take_out(self, leaving: Deadline) -> None:
+        """The last one takes its place in the heap, and goes up or down from there."""
+        last = self._heap.pop()
+        if last is not leaving:
+            last.place = leaving.place
+            self._heap[last.place] = last
+            self._settle(last)
+
+    def _settle(self, moving: Deadline) -> None:
+        self._rise(moving)
+        self._sink(moving)
+
+    def _rise(self, rising: Deadline) -> None:
+        heap = self._heap
+        place: i64 = rising.place
+        while place > 0:
+            parent = heap[(place - 1) // 2]
+            if not _before(rising, parent):
+                break
+            heap[place] = parent
+            above: i64 = parent.place
+            parent.place = place
+            place = above
+        heap[place] = rising
+        rising.place = place
+
+    def _sink(self, sinking: Deadline) -> None:
+        heap = self._heap
+        size: i64 = len(heap)
+        place: i64 = sinking.place
+        while True:
+            below: i64 = 2 * place + 1
+            if below >= size:
+                break
+            child = heap[below]
+            if below + 1 < size and _before(heap[below + 1], child):
+                below += 1
+                child = heap[below]
+            if not _before(child, sinking):
+                break
+            heap[place] = child
+            child.place = place
+            place = below
+        heap[place] = sinking
+        sinking.place = place
+
+
+def _before(one: Deadline, other: Deadline) -> bool:
+    return one.when < other.when or (one.when == other.when and one.number < other.number)

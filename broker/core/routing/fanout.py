@@ -1,6 +1,6 @@
 """Who gets a message: from the filters that match its topic to the sessions behind them. The heart of the hot path.
 
-Owns the trie, the match cache, and what is computed from them: for a topic that several filters match, the merged
+Owns the table of subscriptions, and what is computed from it: for a topic that several filters match, the merged
 `FanoutPlan`. The base of `Router`, which owns everything that changes them.
 
 Promises:
@@ -22,11 +22,11 @@ from broker.core.queues.outbox import ACCEPTED, KEPT_BACK
 from broker.core.queues.subscription_queue import SubscriptionQueue, queue_of
 from broker.core.routing.bursts import Run
 from broker.core.routing.peers import PeerListener
+from broker.core.routing.subscription_table import SubscriptionTable
 from broker.core.session.session import Session
 from broker.core.tap import Tap
-from broker.core.topics.match_cache import MatchCache, Route
+from broker.core.topics.match_cache import Route
 from broker.core.topics.subscription import FilterEntry, SharedGroup, Subscription, identifiers
-from broker.core.topics.trie import create
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -117,8 +117,9 @@ class Fanout(PeerListener):
     def __init__(self, trie: str, match_cache: int) -> None:
         self.counters = Counters()
         self._load = self.counters.load
-        self.trie = create(trie)
-        self.cache = MatchCache(self.trie, match_cache)
+        self.table = SubscriptionTable(trie, match_cache, self._load)
+        self.trie = self.table.trie
+        self.cache = self.table.cache
         # Deliveries, and what else is charged to whoever caused it; only grows.
         self.work: i64 = 0
         # Who records what happens, if anybody does. See `Router.record`.

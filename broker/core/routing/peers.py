@@ -65,11 +65,6 @@ class FanoutState:
         """Queue an event; it takes effect at the next `drain`."""
         self._events.append(event)
 
-    @property
-    def pending(self) -> bool:
-        """True when events wait."""
-        return bool(self._events)
-
     def drain(self, listener: PeerListener, now: float) -> None:
         """Apply all events that wait, in order. Called before each batch is routed; never runs inside itself."""
         load = self._load
@@ -110,8 +105,8 @@ class FanoutState:
 def _place_shared(session: Session, connected: bool) -> None:
     """Move its shared subscriptions to the connected members of their groups, or to the others (section 4.8.2)."""
     session.connected = connected
-    if session.shared > 0:
-        for subscription in session.subscriptions.values():
+    if session.memberships is not None:
+        for subscription in session.memberships:
             group = subscription.group
-            if group is not None:
-                group.place(subscription)
+            assert group is not None
+            group.place(subscription)

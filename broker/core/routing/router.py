@@ -37,10 +37,10 @@ from broker.core.routing.bursts import RunFinder
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.fanout import Fanout
 from broker.core.routing.peers import FanoutState, PeerConnected, PeerDisconnected
+from broker.core.routing.subscription_table import DROP_WORK
 from broker.core.session.global_limit import GlobalLimiter
 from broker.core.session.session import Session
 from broker.core.tap import Tap
-from broker.core.topics.filter_bytes import SUB_QUEUE_BYTES, subscription_bytes
 from broker.core.topics.subscription import SharedGroup, Subscription, identifiers
 from broker.core.topics.topic_tree import NODE_BYTES, RetainedTree
 from broker.core.topics.trie import create
@@ -56,6 +56,23 @@ PROBES: Final = 4
 
 RETAIN_WORK: Final = 16
 """What a retained message that is kept counts for in a turn, as deliveries; each level that is new counts one more."""
+
+TICK_WORK: Final = 16_384
+"""What one `tick` may do, counted as deliveries: some milliseconds."""
+
+DUE_WORK: Final = 32
+"""What a thing that falls due counts for: a retained message that is cleared, a session that ends."""
+
+PAUSE: Final = 0.005
+"""Seconds that wills wait when one of them has half filled a session's queue."""
+
+
+class DueWill:
+    """A will that waits for its turn; its session may be gone."""
+
+    def __init__(self, message: Message, session: Session) -> None:
+        self.message = message
+        self.session = session
 
 
 class Router(Fanout):
@@ -80,15 +97,13 @@ class Router(Fanout):
         self.sessions: dict[str, Session] = {}
         load.reliever = GlobalLimiter(self.sessions, load)
         self.deadlines = Deadlines()
-        self.subscription_count = 0
-        # Bytes that are counted for them, without their filters: the trie counts those (`topics.filter_bytes`).
-        self.subscription_bytes = 0
+        # Whether the last will has half filled a queue: the next ones wait for a turn (`tick`).
+        self._pressed = False
+        self._waiting_wills = 0
         # What everybody's queues keep to, where there are no rules.
         self._terms: QueueTerms | None = None
         self.access_control: AccessControl | None = None
         self.event_listener: EventListener | None = None
-        # Who wants to know what is asked for here, if anybody does.
-        self.subscription_listener: SubscriptionListener | None = None
         # Set before the first session, or never.
         self.journal: Journal | None = None
         self.auth_methods: dict[str, AuthMethod] = {}
@@ -106,6 +121,7 @@ class Router(Fanout):
         for topic_filter in filters:
             taps.insert(topic_filter)
         self.tap = tap
+        self.table.tap = tap
         self._load.tap = tap
         self.cache.clear()
         self.cache.taps = taps if tap is not None else None
@@ -252,9 +268,23 @@ class Router(Fanout):
         return found if options is None else grant(options, self.limits, terms, found)
 
     @property
+    def subscription_count(self) -> int:
+        """Subscriptions, those of sessions that are just being taken away included."""
+        return self.table.count
+
+    @property
     def filter_bytes(self) -> int:
         """What is counted for all subscriptions and filters together."""
-        return self.subscription_bytes + self.trie.bytes
+        return self.table.bytes
+
+    @property
+    def subscription_listener(self) -> SubscriptionListener | None:
+        """Who wants to know what is asked for here, if anybody does."""
+        return self.table.listener
+
+    @subscription_listener.setter
+    def subscription_listener(self, listener: SubscriptionListener | None) -> None:
+        self.table.listener = listener
 
     def has_filter_room(self, session: Session, name: str, group_name: str, topic_filter: str) -> bool:
         """Whether a client may have another subscription, by what it takes; one that it has already it may replace.
@@ -262,24 +292,13 @@ class Router(Fanout):
         `name` as the client wrote it, `topic_filter` without `$share/name/`.
         """
         limits = self.limits
-        size = subscription_bytes(name, group_name) + self.trie.cost(topic_filter)
+        size = self.table.cost(name, group_name, topic_filter)
         if (
             0 < limits.max_filter_bytes_per_client < session.filter_bytes + size
-            or 0 < limits.max_filter_bytes < self.filter_bytes + size
+            or 0 < limits.max_filter_bytes < self.table.bytes + size
         ):
             return name in session.subscriptions
         return True
-
-    def count_subscription(self, subscription: Subscription, group_name: str, change: int) -> None:
-        """A subscription has come (`change` 1) or goes (-1): count it, and its bytes. It hangs at its filter."""
-        entry = subscription.entry
-        assert entry is not None
-        size = subscription_bytes(subscription.topic_filter, group_name)
-        if subscription.sub_queue is not None:
-            size += SUB_QUEUE_BYTES
-        self.subscription_count += change
-        self.subscription_bytes += change * size
-        subscription.session.filter_bytes += change * (size + self.trie.cost(entry.topic_filter))
 
     def subscribe(
         self,
@@ -306,15 +325,7 @@ class Router(Fanout):
             subscription = Subscription(
                 session, name, qos, request.no_local, request.retain_as_published, request.retain_handling, identifier
             )
-            cache = self.cache
-            before = cache.walked + cache.extended
-            entry = cache.insert(topic_filter)
-            self.work += cache.walked + cache.extended - before
-            entry.add(subscription, group_name)
-            self.count_subscription(subscription, group_name, 1)
-            session.subscriptions[name] = subscription
-            if self.subscription_listener is not None and not session.uplink:
-                self.subscription_listener.wanted(topic_filter)
+            self.work += self.table.add(session, subscription, group_name, topic_filter)
         else:
             # In place: it keeps its turn in a share group, and a running stream of retained messages goes on.
             subscription.qos = qos
@@ -354,13 +365,7 @@ class Router(Fanout):
             sub_queue.options = options
         if sub_queue is before:
             return
-        subscription.sub_queue = sub_queue
-        if before is None or sub_queue is None:
-            change = SUB_QUEUE_BYTES if before is None else -SUB_QUEUE_BYTES
-            self.subscription_bytes += change
-            session.filter_bytes += change
-        if subscription.entry is not None:
-            subscription.entry.touch()
+        self.table.give_queue(subscription, sub_queue)
         if before is not None and before.fresh:
             session.fresh_sub_queues -= 1
         if sub_queue is not None and sub_queue.fresh:
@@ -378,7 +383,7 @@ class Router(Fanout):
         if subscription is None:
             return False
         session.stop_stream(name)
-        self._drop_subscription(subscription)
+        self.table.drop(subscription)
         sub_queue = queue_of(subscription)
         if sub_queue is not None and sub_queue.fresh:
             session.fresh_sub_queues -= 1
@@ -389,18 +394,6 @@ class Router(Fanout):
         if self.tap is not None:
             self.tap.unsubscribed(session.client_id, name, False)
         return True
-
-    def _drop_subscription(self, subscription: Subscription) -> None:
-        entry = subscription.entry
-        assert entry is not None
-        group = subscription.group
-        self.count_subscription(subscription, "" if group is None else group.name, -1)
-        topic_filter = entry.topic_filter
-        entry.discard(subscription)
-        if entry.empty:
-            self.cache.remove(topic_filter)
-        if self.subscription_listener is not None and not cast(Session, subscription.session).uplink:
-            self.subscription_listener.unwanted(topic_filter)
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -420,9 +413,12 @@ class Router(Fanout):
         `window` and `plain`: see `Session.attach`. Returns the session and whether it was present. Any earlier
         connection of the client has been given up by then.
         """
-        # What has fallen due by now comes first: a session that has expired is not resumed [MQTT-4.1.0-2].
-        self.tick(now)
+        self.fanout.drain(self, now)
         session = self.sessions.get(client_id)
+        if session is not None and session.outbox is None:
+            # What has fallen due by now comes first: a session that has expired is not resumed [MQTT-4.1.0-2].
+            self._session_due(session, now)
+            session = self.sessions.get(client_id)
         present = False
         if session is not None:
             if session.outbox is not None:
@@ -598,24 +594,18 @@ class Router(Fanout):
     def end_session(self, session: Session, now: float) -> None:
         """Delete a session and all that belongs to it; its delayed will is published now [MQTT-3.1.3-9].
 
-        Retained messages do not belong to it, and stay [MQTT3-3.1.2-7].
+        From here on nothing comes to it, and its client identifier is free; thousands of subscriptions are taken away
+        in turns (`tick`). Retained messages do not belong to it, and stay [MQTT3-3.1.2-7].
         """
         if session.ended:
             return
+        session.ended = True
+        self.table.end_shared(session)
         if session.journal is not None:
             session.journal.session_gone(session.client_id)
             session.journal = None
         if session.will is not None:
             self._publish_will(session, now)
-        aging = self.counters.load.aging
-        for subscription in session.subscriptions.values():
-            if self.tap is not None:
-                self.tap.unsubscribed(session.client_id, subscription.topic_filter, True)
-            self._drop_subscription(subscription)
-            sub_queue = queue_of(subscription)
-            if sub_queue is not None:
-                aging.pop(sub_queue, None)
-        session.subscriptions = {}
         left: set[SharedGroup] = set()
         for group in session.unfinished_groups():
             if self._present_group(group).size > 0:
@@ -626,14 +616,31 @@ class Router(Fanout):
         self.deadlines.cancel(session)
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
+        self.work += DROP_WORK * self.table.end(session)
+        if self.table.leaving:
+            self.deadlines.set(self.table, now)
         if self.event_listener is not None:
             self.event_listener.session_ended(session.client_id)
 
     def _publish_will(self, session: Session, now: float) -> None:
+        """Publish the will of a session; where those before it have half filled a queue, it waits for a turn."""
         will = session.will
         assert will is not None
         self._forget_will(session)
-        self.publish(will_message(will, session.client_id, now), session)
+        message = will_message(will, session.client_id, now)
+        if self._pressed:
+            self._waiting_wills += 1
+            self.deadlines.set(DueWill(message, session), now)
+        else:
+            self._send_will(message, session)
+
+    def _send_will(self, message: Message, session: Session) -> None:
+        counters = self.counters
+        half_full = counters.half_full
+        backed_up = counters.backed_up
+        self.publish(message, session)
+        if counters.half_full != half_full or counters.backed_up != backed_up:
+            self._pressed = True
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -647,19 +654,48 @@ class Router(Fanout):
         else:
             self.deadlines.cancel(session)
 
-    def tick(self, now: float) -> None:
-        """Do what has fallen due: delayed wills, session expiry, expiry of retained messages, answers to requests."""
+    def tick(self, now: float) -> bool:
+        """Do what has fallen due: delayed wills, session expiry, expiry of retained messages, answers to requests.
+
+        And take away the subscriptions of sessions that are over. One turn of some milliseconds, which ends early when
+        a queue has become half full, so that its writer can empty it. True when more is due: call again when the
+        writers have had their turn (`deadlines.next_due` says when).
+        """
         self.fanout.drain(self, now)
-        while True:
-            thing = self.deadlines.pop_due(now)
+        counters = self.counters
+        deadlines = self.deadlines
+        deadlines.held_until = 0.0
+        self._pressed = False
+        half_full = counters.half_full
+        backed_up = counters.backed_up
+        until: i64 = self.work + TICK_WORK
+        if self.table.leaving:
+            self.work += DROP_WORK * self.table.work_off(self.table.drops)
+        while self.work < until and counters.half_full == half_full and counters.backed_up == backed_up:
+            thing = deadlines.pop_due(now)
             if thing is None:
-                return
+                break
+            self.work += DUE_WORK
             if isinstance(thing, Session):
                 self._session_due(thing, now)
             elif isinstance(thing, str):
                 self._retained_due(thing, now)
+            elif isinstance(thing, DueWill):
+                self._waiting_wills -= 1
+                self._send_will(thing.message, thing.session)
             elif isinstance(thing, Request):
                 thing.give_up()
+        if counters.backed_up != backed_up:
+            # The acknowledgements that empty a session's queue need a moment.
+            deadlines.held_until = now + PAUSE
+        if self.table.leaving:
+            deadlines.set(self.table, now)
+        return deadlines.due(now)
+
+    @property
+    def hurried(self) -> bool:
+        """True while wills, or subscriptions of sessions that are over, wait for nothing but a turn (`tick`)."""
+        return self._waiting_wills > 0 or self.table.leaving
 
     def _retained_due(self, topic: str, now: float) -> None:
         message = self.retained.get(topic)

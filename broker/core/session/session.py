@@ -36,7 +36,7 @@ from broker.core.counters import (
     Counters,
 )
 from broker.core.queues.message import DONE, DROPPED, QUEUED, RELEASED, SENT, Delivery, Message
-from broker.core.queues.outbox import ACCEPTED, Outbox
+from broker.core.queues.outbox import ACCEPTED, KEPT_BACK, Outbox
 from broker.core.queues.queue_policy import DISCONNECT, QueueTerms
 from broker.core.queues.session_queue import GO_ON, SessionQueue
 from broker.core.queues.subscription_queue import SubscriptionQueue
@@ -169,10 +169,13 @@ class Session(SessionQueue):
         """Offer a message with the QoS that was agreed on: ACCEPTED, or the cause of its drop.
 
         With QoS 1 or 2 it is part of the session from here on [MQTT-4.5.0-1], whether the client is connected or not
-        [MQTT3-3.1.2-5]: in flight or queued. `sub_queue`: that of the subscription, if it has its own.
+        [MQTT3-3.1.2-5]: in flight or queued. `sub_queue`: that of the subscription, if it has its own. A session that
+        is over takes nothing: KEPT_BACK, while its subscriptions are taken away.
         """
-        self.offered += 1
         outbox = self.outbox
+        if outbox is None and self.ended:
+            return KEPT_BACK
+        self.offered += 1
         if sub_queue is None:
             sub_queue = self.sub_queue
         if qos == 0:

@@ -48,6 +48,8 @@ class Subscriber:
     """Whether its shared subscriptions stand among the connected ones. See `SharedGroup.place`."""
     shared: int = 0
     """How many of its subscriptions are members of share groups."""
+    memberships: dict[Subscription, None] | None = None
+    """Those subscriptions; None where there are none."""
     filter_bytes: int = 0
     """What is counted for its subscriptions, each as if it shared nothing with others (`filter_bytes`)."""
 
@@ -241,7 +243,11 @@ class FilterEntry:
                 crowd.groups[group_name] = group
             subscription.group = group
             group.add(subscription)
-            subscription.session.shared += 1
+            session = subscription.session
+            session.shared += 1
+            if session.memberships is None:
+                session.memberships = {}
+            session.memberships[subscription] = None
         elif held is None:
             subscription.slot = 0
             self._held = subscription
@@ -260,7 +266,12 @@ class FilterEntry:
         group = subscription.group
         if group is not None:
             group.discard(subscription)
-            subscription.session.shared -= 1
+            session = subscription.session
+            session.shared -= 1
+            if session.memberships is not None:
+                del session.memberships[subscription]
+                if not session.memberships:
+                    session.memberships = None
             if group.size == 0 and isinstance(held, SubscriberSet):
                 del held.groups[group.name]
         elif isinstance(held, SubscriberSet):

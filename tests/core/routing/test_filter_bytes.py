@@ -212,7 +212,7 @@ class Accounts(RuleBasedStateMachine):
                 assert one.bytes <= cost
                 counted += size + cost
             assert session.filter_bytes == counted
-        assert router.subscription_bytes == everything
+        assert router.table.own_bytes == everything
         assert router.filter_bytes <= sum(session.filter_bytes for session in router.sessions.values())
 
 

@@ -46,16 +46,16 @@ class TestEvents:
         state = router.fanout
         session, outbox = peer(router, "a")
         state.post(PeerConnected(session, outbox))
-        seen = [(state.pending, session.outbox, dict(state.peers))]
+        seen = [(session.outbox, dict(state.peers))]
         state.drain(router, 1.0)
-        seen.append((state.pending, session.outbox, dict(state.peers)))
+        seen.append((session.outbox, dict(state.peers)))
         state.post(PeerDisconnected(session, outbox, "stalled"))
-        seen.append((state.pending, session.outbox, dict(state.peers)))
+        seen.append((session.outbox, dict(state.peers)))
         assert notes.left == []
         state.drain(router, 1.0)
-        seen.append((state.pending, session.outbox, dict(state.peers)))
+        seen.append((session.outbox, dict(state.peers)))
         there = {session: outbox}
-        assert seen == [(True, None, {}), (False, outbox, there), (True, outbox, there), (False, None, {})]
+        assert seen == [(None, {}), (outbox, there), (outbox, there), (None, {})]
         assert notes.left == ["a"]
 
     def test_old_news(self) -> None:
@@ -190,7 +190,6 @@ def test_nothing_refers_to_a_peer_that_is_gone() -> None:
     assert session not in router.fanout.peers
     assert outbox not in router.fanout.peers.values()
     assert outbox not in router.fanout.touched
-    assert not router.fanout.pending
     assert client.wire.protocol.session is None
     # Whatever else refers to it (its own channel and connection) goes with it; nothing that stays does.
     gc.collect()

@@ -1,0 +1,175 @@
+"""All subscriptions of a broker: the filters they hang at, what they take, and how they go when their session ends.
+
+Owns the trie, the match cache, the accounts of subscriptions, and the sessions that are over and still have some.
+
+Promises:
+- The accounts are exact: what a subscription added is what its end takes away (`topics.filter_bytes`).
+- The shared subscriptions of a session that ends are gone at once; the others in turns, however many there are. The
+  session gets no message meanwhile (`Session.deliver`), and whoever subscribes takes two of them away first, so that
+  they never pile up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, cast
+
+from broker.core.hooks import SubscriptionListener
+from broker.core.queues.queue_totals import QueueTotals
+from broker.core.queues.subscription_queue import queue_of
+from broker.core.session.session import Session
+from broker.core.tap import Tap
+from broker.core.topics.filter_bytes import SUB_QUEUE_BYTES, subscription_bytes
+from broker.core.topics.match_cache import MatchCache
+from broker.core.topics.subscription import OwnQueue, Subscription
+from broker.core.topics.trie import create
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+DROP_WORK: Final = 8
+"""What a subscription that is taken away counts for in a turn, as deliveries."""
+
+DROPS: Final = 1_024
+"""Subscriptions that are taken away in one call: one to two milliseconds."""
+
+DROPS_PAID: Final = 2
+"""Subscriptions of sessions that are over which each new subscription takes away."""
+
+
+class SubscriptionTable:
+    """The filters of one broker and who subscribed to them."""
+
+    def __init__(self, layout: str, match_cache: int, totals: QueueTotals) -> None:
+        self.trie = create(layout)
+        self.cache = MatchCache(self.trie, match_cache)
+        self.count = 0
+        # Bytes that are counted for them, without their filters: the trie counts those.
+        self.own_bytes = 0
+        # Who wants to know what is asked for here, if anybody does.
+        self.listener: SubscriptionListener | None = None
+        self.tap: Tap | None = None
+        # How many go in one call.
+        self.drops: i64 = DROPS
+        self._totals = totals
+        self._leaving: deque[Session] = deque()
+
+    @property
+    def bytes(self) -> int:
+        """What is counted for all subscriptions and filters together."""
+        return self.own_bytes + self.trie.bytes
+
+    def cost(self, name: str, group_name: str, topic_filter: str) -> int:
+        """What is counted for a subscription that shares nothing with others.
+
+        `name` as the client wrote it, `topic_filter` without `$share/name/`.
+        """
+        return subscription_bytes(name, group_name) + self.trie.cost(topic_filter)
+
+    def add(self, session: Session, subscription: Subscription, group_name: str, topic_filter: str) -> i64:
+        """Hang a new subscription of a session at its filter. The work that it was, in deliveries."""
+        work: i64 = 0
+        if self._leaving:
+            if self.tap is not None:
+                self._end_namesake(session.client_id, subscription.topic_filter)
+            work = DROP_WORK * self.work_off(DROPS_PAID)
+        cache = self.cache
+        before = cache.walked + cache.extended
+        entry = cache.insert(topic_filter)
+        work += cache.walked + cache.extended - before
+        entry.add(subscription, group_name)
+        session.subscriptions[subscription.topic_filter] = subscription
+        self._account(subscription, group_name, topic_filter, 1)
+        if self.listener is not None and not session.uplink:
+            self.listener.wanted(topic_filter)
+        return work
+
+    def give_queue(self, subscription: Subscription, sub_queue: OwnQueue | None) -> None:
+        """Have the messages of a subscription wait in a queue of their own, or (None) in that of its session."""
+        before = subscription.sub_queue
+        subscription.sub_queue = sub_queue
+        if before is None or sub_queue is None:
+            change = SUB_QUEUE_BYTES if before is None else -SUB_QUEUE_BYTES
+            self.own_bytes += change
+            subscription.session.filter_bytes += change
+        if subscription.entry is not None:
+            subscription.entry.touch()
+
+    def drop(self, subscription: Subscription) -> None:
+        """Take a subscription away from its filter, and the filter with the last one. Its session has let go of it."""
+        entry = subscription.entry
+        assert entry is not None
+        group = subscription.group
+        topic_filter = entry.topic_filter
+        self._account(subscription, "" if group is None else group.name, topic_filter, -1)
+        entry.discard(subscription)
+        if entry.empty:
+            self.cache.remove(topic_filter)
+        if self.listener is not None and not cast(Session, subscription.session).uplink:
+            self.listener.unwanted(topic_filter)
+
+    # -- the ends of sessions ------------------------------------------------------------------------------------------
+
+    @property
+    def leaving(self) -> bool:
+        """True while sessions that are over have subscriptions left: `work_off` is to be called."""
+        return len(self._leaving) > 0
+
+    def end_shared(self, session: Session) -> None:
+        """Take away the shared subscriptions of a session that is over: its groups shall not choose it any more."""
+        memberships = session.memberships
+        if memberships is not None:
+            for subscription in list(memberships):
+                del session.subscriptions[subscription.topic_filter]
+                self._end(session, subscription)
+
+    def end(self, session: Session) -> i64:
+        """Begin to take away the subscriptions of a session that is over. How many went at once: all of a few."""
+        done = self._end_some(session, self.drops)
+        if session.subscriptions:
+            self._leaving.append(session)
+        return done
+
+    def work_off(self, most: i64) -> i64:
+        """Take away up to `most` subscriptions of sessions that are over, the first session first. How many went."""
+        leaving = self._leaving
+        done: i64 = 0
+        while leaving and done < most:
+            done += self._end_some(leaving[0], most - done)
+            if not leaving[0].subscriptions:
+                leaving.popleft()
+        return done
+
+    def _end_some(self, session: Session, most: i64) -> i64:
+        subscriptions = session.subscriptions
+        done: i64 = 0
+        while subscriptions and done < most:
+            _, subscription = subscriptions.popitem()
+            self._end(session, subscription)
+            done += 1
+        return done
+
+    def _end(self, session: Session, subscription: Subscription) -> None:
+        if self.tap is not None:
+            self.tap.unsubscribed(session.client_id, subscription.topic_filter, True)
+        self.drop(subscription)
+        sub_queue = queue_of(subscription)
+        if sub_queue is not None:
+            self._totals.aging.pop(sub_queue, None)
+
+    def _end_namesake(self, client_id: str, name: str) -> None:
+        """What a record says of a subscription's end comes before what it says of the next one of that name."""
+        for session in self._leaving:
+            if session.client_id == client_id:
+                subscription = session.subscriptions.pop(name, None)
+                if subscription is not None:
+                    self._end(session, subscription)
+
+    def _account(self, subscription: Subscription, group_name: str, topic_filter: str, change: int) -> None:
+        """A subscription has come (`change` 1) or goes (-1)."""
+        size = subscription_bytes(subscription.topic_filter, group_name)
+        if subscription.sub_queue is not None:
+            size += SUB_QUEUE_BYTES
+        self.count += change
+        self.own_bytes += change * size
+        subscription.session.filter_bytes += change * (size + self.trie.cost(topic_filter))

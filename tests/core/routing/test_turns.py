@@ -1,0 +1,278 @@
+"""What falls due in masses, and sessions that end with masses of subscriptions: worked off in turns, with nothing lost.
+
+Work is counted, not timed: `router.work`, and what is left after a call.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.core.codec.packets import NEVER, Will
+from broker.core.codec.packets import SubscriptionRequest as Request
+from broker.core.persistence.journal import Saved, SessionRecord, WillRecord
+from broker.core.persistence.restore import restore
+from broker.core.queues.message import Message
+from broker.core.routing.router import DUE_WORK, TICK_WORK
+from broker.core.routing.subscription_table import DROPS
+from broker.core.session.session import Session
+from tests.core.harness import Client, Network, limits, total_ledger
+
+MANY = 12_000
+"""More than a queue of the default size holds."""
+
+
+def with_wills(network: Network, count: int, qos: int = 0) -> None:
+    """Restore sessions whose connections ended with the broker: their wills are due at once."""
+    saved = Saved()
+    for number in range(count):
+        record = SessionRecord(f"gone{number}", NEVER, None)
+        record.will = WillRecord(Will("will", b"%d" % number, qos, False), 0.0)
+        saved.sessions.append(record)
+    restore(network.router, saved, network.now)
+
+
+def ticks(network: Network, most: int = 100_000) -> int:
+    """Tick until nothing is due, with a turn for everybody between; how often that was. Each tick is bounded."""
+    router = network.router
+    count = 0
+    more = True
+    while more:
+        before = router.work
+        more = router.tick(network.now)
+        assert router.work - before <= TICK_WORK + 2 * DUE_WORK + 8 * DROPS
+        # As the shell does it: not before `next_due`.
+        network.settle()
+        due = router.deadlines.next_due()
+        if more and due >= 0.0:
+            network.now = max(network.now, due)
+        count += 1
+        assert count < most
+    return count
+
+
+class TestWills:
+    @pytest.mark.parametrize("qos", [0, 1, 2])
+    def test_many_due_at_one_instant(self, qos: int) -> None:
+        """None is lost: the writers have their turns between [MQTT-3.1.2-8]."""
+        network = Network()
+        with_wills(network, MANY, qos)
+        reader = network.client("reader", receive_maximum=100)
+        reader.subscribe("will", qos=qos)
+        assert ticks(network) > 10
+        assert sorted(int(each) for each in reader.payloads()) == list(range(MANY))
+        assert network.router.counters.dropped_in_all() == 0
+
+    def test_small_queues_are_not_run_over(self) -> None:
+        """A turn ends as soon as a queue is half full, however small it is."""
+        network = Network(limits(live_messages=8, session_messages=8, max_inflight=4))
+        with_wills(network, 500, 1)
+        reader = network.client("reader")
+        reader.subscribe("will", qos=1)
+        ticks(network)
+        assert sorted(int(each) for each in reader.payloads()) == list(range(500))
+
+    @pytest.mark.parametrize("qos", [0, 1])
+    def test_connections_that_break_together(self, qos: int) -> None:
+        """Hundreds of connections end before any writer has its turn: their wills wait for one another."""
+        network = Network(limits(live_messages=20, session_messages=20))
+        reader = network.client("reader")
+        reader.subscribe("will", qos=qos)
+        clients = [network.client(f"c{number}", will=Will("will", b"%d" % number, qos)) for number in range(400)]
+        for client in clients:
+            client.cut()
+        network.settle()
+        assert sorted(int(each) for each in reader.payloads()) == list(range(400))
+        assert network.router.counters.dropped_in_all() == 0
+
+    def test_those_after_a_pause_are_not_held(self) -> None:
+        """Once the queues are empty a will goes out at once again."""
+        network = Network(limits(live_messages=4))
+        reader = network.client("reader")
+        reader.subscribe("will")
+        for number in range(10):
+            network.client(f"c{number}", will=Will("will", b"%d" % number)).cut()
+            network.settle()
+        assert sorted(int(each) for each in reader.payloads()) == list(range(10))
+        assert len(network.router.deadlines) == 0
+
+
+def test_many_retained_messages_expire() -> None:
+    """Cleared in turns; none is left, and none is delivered after its time [MQTT-3.3.2-5]."""
+    network = Network()
+    router = network.router
+    for number in range(5_000):
+        router.retain(Message(b"r/%d" % number, b"x", 0, True, b"", network.now + 10.0, "p"))
+    network.now += 10.0
+    assert router.tick(network.now)
+    assert 0 < len(router.retained) < 5_000
+    late = network.client("late")
+    late.subscribe("r/#")
+    assert late.payloads() == []
+    assert ticks(network) >= 5_000 * DUE_WORK // TICK_WORK
+    assert len(router.retained) == 0
+    assert router.retained_bytes == 0
+
+
+def test_many_sessions_expire() -> None:
+    """As many as a turn allows; one whose client comes meanwhile is not resumed [MQTT-4.1.0-2]."""
+    network = Network()
+    for number in range(2_000):
+        network.router.sessions[f"s{number}"] = session = Session(f"s{number}", 10, 1_000, network.router.counters)
+        session.expires_at = network.now + 5.0
+        network.router.schedule(session)
+    network.now += 5.0
+    assert network.router.tick(network.now)
+    last = network.idle("s1999")
+    assert "s1999" in network.router.sessions
+    assert not last.connect(clean=False).session_present
+    ticks(network)
+    assert list(network.router.sessions) == ["s1999"]
+
+
+class TestSessionsThatEnd:
+    COUNT = 3 * DROPS
+
+    def crowded(self, network: Network, name: str = "big", expiry: int = 0) -> Client:
+        client = network.client(name, expiry=expiry)
+        session = client.session
+        for number in range(self.COUNT):
+            # All at the same topic, so that it would be seen if one were served.
+            topic_filter = f"t/{number}" if number else "t/#"
+            network.router.subscribe(session, "", topic_filter, Request(topic_filter, 1), 0)
+        return client
+
+    def test_the_call_that_ends_it_is_bounded(self) -> None:
+        """A part goes at once, the rest in ticks; the accounts come out."""
+        network = Network()
+        router = network.router
+        client = self.crowded(network)
+        client.cut()
+        assert router.subscription_count == self.COUNT - DROPS
+        assert "big" not in router.sessions
+        assert router.deadlines.next_due() == network.now
+        seen = []
+        while router.tick(network.now):
+            seen.append(router.subscription_count)
+        assert seen == [self.COUNT - 2 * DROPS]
+        assert (router.subscription_count, len(router.trie), router.filter_bytes) == (0, 0, 0)
+        assert len(router.deadlines) == 0
+
+    def test_it_gets_nothing_from_the_first_moment(self) -> None:
+        """What is published while it is taken away is not for it, and no loss of anybody's."""
+        network = Network()
+        client = self.crowded(network)
+        session = client.session
+        publisher = network.client("p")
+        other = network.client("other")
+        other.subscribe("t/#", qos=1)
+        client.cut()
+        offered = int(session.offered)
+        for qos in (0, 1, 2):
+            for number in range(self.COUNT - 1, self.COUNT - 20, -1):
+                publisher.post(f"t/{number}", b"x", qos)
+        publisher.post("t/1", b"x", 1)
+        publisher.wire.to_channel()
+        assert network.router.table.leaving
+        assert int(session.offered) == offered
+        assert session.queued() == 0
+        assert network.router.counters.dropped_in_all() == 0
+        network.settle()
+        assert len(other.take()) == 3 * 19 + 1
+        assert network.router.counters.load.messages == 0
+
+    def test_a_new_session_starts_clean(self) -> None:
+        """The same client identifier subscribes to the same filters while the old ones go; each message comes once."""
+        network = Network()
+        client = self.crowded(network, expiry=1_000)
+        assert not client.connect(clean=True, settle=False).session_present
+        client.wire.to_channel()
+        router = network.router
+        assert router.hurried
+        assert client.session.subscriptions == {}
+        for number in range(self.COUNT):
+            router.subscribe(client.session, "", f"t/{number}", Request(f"t/{number}", 1), 0)
+        # Who subscribes has taken the old ones away.
+        assert router.subscription_count == self.COUNT
+        network.settle()
+        network.client("p").publish("t/7", b"once", 1)
+        assert client.payloads() == [b"once"]
+        client.disconnect()
+        ticks(network)
+        assert (router.subscription_count, router.filter_bytes) == (0, 0)
+
+    def test_churn_does_not_pile_up(self) -> None:
+        """Clients that subscribe to much and leave at once, with no tick at all, leave behind at most two of them."""
+        network = Network()
+        router = network.router
+        most = 0
+        for number in range(8):
+            client = network.idle(f"c{number}")
+            client.dial()
+            session, _ = router.connect(f"c{number}", True, client.wire.outbox, 5, 10, True, network.now)
+            for each in range(self.COUNT):
+                name = f"{number}/{each}"
+                router.subscribe(session, "", name, Request(name), 0)
+            router.end_session(session, network.now)
+            most = max(most, router.subscription_count)
+        assert most <= 2 * self.COUNT
+
+    def test_shared_subscriptions_go_at_once(self) -> None:
+        """No message is given to a member that is over while another is there [MQTT-4.8.2-4]."""
+        network = Network(limits(max_shared_subscriptions_per_client=0))
+        client = self.crowded(network)
+        client.subscribe("$share/g/s", qos=1)
+        other = network.client("other", expiry=1_000)
+        other.subscribe("$share/g/s", qos=1)
+        other.cut()
+        client.cut()
+        network.client("p").publish("s", b"x", 1)
+        assert network.session("other").queued() == 1
+        assert total_ledger(network.router.sessions.values()) == []
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("end"), st.integers(0, 2)),
+            st.tuples(st.just("subscribe"), st.integers(0, 2)),
+            st.tuples(st.just("tick"), st.just(0)),
+            st.tuples(st.just("publish"), st.integers(0, 40)),
+        ),
+        max_size=30,
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_ends_in_any_order(steps: list[tuple[str, int]]) -> None:
+    """Whatever comes between the turns, each message goes to the sessions that live and subscribed, once."""
+    network = Network()
+    router = network.router
+    # Many more than a tick takes away here.
+    router.table.drops = 5
+    clients = [network.client(f"c{number}") for number in range(3)]
+    publisher = network.client("p")
+    wanted: list[set[str]] = [set(), set(), set()]
+    for kind, number in steps:
+        if kind == "end":
+            clients[number].cut()
+            clients[number].connect(clean=True, settle=False)
+            clients[number].wire.to_channel()
+            wanted[number] = set()
+        elif kind == "subscribe":
+            for each in range(20):
+                router.subscribe(clients[number].session, "", f"t/{each}", Request(f"t/{each}", 1), 0)
+                wanted[number].add(f"t/{each}")
+        elif kind == "tick":
+            router.tick(network.now)
+        else:
+            count = router.publish(Message(f"t/{number}".encode(), b"x", 1, False, b"", 0.0, "p"), publisher.session)
+            assert count == sum(f"t/{number}" in names for names in wanted)
+    for client, names in zip(clients, wanted, strict=True):
+        assert set(client.session.subscriptions) == names
+    while router.tick(network.now):
+        pass
+    network.settle()
+    assert router.subscription_count == sum(len(names) for names in wanted)
+    assert len(router.trie) == len(set().union(*wanted))
+    assert total_ledger(router.sessions.values()) == []
