@@ -36,6 +36,7 @@ COMPILED = [
     "broker/net/admission.py",
     "broker/net/hub.py",
     "broker/net/partial_packets.py",
+    "broker/net/stream.py",
     "broker/net/timers.py",
     "broker/record/unpack.py",
     "broker/upstream/filters/*.py",

@@ -1,23 +1,15 @@
-"""One network connection: what comes in goes to its channel, what goes out is its writer task's.
+"""One client's connection: what comes in goes to its `ServerProtocol`, what waits in its outbox goes out.
 
-Owns the transport. Only the writer writes to it; it takes batches from the outbox and joins each to one write. (A
-single frame for a peer that keeps up is written on its behalf, see `wake`.)
-
-Promises:
-- A peer that does not read costs its outbox, one batch in the transport, and no more: the writer waits for the
-  transport, and a write that makes no progress for `stall_timeout` seconds evicts the peer.
-- A peer that sends and does not read its acknowledgements is not read from until it does; nor is one that publishes too
-  fast, until its time has come.
-- A connection counts as one, here and in the core, until its protocol is over, and not for as long as its socket lives.
-- After the end of the protocol the last packet is given `LINGER` seconds to get out; then the socket is closed
-  whatever happens.
+A peer that does not read costs its outbox, one batch in the transport, and no more: nothing is written to a transport
+that is full, and one that makes no progress for `stall_timeout` seconds is given up. A peer that sends and does not
+read its acknowledgements is not read from until it does; nor is one that publishes too fast, until its time has come.
+A connection counts as one until its protocol is over, and not for as long as its socket lives.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from broker.core.causes import (
     CLIENT_DISCONNECT,
@@ -37,21 +29,13 @@ from broker.core.connection.protocol import CONNECTED, LARGE_READ, ServerProtoco
 from broker.core.queues.outbox import Outbox
 from broker.net import sockets
 from broker.net.hub import FlushScheduler, Link
+from broker.net.stream import LINGER, STALL, STALL_LOOKS, Stream
 
 if TYPE_CHECKING:
     from broker.net.server import Server
 
-LINGER: Final = 2.0
-"""Seconds a closing connection has to take its last packet; a reset would throw that packet away."""
-
-WRITE_HIGH: Final = 65_536
-"""Bytes in the transport's own buffer at which the writer waits."""
-
 GRACE: Final = 1.5
 """A client may be silent for this many keep alive times, section 3.1.2.10 [MQTT-3.1.2-22]."""
-
-STALL: Final = 0.005
-"""Seconds that a publisher is held up when a subscriber's session has become half full, once for each time."""
 
 STALL_ROUNDS: Final = 32
 """Rounds of the event loop that it is held up at least: on a busy machine the time alone may pass in a single one, and
@@ -59,9 +43,6 @@ nobody's acknowledgements have been read then."""
 
 EVICTIONS: Final = 16
 """Connections that are ended for one read, at most, when all clients together hold too much of incomplete packets."""
-
-STALL_LOOKS: Final = 4
-"""How often within `stall_timeout` a waiting writer's progress is looked at."""
 
 
 class Connection(Link):
@@ -76,22 +57,16 @@ class Connection(Link):
         self.address = ""
         # The IP address of the peer; "": it has none.
         self.host = ""
+        self.stream = Stream(self.loop, self.hub.counters)
         # Set by connection_made.
-        self.transport: asyncio.Transport
-        self._send: Callable[[bytes], None]
         self.outbox: Outbox
         self.protocol: ServerProtocol
-        self.writer: asyncio.Task[None] | None = None
-        # What the writer waits for: something to take, or room in the transport.
-        self._something: asyncio.Future[None] | None = None
-        self._drained: asyncio.Future[None] | None = None
-        self._paused_reading = False
+        # A turn of the writer, and one of the protocol, has been asked of the event loop.
+        self._writing = False
         self._going_on = False
+        # The last packet was written.
+        self._finished = False
         self._held: asyncio.TimerHandle | None = None
-        self._progress = -1
-        self._progress_at = 0.0
-        self._closing_at = 0.0
-        self._lost = False
         # Once something in the outbox was worth less the longer it waits.
         self._fresh = False
         self._opened = False
@@ -103,13 +78,13 @@ class Connection(Link):
     # -- what asyncio calls --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Set up the protocol, the outbox and the writer of a new connection."""
-        self.transport = cast(asyncio.Transport, transport)  # uvloop has its own class
+        """Set up the protocol and the outbox of a new connection."""
+        self.stream.begin(transport)
         try:
             self._begin(transport)
         except Exception as error:
             self._fault(error)
-            transport.abort()  # type: ignore[attr-defined]
+            self.stream.abort()
 
     def _begin(self, transport: asyncio.BaseTransport) -> None:
         hub = self.hub
@@ -120,8 +95,6 @@ class Connection(Link):
             self.address = f"[{host}]:{peer[1]}" if ":" in host else f"{host}:{peer[1]}"
         else:
             self.address = str(peer) if peer else "unknown"
-        self._send = self.transport.write
-        self.transport.set_write_buffer_limits(high=WRITE_HIGH)
         if not sockets.INHERITED:
             sockets.tune(transport.get_extra_info("socket"), self.server.settings)
         router = hub.router
@@ -133,17 +106,15 @@ class Connection(Link):
         hub.counters.connections += 1
         if not self.server.joined(self):
             # Not even listened to.
-            self._closing_at = self.opened_at
-            self.transport.abort()
+            self.stream.closing_at = self.opened_at
+            self.stream.abort()
             return
-        self.writer = self.loop.create_task(self._write())
-        self.writer.add_done_callback(self._writer_ended)
         if hub.connect_timeout > 0.0:
             hub.wheel.add(self, self.opened_at + hub.connect_timeout)
 
     def data_received(self, data: bytes) -> None:
         """A read came in."""
-        if self._closing_at:
+        if self.stream.closing_at > 0.0:
             return
         try:
             protocol = self.protocol
@@ -167,7 +138,7 @@ class Connection(Link):
         if protocol.close_cause:
             self._finish()
         elif protocol.unfinished or protocol.waiting or self.outbox.congested:
-            self._pause_reading()
+            self.stream.pause_reading()
             self._go_on_soon()
 
     def _go_on_soon(self) -> None:
@@ -196,7 +167,7 @@ class Connection(Link):
     def _go_on(self) -> None:
         self._going_on = False
         self._held = None
-        if self._closing_at or self._lost or self.protocol.waiting:
+        if self.stream.closing_at > 0.0 or self.stream.lost or self.protocol.waiting:
             return
         try:
             self.protocol.go_on(self.loop.time())
@@ -209,13 +180,13 @@ class Connection(Link):
     def broke(self, error: Exception) -> None:
         """A fault of ours: this connection ends, the others go on, and the log has the place."""
         self._fault(error)
-        if self._lost:
+        if self.stream.lost:
             return
         try:
             self.abort(INTERNAL_ERROR)
         except Exception as another:
             self._fault(another)
-            self.transport.abort()
+            self.stream.abort()
 
     def _fault(self, error: Exception) -> None:
         self.server.faults.broke("connection", error, address=self.address)
@@ -226,7 +197,7 @@ class Connection(Link):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
-        self._lost = True
+        self.stream.lost = True
         self.hub.wheel.remove(self)
         cause = WRITE_FAILED if isinstance(exc, BrokenPipeError) else CONNECTION_LOST
         # Each by itself: whatever becomes of the session, the connection is forgotten.
@@ -239,9 +210,6 @@ class Connection(Link):
             self._release()
         except Exception as error:
             self._fault(error)
-        if self.writer is not None:
-            self.writer.cancel()
-            self.writer = None
         try:
             self.hub.after_batch()
         except Exception as error:
@@ -249,39 +217,29 @@ class Connection(Link):
 
     def pause_writing(self) -> None:
         """The transport has more than it can send."""
-        if self._drained is None:
-            hub = self.hub
-            self._drained = self.loop.create_future()
-            self._progress = -1
-            self._progress_at = self.loop.time()
-            if hub.stall_timeout > 0.0:
-                hub.wheel.add(self, self._progress_at + hub.stall_timeout / STALL_LOOKS)
+        hub = self.hub
+        self.stream.filled()
+        if hub.stall_timeout > 0.0:
+            hub.wheel.add(self, self.loop.time() + hub.stall_timeout / STALL_LOOKS)
 
     def resume_writing(self) -> None:
         """The transport has room again."""
-        drained = self._drained
-        self._drained = None
-        if drained is not None and not drained.done():
-            drained.set_result(None)
+        self.stream.full = False
+        self._write_soon()
 
-    def _writer_ended(self, writer: asyncio.Task[None]) -> None:
-        if not writer.cancelled():
-            error = writer.exception()
-            if isinstance(error, Exception):
-                self.broke(error)
-
-    # -- the writer ----------------------------------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """The outbox has something to take. Called at most once for each batch that is routed.
 
-        A single frame for a peer that keeps up is written here, on behalf of the writer, which sleeps on: where one
-        message comes at a time, waking the task costs more than all else. Whatever can wait, or be more, is the task's.
+        A single frame for a peer that keeps up is written at once: where one message comes at a time, a turn of its own
+        costs more than all else. Whatever can wait, or be more, has its turn when the batch is through.
         """
-        something = self._something
-        if something is None or something.done():
+        stream = self.stream
+        if self._writing or stream.full:
+            # A turn comes anyway: with the next round of the event loop, or when the transport has room.
             return
-        if self.outbox.single and self._drained is None and not self._paused_reading and not self._closing_at:
+        if self.outbox.single and stream.reading and stream.closing_at == 0.0:
             try:
                 if not self._write_batch():
                     self.outbox.woken()
@@ -290,74 +248,61 @@ class Connection(Link):
                 # Not here, in the turn of whoever published.
                 self.loop.call_soon(self.broke, error)
                 return
-        something.set_result(None)
+        self._write_soon()
 
-    async def _write(self) -> None:
-        """The writer task: take what waits, join it, write it, wait for room; and at the end say goodbye."""
-        while True:
-            # Nothing for a transport that has enough already: what waits in the outbox can still be shed.
-            more = self._drained is None and self._write_batch()
-            if self._drained is not None:
-                await self._drained
-                more = True
-            if self._paused_reading:
+    def _write_soon(self) -> None:
+        if not self._writing:
+            self._writing = True
+            self.loop.call_soon(self._write)
+
+    def _write(self) -> None:
+        """The writer's turn: write a batch of what waits; at the end the last packet. Others have theirs in between."""
+        self._writing = False
+        stream = self.stream
+        if stream.lost or stream.full or self._finished:
+            return
+        try:
+            if not stream.reading:
+                self._resume_reading()
+            more = self._write_batch()
+            if self.stream.full:  # not as before the call
+                # What waits in the outbox can still be shed; `resume_writing` goes on.
+                return
+            if not stream.reading:
                 self._resume_reading()
             if more:
-                # Others have their turn between two batches of a peer that reads as fast as we write.
-                await asyncio.sleep(0)
+                self._write_soon()
             elif self.protocol.close_cause:
-                break
+                self._goodbye()
             else:
                 self.outbox.woken()
-                self._something = self.loop.create_future()
-                await self._something
-                self._something = None
-        self._goodbye()
+        except Exception as error:
+            self.broke(error)
 
     def _write_batch(self) -> bool:
         """Write one batch of what waits in the outbox. True when there is more, or the transport has had enough."""
         hub = self.hub
+        stream = self.stream
         now: float = hub.time()
         most = hub.write_batch_bytes
         if self.outbox.fresh:
             if not self._fresh:
-                self._keep_fresh()
+                self._fresh = True
+                stream.keep_fresh()
             most = min(most, sockets.FRESH_BYTES)
         data = self.outbox.take(most, now)
         if data:
-            hub.counters.bytes_sent += len(data)
-            self._send(data)
-        return self.protocol.refill(now) or self._drained is not None
-
-    def _keep_fresh(self) -> None:
-        """What waits here loses its worth, and what was written can be neither replaced nor shed: write little."""
-        self._fresh = True
-        self.transport.set_write_buffer_limits(high=sockets.FRESH_BYTES)
-        sockets.keep_fresh(self.transport.get_extra_info("socket"))
+            stream.write(data)
+        return self.protocol.refill(now) or stream.full
 
     def _goodbye(self) -> None:
-        """Write the last packet and close our half; the rest goes when the peer closes or LINGER is over.
+        """Write the last packet and close our half; the rest goes when the peer closes or `LINGER` is over.
 
         Nothing comes after the last packet [MQTT-3.14.4-1]: the writer ends here, and the connection with it
         [MQTT-3.14.4-2].
         """
-        self.writer = None
-        protocol = self.protocol
-        transport = self.transport
-        if transport.is_closing():
-            return
-        if protocol.final_packet:
-            self.hub.counters.bytes_sent += len(protocol.final_packet)
-            transport.write(protocol.final_packet)
-            if transport.can_write_eof():
-                self._resume_reading()
-                try:
-                    transport.write_eof()
-                except OSError:
-                    # The peer has reset the connection meanwhile; only asyncio's own loop tells.
-                    transport.abort()
-                return
-        transport.close()
+        self._finished = True
+        self.stream.finish(self.protocol.final_packet, True)
 
     # -- ending --------------------------------------------------------------------------------------------------------
 
@@ -372,13 +317,14 @@ class Connection(Link):
         self.protocol.lost(cause, self.loop.time())
         self.hub.after_batch()
         self._closed()
-        self.transport.abort()
+        self.stream.abort()
 
     def _finish(self) -> None:
         """The protocol is over: let the writer say what is left, and see that the socket goes."""
-        if not self._closing_at:
+        if self.stream.closing_at == 0.0:
             self._closed()
-            self.wake()
+            if not self.stream.full:
+                self._write_soon()
 
     def ended_by_core(self) -> None:
         """The channel was closed while another connection was served: taken over."""
@@ -386,16 +332,18 @@ class Connection(Link):
             self._finish()
 
     def _closed(self) -> None:
-        if self._closing_at:
+        if self.stream.closing_at > 0.0:
             return
         self._over()
-        if self.protocol.close_cause in (CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, STALLED):
-            self.transport.pause_reading()
-        self.hub.wheel.add(self, self._closing_at + LINGER)
+        # What comes behind the last packet of a client is not read.
+        silent = self.protocol.close_cause in (CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, STALLED)
+        if silent and self.stream.reading:
+            self.stream.transport.pause_reading()
+        self.hub.wheel.add(self, self.stream.closing_at + LINGER)
 
     def _over(self) -> None:
         """The protocol is over, whatever becomes of the socket: nothing counts this connection any more."""
-        self._closing_at = self.loop.time()
+        self.stream.closing_at = self.loop.time()
         self.hub.partial.remove(self)
         self.protocol.decoder.clear()
         if self._held is not None:
@@ -405,10 +353,7 @@ class Connection(Link):
 
     def _release(self) -> None:
         """The transport is gone: nothing may wait for it any more."""
-        for future in (self._something, self._drained):
-            if future is not None and not future.done():
-                future.cancel()
-        if not self._closing_at:
+        if self.stream.closing_at == 0.0:
             self._over()
         # Nor may it keep anything: what is left of a connection goes at once, and leaves no cycles for the collector.
         self.outbox.owner = None
@@ -418,13 +363,10 @@ class Connection(Link):
 
     def check(self, now: float) -> float:
         """Called by the wheel: has anything taken too long?"""
-        if self._lost:
+        if self.stream.lost:
             return 0.0
-        if self._closing_at:
-            if now >= self._closing_at + LINGER:
-                self.transport.abort()
-                return 0.0
-            return self._closing_at + LINGER
+        if self.stream.closing_at > 0.0:
+            return self.stream.linger_due(now)
         protocol = self.protocol
         if protocol.close_cause:
             self._finish()
@@ -435,34 +377,34 @@ class Connection(Link):
                 due = self.opened_at + self.hub.connect_timeout
                 if now >= due:
                     self.close(CONNECT_TIMEOUT, reasons.MAXIMUM_CONNECT_TIME, "no CONNECT in time")
-                    return self._closing_at + LINGER
+                    return self.stream.linger_due(now)
                 again = due
         elif protocol.keep_alive > 0 and protocol.held_until > 0.0:
             # It is not read from, and so cannot be silent; but it can be gone.
-            if sockets.is_gone(self.transport.get_extra_info("socket")):
+            if self.stream.peer_is_gone:
                 self.abort(CONNECTION_LOST)
                 return 0.0
             again = now + GRACE * protocol.keep_alive
-        elif protocol.keep_alive > 0 and not self._paused_reading:
+        elif protocol.keep_alive > 0 and self.stream.reading:
             due = protocol.last_received + GRACE * protocol.keep_alive
             if now >= due:
                 text = f"nothing received for {GRACE} x {protocol.keep_alive} s"
                 self.close(KEEP_ALIVE, reasons.KEEP_ALIVE_TIMEOUT, text)
-                return self._closing_at + LINGER
+                return self.stream.linger_due(now)
             again = due
         if self._partial > 0 and protocol.state == CONNECTED and self.hub.packet_timeout > 0.0:
-            if self._paused_reading:
+            if not self.stream.reading:
                 # It waits for us.
                 self._partial_at = now
             due = self._partial_at + self.hub.packet_timeout
             if now >= due:
                 text = f"less than {LARGE_READ} bytes of a packet in {self.hub.packet_timeout:g} s"
                 self.close(PACKET_TIMEOUT, reasons.IMPLEMENTATION_SPECIFIC_ERROR, text)
-                return self._closing_at + LINGER
+                return self.stream.linger_due(now)
             if again == 0.0 or due < again:
                 again = due
-        if self._drained is not None and self.hub.stall_timeout > 0.0:
-            due = self._stall_due(now, self.hub.stall_timeout)
+        if self.stream.full and self.hub.stall_timeout > 0.0:
+            due = self.stream.stall_due(now, self.hub.stall_timeout)
             if due == 0.0:
                 self.abort(STALLED)
                 return 0.0
@@ -470,21 +412,11 @@ class Connection(Link):
                 again = due
         return again
 
-    def _stall_due(self, now: float, timeout: float) -> float:
-        """When to look at the stalled write again; 0.0 when it has made no progress for too long."""
-        left = self.transport.get_write_buffer_size() + sockets.unsent(self.transport)
-        if left != self._progress:
-            self._progress = left
-            self._progress_at = now
-        elif now >= self._progress_at + timeout:
-            return 0.0
-        return min(now + timeout / STALL_LOOKS, self._progress_at + timeout)
-
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def admitted(self, reason_code: int) -> None:
         """A gate that answers late has made up its mind (`ServerProtocol.admitted`)."""
-        if self._lost or self._closing_at:
+        if self.stream.lost or self.stream.closing_at > 0.0:
             return
         try:
             self.protocol.admitted(reason_code, self.loop.time())
@@ -510,7 +442,7 @@ class Connection(Link):
         """After `read` bytes the decoder holds `held`: count them, and see that the rest comes."""
         hub = self.hub
         before = self._partial
-        if self._closing_at or (held == 0 and before == 0):
+        if self.stream.closing_at > 0.0 or (held == 0 and before == 0):
             return
         completed = held < before + read
         self._partial = held
@@ -529,21 +461,17 @@ class Connection(Link):
             assert isinstance(oldest, Connection)
             oldest.close(PARTIAL_PACKETS, reasons.QUOTA_EXCEEDED, "all clients together hold too much unfinished")
 
-    def _pause_reading(self) -> None:
-        if not self._paused_reading:
-            self._paused_reading = True
-            self.transport.pause_reading()
-
     def _resume_reading(self) -> None:
-        if not self._paused_reading or self.transport.is_closing():
+        stream = self.stream
+        if stream.reading or stream.transport.is_closing():
             return
         # At the end what comes is read and forgotten: its rest would have the system reset the connection.
         protocol = self.protocol
-        if not self._closing_at and (protocol.waiting or self.outbox.congested or protocol.unfinished):
+        closing = stream.closing_at > 0.0
+        if not closing and (protocol.waiting or self.outbox.congested or protocol.unfinished):
             self._go_on_soon()
             return
-        self._paused_reading = False
-        self._partial_at = self.protocol.last_received = self.loop.time()
-        self.transport.resume_reading()
-        if self.protocol.keep_alive > 0 and not self._closing_at:
-            self.hub.wheel.add(self, self.protocol.last_received + GRACE * self.protocol.keep_alive)
+        self._partial_at = protocol.last_received = self.loop.time()
+        stream.resume_reading()
+        if protocol.keep_alive > 0 and not closing:
+            self.hub.wheel.add(self, protocol.last_received + GRACE * protocol.keep_alive)

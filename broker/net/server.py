@@ -31,11 +31,12 @@ from broker.core.queues.queue_rules import QueueRule
 from broker.core.routing.router import Router
 from broker.net import sockets
 from broker.net.admission import HALF_OPEN_ROOM, TURNED_AWAY, Admission, admission
-from broker.net.connection import LINGER, Connection
+from broker.net.connection import Connection
 from broker.net.connection_log import ConnectionLog
 from broker.net.hub import FlushScheduler
 from broker.net.log import Faults, Log
 from broker.net.monitor import LagMonitor, Monitor
+from broker.net.stream import LINGER
 from broker.settings import LARGEST_PACKET, Address, QueueRuleSettings, Settings
 from broker.store.base import Store, StoreError
 
@@ -237,7 +238,6 @@ class Server:
         while waiting and self.loop.time() < deadline:
             await asyncio.sleep(0.01)
             waiting = [c for c in waiting if not c.outbox.empty and c in self.connections]
-        writers = [c.writer for c in self.connections if c.writer is not None]
         for connection in list(self.connections):
             try:
                 connection.close(SHUTDOWN, reasons.SERVER_SHUTTING_DOWN, "the broker is stopping")
@@ -247,12 +247,10 @@ class Server:
             self._all_gone = self.loop.create_future()
             await asyncio.wait([self._all_gone], timeout=LINGER)
         for connection in list(self.connections):
-            connection.transport.abort()
+            connection.stream.abort()
         if self.connections:
             self._all_gone = self.loop.create_future()
             await asyncio.wait([self._all_gone], timeout=LINGER)
-        if writers:
-            await asyncio.wait(writers, timeout=LINGER)
         await self.emptied()
         self.pulse.close()
         self.monitor.finish(self.loop.time())
@@ -319,7 +317,7 @@ class Server:
         if 0 < self._most <= len(self.connections) - HALF_OPEN_ROOM and self._closing:
             oldest = next(iter(self._closing))
             del self._closing[oldest]
-            oldest.transport.abort()
+            oldest.stream.abort()
         if admission.full and self._half_open:
             admission.turned_away += 1
             next(iter(self._half_open)).abort(CONNECTION_LOST)

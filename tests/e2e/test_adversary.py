@@ -337,7 +337,7 @@ async def test_a_dead_peer_is_noticed_by_the_system(serve: Serve) -> None:
     """Without keep alive nothing in MQTT tells that a client was switched off; TCP has to."""
     broker = await serve()
     peer = await join(broker, keep_alive=0)
-    sock = next(iter(broker.connections)).transport.get_extra_info("socket")
+    sock = next(iter(broker.connections)).stream.transport.get_extra_info("socket")
     assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000

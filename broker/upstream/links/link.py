@@ -370,12 +370,12 @@ class UpstreamLink(Owner):
         """After a fault: there is one connection at a time, and whoever waits for its end waits no longer."""
         connection = self.connection
         self.connection = None
-        if connection is not None and connection.made and not connection.over:
-            connection.transport.abort()
+        if connection is not None and connection.stream.made and not connection.over:
+            connection.stream.abort()
 
     def _unmade(self, connection: UpstreamConnection) -> None:
         """Stopped while the network connection was being made."""
-        if not connection.made:
+        if not connection.stream.made:
             self.connection = None
 
     # -- what the connection says --------------------------------------------------------------------------------------

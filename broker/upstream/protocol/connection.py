@@ -1,47 +1,29 @@
 """One network connection to an upstream broker: what comes in goes to its `Uplink`, what waits goes out.
 
-Owns the transport, from the CONNECT to the close. Reads and writes as `broker.net.connection` does for clients.
-
-Promises:
-- An upstream that does not read costs the outbox, one batch in the transport, and no more; one that makes no progress
-  for the stall time, that does not answer a PINGREQ within the keep alive, or that sends no CONNACK, is given up.
-- The upstream is not read from while its messages are worked off here, and half-full queues are emptied in between.
-- Its owner is told once that it opened, and once that it is over.
-
-Refuses: when to connect again (`link`), and the protocol (`uplink`).
+Lasts from the CONNECT to the close. An upstream that does not read costs the outbox, one batch in the transport, and no
+more; one that makes no progress for the stall time, that does not answer a PINGREQ within the keep alive, or that sends
+no CONNACK, is given up. It is not read from while its messages are worked off here. The owner (`Owner`) is told once
+that the connection opened and once that it is over; when to connect again is for the owner to decide.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
 from broker.core.codec import reasons
-from broker.net import sockets
 from broker.net.hub import FlushScheduler, Link
+from broker.net.stream import LINGER, STALL, STALL_LOOKS, Stream
 from broker.upstream.protocol.uplink import CLOSED, Uplink
-
-LINGER: Final = 2.0
-"""Seconds a closing connection has to get its last packet out."""
-
-WRITE_HIGH: Final = 65_536
-"""Bytes in the transport's own buffer at which writing stops."""
 
 BATCHES: Final = 8
 """Batches that are written before others have their turn."""
 
-LOOKS: Final = 4
-"""How often within a time limit it is looked at whether that is over."""
-
 LOOK: Final = 5.0
 """Seconds between two looks at whether a doubtful message is to be tried again."""
-
-STALL: Final = 0.005
-"""Seconds that the upstream is held up when a subscriber's session has become half full."""
 
 PING_AT: Final = 0.75
 """The part of the keep alive time after which a PINGREQ goes, whatever else does: it asks as well as it tells."""
@@ -75,19 +57,12 @@ class UpstreamConnection(Link):
         self.clean_start = clean_start
         self.loop = hub.loop
         self.timeout = timeout
-        self.transport: asyncio.Transport
-        self._send: Callable[[bytes], None]
-        self.made = False
-        self._full = False
-        self._reading = True
+        self.stream = Stream(hub.loop, hub.counters)
         self.was_open = False
         self._over = False
         self._going_on = False
         self._opened_at = 0.0
         self._pinged_at = 0.0
-        self._progress = -1
-        self._progress_at = 0.0
-        self._closing_at = 0.0
 
     @property
     def over(self) -> bool:
@@ -98,23 +73,18 @@ class UpstreamConnection(Link):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The network connection is there: say who we are."""
-        self.transport = cast(asyncio.Transport, transport)
-        self.made = True
-        self._send = self.transport.write
-        self.transport.set_write_buffer_limits(high=WRITE_HIGH)
+        self.stream.begin(transport)
         self._opened_at = self.loop.time()
         self.uplink.outbox.owner = self
         if self._over:
-            self.transport.abort()
+            self.stream.abort()
             return
-        hello = self.uplink.hello(self.clean_start)
-        self.hub.counters.bytes_sent += len(hello)
-        self._send(hello)
+        self.stream.write(self.uplink.hello(self.clean_start))
         self.hub.wheel.add(self, self._opened_at + self.timeout)
 
     def data_received(self, data: bytes) -> None:
         """A read came in."""
-        if self._closing_at > 0.0 or self._over:
+        if self.stream.closing_at > 0.0 or self._over:
             return
         try:
             self.uplink.receive(data, self.hub.time())
@@ -131,7 +101,7 @@ class UpstreamConnection(Link):
             self.abort("an internal error")
         except Exception as another:
             self.owner.broke(another)
-            self.transport.abort()
+            self.stream.abort()
 
     def _after_turn(self) -> None:
         uplink = self.uplink
@@ -148,23 +118,20 @@ class UpstreamConnection(Link):
         if due > 0.0:
             self.hub.wheel.add(self, due)
         if uplink.unfinished or uplink.outbox.congested:
-            if self._reading:
-                self._reading = False
-                self.transport.pause_reading()
+            self.stream.pause_reading()
             if uplink.unfinished and not uplink.outbox.congested and not self._going_on:
                 self._going_on = True
                 if uplink.hurried:
                     self.loop.call_later(STALL, self._go_on)
                 else:
                     self.loop.call_soon(self._go_on)
-        elif not self._reading:
-            self._reading = True
-            self.transport.resume_reading()
+        else:
+            self.stream.resume_reading()
         self.owner.moved()
 
     def _go_on(self) -> None:
         self._going_on = False
-        if self._closing_at > 0.0 or self._over:
+        if self.stream.closing_at > 0.0 or self._over:
             return
         try:
             self.uplink.go_on(self.loop.time())
@@ -195,50 +162,48 @@ class UpstreamConnection(Link):
 
     def pause_writing(self) -> None:
         """The transport has more than it can send."""
-        self._full = True
-        self._progress = -1
-        self._progress_at = self.loop.time()
-        self._look_at(self._progress_at)
+        self.stream.filled()
+        self._look_at(self.loop.time())
 
     def resume_writing(self) -> None:
         """The transport has room again."""
-        self._full = False
+        self.stream.full = False
         self._write_on()
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """The outbox has something to take."""
-        if not self._full and self._closing_at == 0.0:
+        if not self.stream.full and self.stream.closing_at == 0.0:
             self._write()
 
     def _write(self) -> None:
         """Write what waits, a few batches at most, as long as the transport takes it."""
         uplink = self.uplink
         outbox = uplink.outbox
-        if self._over or not self.made or self._closing_at > 0.0:
+        stream = self.stream
+        if self._over or not stream.made or stream.closing_at > 0.0:
             # Nothing comes after the last packet [MQTT-3.14.4-1].
             return
         now = self.hub.time()
         left = BATCHES
-        while not self._full and left > 0:
+        while not stream.full and left > 0:
             data = outbox.take(self.hub.write_batch_bytes, now)
             if data:
-                self.hub.counters.bytes_sent += len(data)
-                self._send(data)
+                stream.write(data)
             if not uplink.refill(now):
                 outbox.woken()
-                if not self._reading and not uplink.outbox.congested and not self._going_on:
+                if not stream.reading and not uplink.outbox.congested and not self._going_on:
                     # It was not read from for its acknowledgements' sake.
                     self._going_on = True
                     self.loop.call_soon(self._go_on)
                 return
             left -= 1
-        if not self._full:
+        if not stream.full:
             self.loop.call_soon(self._write_on)
 
     def _write_on(self) -> None:
-        if self._full:
+        if self.stream.full:
             return
         try:
             self._write()
@@ -250,7 +215,7 @@ class UpstreamConnection(Link):
 
     def close(self, text: str, forget: bool) -> None:
         """End the connection in order. `forget`: the upstream need not keep our session."""
-        if not self.made:
+        if not self.stream.made:
             self._over = True
             return
         self.uplink.close(reasons.SUCCESS, text, forget, self.loop.time())
@@ -262,7 +227,7 @@ class UpstreamConnection(Link):
         self.uplink.lost(text, self.loop.time())
         self.hub.after_batch()
         self._finish()
-        self.transport.abort()
+        self.stream.abort()
 
     def ended_by_core(self) -> None:
         """The outbox was closed."""
@@ -271,17 +236,14 @@ class UpstreamConnection(Link):
 
     def _finish(self) -> None:
         """The protocol is over: write the last packet and close."""
-        if self._closing_at > 0.0 or self._over:
+        stream = self.stream
+        if stream.closing_at > 0.0 or self._over:
             return
-        self._closing_at = self.loop.time()
-        transport = self.transport
-        if not transport.is_closing():
-            rest = self.uplink.outbox.take(self.hub.write_batch_bytes, self._closing_at) + self.uplink.final_packet
-            if rest:
-                self.hub.counters.bytes_sent += len(rest)
-                self._send(rest)
-            transport.close()
-        self.hub.wheel.add(self, self._closing_at + LINGER)
+        stream.closing_at = self.loop.time()
+        rest = self.uplink.outbox.take(self.hub.write_batch_bytes, stream.closing_at) + self.uplink.final_packet
+        # Both halves: an upstream that does not close its own would hold up whoever waits for the end.
+        stream.finish(rest, False)
+        self.hub.wheel.add(self, stream.closing_at + LINGER)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -295,9 +257,9 @@ class UpstreamConnection(Link):
         due = 0.0
         keep_alive = self.uplink.keep_alive
         if keep_alive > 0:
-            due = now + keep_alive * PING_AT / LOOKS
-        if self._full and self.hub.stall_timeout > 0.0:
-            stall = now + self.hub.stall_timeout / LOOKS
+            due = now + keep_alive * PING_AT / STALL_LOOKS
+        if self.stream.full and self.hub.stall_timeout > 0.0:
+            stall = now + self.hub.stall_timeout / STALL_LOOKS
             if due == 0.0 or stall < due:
                 due = stall
         if self.uplink.session.trial.on and (due == 0.0 or now + LOOK < due):
@@ -312,11 +274,8 @@ class UpstreamConnection(Link):
         uplink = self.uplink
         if self._over:
             return 0.0
-        if self._closing_at > 0.0:
-            if now >= self._closing_at + LINGER:
-                self.transport.abort()
-                return 0.0
-            return self._closing_at + LINGER
+        if self.stream.closing_at > 0.0:
+            return self.stream.linger_due(now)
         if not self.was_open:
             if now >= self._opened_at + self.timeout:
                 self.abort("the upstream sent no CONNACK in time")
@@ -337,12 +296,12 @@ class UpstreamConnection(Link):
                 self._pinged_at = now
                 uplink.ping(now)
                 self.hub.after_batch()
-        if self._full and self.hub.stall_timeout > 0.0:
-            left = self.transport.get_write_buffer_size() + sockets.unsent(self.transport)
-            if left != self._progress:
-                self._progress = left
-                self._progress_at = now
-            elif now >= self._progress_at + self.hub.stall_timeout:
+        due = self._due(now)
+        if self.stream.full and self.hub.stall_timeout > 0.0:
+            stall = self.stream.stall_due(now, self.hub.stall_timeout)
+            if stall == 0.0:
                 self.abort(f"the upstream has read nothing for {self.hub.stall_timeout:g} s")
                 return 0.0
-        return self._due(now)
+            if due == 0.0 or stall < due:
+                due = stall
+        return due

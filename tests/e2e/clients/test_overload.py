@@ -301,7 +301,7 @@ async def test_who_does_not_read_answers_is_not_read_from(embed: Embed, kind: st
     (connection,) = [found for found in broker.connections if found.outbox is outbox]
 
     def pending() -> int:
-        return outbox.control_bytes + connection.transport.get_write_buffer_size()
+        return outbox.control_bytes + connection.stream.transport.get_write_buffer_size()
 
     bound = CONTROL_LIMIT + ONE_READ // size * answer + 2 * broker.settings.queue.write_batch_bytes
     rest = block

@@ -231,7 +231,7 @@ class Scene:
         await publisher.publish(topic, PLUG)
         await self.until("the plug is on its way", lambda: outbox.messages == 0)
         (connection,) = [found for found in self.broker.connections if found.outbox is outbox]
-        assert connection.transport.get_write_buffer_size() > 0, "the plug went through"
+        assert connection.stream.transport.get_write_buffer_size() > 0, "the plug went through"
 
 
 def _small_buffers(broker: Broker, size: int) -> None:

@@ -332,7 +332,7 @@ async def test_an_upstream_that_sends_and_does_not_read() -> None:
             connection = link.connection
             assert connection is not None
             # Little room on the way.
-            ours = connection.transport.get_extra_info("socket")
+            ours = connection.stream.transport.get_extra_info("socket")
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
             reading = call.writer.transport
             assert isinstance(reading, asyncio.ReadTransport)

@@ -1,0 +1,137 @@
+"""One stream connection (TCP, TLS): what a client's connection and a link's do alike with their transport.
+
+Owns the transport: writing to it, whether it has room, whether it is read from, and its end. A transport that takes
+nothing for the stall time, and one that does not close after our last packet, are found out here; their owner looks
+(`stall_due`, `linger_due`) and decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, cast
+
+from broker.core.counters import Counters
+from broker.net import sockets
+
+LINGER: Final = 2.0
+"""Seconds a closing connection has to take its last packet; a reset would throw that packet away."""
+
+WRITE_HIGH: Final = 65_536
+"""Bytes in the transport's own buffer at which its owner stops writing."""
+
+STALL: Final = 0.005
+"""Seconds that a sender is held up when a subscriber's session has become half full, once for each time."""
+
+STALL_LOOKS: Final = 4
+"""How often within the stall time a waiting write's progress is looked at."""
+
+
+class Stream:
+    """The transport of one connection. Times in seconds of the loop's clock, sizes in bytes."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, counters: Counters) -> None:
+        self.loop = loop
+        self._counters = counters
+        # Set by `begin`.
+        self.transport: asyncio.Transport
+        self._send: Callable[[bytes], None]
+        self.made = False
+        # The transport has more than it can send: nothing is written until it says otherwise.
+        self.full = False
+        self.reading = True
+        # When its end began; 0.0: it has not.
+        self.closing_at = 0.0
+        # The socket is gone.
+        self.lost = False
+        # What waited at the last look while it was full, and since when no less does.
+        self._progress = -1
+        self._progress_at = 0.0
+
+    def begin(self, transport: asyncio.BaseTransport) -> None:
+        """The transport is there."""
+        self.transport = cast(asyncio.Transport, transport)  # uvloop has its own class
+        self._send = self.transport.write
+        self.transport.set_write_buffer_limits(high=WRITE_HIGH)
+        self.made = True
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Hand bytes to the transport. It may say by this that it is full."""
+        self._counters.bytes_sent += len(data)
+        self._send(data)
+
+    def filled(self) -> None:
+        """The transport has said that it is full (`pause_writing`)."""
+        self.full = True
+        self._progress = -1
+        self._progress_at = self.loop.time()
+
+    def stall_due(self, now: float, timeout: float) -> float:
+        """When to look at the full transport again; 0.0 when it has made no progress for `timeout` seconds."""
+        left = self.transport.get_write_buffer_size() + sockets.unsent(self.transport)
+        if left != self._progress:
+            self._progress = left
+            self._progress_at = now
+        elif now >= self._progress_at + timeout:
+            return 0.0
+        return min(now + timeout / STALL_LOOKS, self._progress_at + timeout)
+
+    def keep_fresh(self) -> None:
+        """What is written from now on loses its worth while it waits: have little wait where nobody can shed it."""
+        self.transport.set_write_buffer_limits(high=sockets.FRESH_BYTES)
+        sockets.keep_fresh(self.transport.get_extra_info("socket"))
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def pause_reading(self) -> None:
+        """Read nothing more until `resume_reading`."""
+        if self.reading:
+            self.reading = False
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on, unless the transport is closing."""
+        if not self.reading and not self.transport.is_closing():
+            self.reading = True
+            self.transport.resume_reading()
+
+    @property
+    def peer_is_gone(self) -> bool:
+        """Whether the peer has closed the connection, though nobody has read from it since, as far as can be told."""
+        return sockets.is_gone(self.transport.get_extra_info("socket"))
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def finish(self, last: bytes, half: bool) -> None:
+        """Write the last packet, if there is one, and close.
+
+        `half`: close our half only, and let the peer close the other one: what it has sent meanwhile would have the
+        system reset the connection, and our last packet be lost. It is to be read, and forgotten, until then.
+        """
+        transport = self.transport
+        if transport.is_closing():
+            return
+        if last:
+            self.write(last)
+            if half and transport.can_write_eof():
+                self.resume_reading()
+                try:
+                    transport.write_eof()
+                except OSError:
+                    # The peer has reset the connection meanwhile; only asyncio's own loop tells.
+                    transport.abort()
+                return
+        transport.close()
+
+    def linger_due(self, now: float) -> float:
+        """When to look at a connection that is closing again; 0.0 when it had its time: the socket was closed."""
+        if now >= self.closing_at + LINGER:
+            self.transport.abort()
+            return 0.0
+        return self.closing_at + LINGER
+
+    def abort(self) -> None:
+        """Close the socket at once; what was not sent is lost."""
+        self.transport.abort()
