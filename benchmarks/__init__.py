@@ -2,7 +2,7 @@
 
 ``network`` (`make bench`): the same loads on several brokers · ``routing`` (`make bench-routing`): the routing core
 without a network · ``scale`` (`make scale`): costs by the number of filters and clients · ``recorder``, ``pipeline``,
-``upstream``: what recording, the Spark jobs and links cost.
+``upstream``: what recording, the Spark jobs and links cost · ``attack`` (`make attack`): hostile clients.
 
 Imports: ``loadtest`` and the broker. Nothing imports it but its tests.
 """

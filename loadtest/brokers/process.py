@@ -216,8 +216,21 @@ class BrokerProcess:
                 return
             before = now
 
+    def output(self) -> str:
+        """What it has printed so far; after `end`, all that it printed. Nothing after `stop`."""
+        if self._output is None or self._output.closed:
+            return ""
+        # Where the process writes next is where its file stands, and so ours: it must not move.
+        number = self._output.fileno()
+        return os.pread(number, os.fstat(number).st_size, 0).decode(errors="replace")
+
     def stop(self) -> None:
         """End the process: SIGTERM, then SIGKILL; always reaped. Harmless when it has ended."""
+        self.end()
+        self._stack.close()
+
+    def end(self) -> None:
+        """The same, with what it printed still to be read."""
         child, self._child = self._child, None
         if child is not None:
             child.terminate()
@@ -228,7 +241,6 @@ class BrokerProcess:
             finally:  # also when a second interruption comes here
                 child.kill()
                 child.wait()
-        self._stack.close()
 
     def _wait_ready(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT

@@ -256,6 +256,7 @@ class Fanout(PeerListener):
             return cast(FanoutPlan, plan)
         made = FanoutPlan()
         by_session: dict[Session, Recipient] = {}
+        looked: i64 = 0
         for entry in route.entries:
             for subscription in entry.subscriptions:
                 session = cast(Session, subscription.session)
@@ -264,6 +265,7 @@ class Fanout(PeerListener):
                     target = Recipient(session)
                     by_session[session] = target
                 target.add(subscription)
+                looked += 1
             made.groups.extend(entry.groups.values())
         made.targets = list(by_session.values())
         references = len(made.groups)
@@ -272,7 +274,8 @@ class Fanout(PeerListener):
         route.plan = made
         route.plan_version = version
         self.cache.charge(route, references)
-        self.work += references
+        # Also what many subscriptions of one session took: whoever changes one of them each time pays for all.
+        self.work += references + looked
         return made
 
     def _forward_plan(self, plan: FanoutPlan, message: Message, origin: Session | None) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import islice, product
 from typing import Final
 
 import pytest
 
 from broker.core.codec import encoder
-from broker.core.codec.packets import Publish
+from broker.core.codec.packets import Publish, Subscribe, SubscriptionRequest
 from broker.core.codec.reasons import QUOTA_EXCEEDED
 from broker.core.connection.protocol import TURN_WORK
 from broker.core.routing.router import PROBES, RETAIN_WORK
@@ -44,6 +44,29 @@ def test_a_publish_pays_for_the_filters_it_walks_over() -> None:
     assert most <= PROBES * TURN_WORK + each
     assert turns >= len(topics) * each // (PROBES * TURN_WORK) - 1
     assert router.counters.messages_received == len(topics)
+
+
+def test_a_plan_that_is_made_again_is_paid_for() -> None:
+    """One of 1,000 filters that match a topic is changed before each PUBLISH to it: the plan has to look at all."""
+    network = Network()
+    client = network.client("changer")
+    names = ["/".join(levels) for levels in islice(product("a+", repeat=LEVELS), 1_000)]
+    client.subscribe(*names)
+    topic = b"/".join([b"a"] * LEVELS)
+    client.publish(topic.decode())
+    changes = 200
+    again = Subscribe(1, [SubscriptionRequest(names[0], 0)])
+    read = (encoder.encode(again, 5) + encoder.encode(Publish(topic, b""), 5)) * changes
+    protocol = client.wire.protocol
+    router = network.router
+    before = router.work
+    protocol.receive(read, network.now)
+    turns = 1
+    while protocol.unfinished:
+        protocol.go_on(network.now)
+        turns += 1
+    assert router.work - before >= changes * len(names)
+    assert turns >= changes * len(names) // TURN_WORK
 
 
 @pytest.mark.parametrize("deep", [1, 100])

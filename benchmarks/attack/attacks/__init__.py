@@ -1,0 +1,12 @@
+"""The attacks, one function each, in files by what they abuse; `LIST` has them all, by name, in the files' order."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from benchmarks.attack.attacks import acknowledgements, connections, publishing, sessions, subscriptions
+from benchmarks.attack.attacks.registry import REGISTRY, Attack
+
+LIST: Final[dict[str, Attack]] = REGISTRY
+
+__all__ = ["LIST", "Attack", "acknowledgements", "connections", "publishing", "sessions", "subscriptions"]

@@ -1,0 +1,150 @@
+"""Attacks by SUBSCRIBE and UNSUBSCRIBE: many filters, deep ones, and ones that make others' messages dear."""
+
+from __future__ import annotations
+
+import os
+from itertools import islice, product
+
+from benchmarks.attack.attacks.registry import CROWD, attack
+from benchmarks.attack.field import Field
+from broker.core.codec.packets import Publish, Unsubscribe
+
+
+def combinations(levels: int, count: int) -> list[str]:
+    """Up to `count` of the 2 ** levels filters of `a` and `+`: all of them match the topic `a/a/…`."""
+    return ["/".join(each) for each in islice(product("a+", repeat=levels), count)]
+
+
+@attack()
+def deep_filters(field: Field) -> None:
+    """20,000 filters of 128 levels that share nothing"""
+    client = field.client()
+    for number in field.rounds(200):
+        if not client.subscribe([f"{number}.{each}" + f"/{each % 10}" * 127 for each in range(100)], each=100):
+            return
+    client.wait_for("SUBACK", field.some(200))
+
+
+@attack()
+def packed_subscribe(field: Field) -> None:
+    """Three SUBSCRIBE packets of 1 MiB with 130,000 filters each"""
+    client = field.client()
+    count = field.some(130_000)
+    for number in field.rounds(3):
+        client.subscribe([f"{number}{each:x}" for each in range(count)], each=count)
+        client.wait_for("SUBACK", number + 1)
+
+
+@attack()
+def packed_unsubscribe(field: Field) -> None:
+    """100,000 subscriptions, taken back by one packet"""
+    client = field.client()
+    names = [f"{number:x}" for number in range(field.some(100_000))]
+    client.subscribe(names)
+    client.packets([Unsubscribe(2, names)])
+    client.wait_for("UNSUBACK")
+
+
+@attack()
+def long_filters(field: Field) -> None:
+    """Filters of 60 kB, as many as there is time for"""
+    client = field.client()
+    tail = "/" + "x" * 60_000
+    for number in field.rounds(4_000):
+        if not client.subscribe([f"{number}{tail}"]):
+            return
+
+
+@attack()
+def subscription_churn(field: Field) -> None:
+    """Filters that match everything, subscribed to and unsubscribed from, over and over"""
+    client = field.client()
+    names = ["+/#", "pairs/+", "#"]
+    while not field.over and client.subscribe(names, each=1) and client.packets([Unsubscribe(2, names)]):
+        pass
+
+
+@attack()
+def share_groups(field: Field) -> None:
+    """One client in 10,000 share groups at #: each message of anybody is so many deliveries"""
+    client = field.client()
+    client.subscribe([f"$share/g{number}/#" for number in range(field.some(10_000))])
+    client.listen()
+
+
+@attack(growth=CROWD)
+def large_share_group(field: Field) -> None:
+    """A share group of 300 clients of which most never read, and a flood for it"""
+    members = [field.client(reads=number % 10 == 0, narrow=True) for number in field.rounds(300)]
+    for member in members:
+        member.subscribe(["$share/group/flood"], qos=1)
+    publisher = field.client(version=4)
+    payload = os.urandom(1000)
+    while not field.over and publisher.publish(b"flood", payload, 1):
+        for member in members:
+            if member.reads:
+                member.drain()
+
+
+@attack()
+def filters_in_all_combinations(field: Field) -> None:
+    """32,768 filters of a and + in all combinations, and topics below them that no cache knows"""
+    client = field.client()
+    client.subscribe([f"{name}/z" for name in combinations(15, field.some(2**15))])
+    topic = b"a/" * 15
+    while not field.over and client.packets(Publish(topic + os.urandom(4).hex().encode(), b"") for _ in range(1000)):
+        pass
+
+
+@attack()
+def overlapping_identifiers(field: Field) -> None:
+    """8,192 filters with identifiers that match one topic: a small PUBLISH becomes one of 40 kB"""
+    client = field.client(narrow=True)
+    client.subscribe(combinations(13, field.some(2**13)), identifier=200_000_000)
+    client.reads = False
+    publisher = field.client()
+    while not field.over and publisher.publish(b"/".join([b"a"] * 13), b"x"):
+        pass
+
+
+@attack()
+def subscription_queues(field: Field) -> None:
+    """100,000 filters, each with a queue of its own"""
+    client = field.client()
+    count = field.some(100_000)
+    asked = (("canopy-queue", "drop-oldest"), ("canopy-max-age", "3"))
+    client.subscribe([f"{number:x}" for number in range(count)], user=asked)
+    client.wait_for("SUBACK", count // 1000)
+
+
+@attack()
+def retained_streams(field: Field) -> None:
+    """131,072 filters that each ask for the same retained message"""
+    client = field.client()
+    client.publish(b"/".join([b"a"] * 17), b"x", retain=True)
+    names = combinations(17, field.some(2**17))
+    client.subscribe(names, each=20_000, retain_handling=0)
+    client.wait_for("SUBACK", -(-len(names) // 20_000))
+    client.listen()
+
+
+@attack(growth=CROWD)
+def system_topics_for_everybody(field: Field) -> None:
+    """300 clients that ask for all of $SYS again and again"""
+    clients = [field.client() for _ in field.rounds(300)]
+    while not field.over:
+        for client in clients:
+            client.subscribe(["$SYS/#"], retain_handling=0)
+
+
+@attack(growth=CROWD)
+def subscribers_that_never_read(field: Field) -> None:
+    """Ten clients that subscribe to everything and read nothing, while another floods them"""
+    for _ in range(10):
+        client = field.client(narrow=True)
+        client.subscribe(["#"], qos=1)
+        client.reads = False
+    publisher = field.client(version=4)
+    payload = os.urandom(4000)
+    while not field.over and publisher.publish(b"flood", payload):
+        pass

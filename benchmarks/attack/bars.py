@@ -1,0 +1,46 @@
+"""What an attack may do, and whether it did more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.attack.pairs import p99
+from benchmarks.attack.runner import Result
+
+
+@dataclass(frozen=True)
+class Bars:
+    """The bars beside an attack's own bound on growth.
+
+    `wait`: seconds of the broker's processor time in the wait of a PING. One call takes at most 10 ms; a PING may come
+    behind a few. `ratio`: of the pairs' 99th percentile to that without an attack; up to `floor` seconds it passes
+    whatever the ratio, since one call of 10 ms is allowed.
+    """
+
+    wait: float = 0.05
+    ratio: float = 3.0
+    floor: float = 0.01
+
+    def missed(self, result: Result, calm: float) -> list[str]:
+        """What was missed, in words; `calm` is the 99th percentile of the pairs without an attack."""
+        found: list[str] = []
+        if result.broken:
+            return [f"the broker or its clients did not stand it: {result.broken}"]
+        if result.told.error:
+            found.append(f"the attack failed: {result.told.error}")
+        if result.growth > result.attack.growth:
+            found.append(f"grew by {result.growth >> 20} MiB, {result.attack.growth >> 20} are allowed")
+        if result.under.wait_cpu > self.wait:
+            found.append(f"a PING waited for {result.under.wait_cpu * 1e3:.0f} ms of other work")
+        under = p99(result.under.latencies)
+        if under > max(self.ratio * calm, self.floor):
+            found.append(f"p99 {under * 1e3:.1f} ms, {under / calm:.1f} times" if calm else f"p99 {under * 1e3:.1f} ms")
+        if result.under.lost or result.under.cut:
+            found.append(f"well-behaved clients lost {result.under.lost} messages, {result.under.cut} connections")
+        return found
+
+
+def calm_p99(results: Sequence[Result]) -> float:
+    """The 99th percentile without an attack, over the calm parts of a whole sitting."""
+    return p99([latency for result in results for latency in result.calm.latencies])

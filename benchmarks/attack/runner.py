@@ -1,0 +1,192 @@
+"""One attack at a time: a fresh broker, the well-behaved clients beside it, and the attack in a process of its own.
+
+The broker is the installed one with its default settings, but for the log (JSON, read here) and `$SYS` (each second);
+it is pinned to one core and everything else to the other. An attack's process gives way to the well-behaved clients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import socket
+import time
+from collections import Counter
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Final
+
+from benchmarks.attack.attacks import LIST
+from benchmarks.attack.attacks.registry import Attack
+from benchmarks.attack.field import Field, Refused
+from benchmarks.attack.pairs import Measured, World
+from loadtest.brokers import frames
+from loadtest.brokers.process import HOST, BrokerProcess, Cores, free_port
+from loadtest.brokers.registry import python_module
+
+SETTINGS: Final = ("log.level=info", "log.format=json", "sys.interval=1")
+WARM_UP: Final = 0.2  # seconds of messages that nobody counts
+STEP: Final = 0.02  # seconds between two looks at the broker's memory
+GRACE: Final = 8.0  # seconds that an attack's process may take beyond its time
+NICE: Final = 5  # what the attacks give way to the well-behaved clients
+LOST: Final = "connection-lost"  # the cause of a client's own end, which is no bound of the broker's
+DROPPED: Final = "$SYS/broker/messages/dropped/"
+
+
+@dataclass(frozen=True)
+class Told:
+    """What an attack's process says of itself."""
+
+    sent: int
+    connections: int
+    answers: Counter[str]
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One attack, metered. Sizes in bytes, times in seconds."""
+
+    attack: Attack
+    told: Told
+    growth: int
+    calm: Measured
+    under: Measured
+    # The broker's processor time while the attack ran.
+    cpu: float
+    # What its log and its drops say of the bounds that held: a text and how often.
+    log: Counter[str]
+    drops: Counter[str]
+    broken: str = ""
+
+
+def run(attack: Attack, world: World, cores: Cores, seconds: float, calm: float, scale: float) -> Result:
+    """Start a broker, let the pairs be calm for a while, and then attack."""
+    port = free_port()
+    listen = f"mqtt://{HOST}:{port}"
+    settings = [part for setting in SETTINGS for part in ("--set", setting)]
+    command = [*python_module("broker"), "serve", "--listen", listen, *settings]
+    with BrokerProcess(command, port, cores.broker) as broker:
+        world.open(port, broker.pid)
+        time.sleep(WARM_UP)
+        world.measure()
+        time.sleep(calm)
+        before = world.measure()
+        resident = broker.resident()
+        _forget_peak(broker.pid)
+        started = broker.cpu()
+        told, peak = _attack(attack, broker, seconds, scale)
+        broken = ""
+        try:
+            under = world.measure()
+            cpu = (broker.cpu() - started) / 1e9
+            peak = max(peak, _peak(broker.pid))
+            broker.check()
+            drops = _drops(port)
+            world.close()
+        except Exception as error:
+            # A broker, or a world, that did not stand it: the worst result there is, and no reason to stop.
+            broken = f"{type(error).__name__}: {error}"[:300]
+            under, cpu, drops = before, 0.0, Counter()
+        broker.end()
+        log = _log(broker.output())
+    return Result(attack, told, max(0, peak - resident), before, under, cpu, log, drops, broken)
+
+
+def _attack(attack: Attack, broker: BrokerProcess, seconds: float, scale: float) -> tuple[Told, int]:
+    """Have the attack run in its process; what it tells, and the highest that the broker's memory was seen at."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_hostile, args=(theirs, attack.name, broker.port, seconds, scale), daemon=True)
+    process.start()
+    theirs.close()
+    peak = 0
+    told = Told(0, 0, Counter(), "it was not over in time")
+    end = time.monotonic() + seconds + GRACE
+    try:
+        while time.monotonic() < end:
+            peak = max(peak, broker.resident())
+            if ours.poll(STEP):
+                told = ours.recv()
+                break
+    except EOFError:
+        told = Told(0, 0, Counter(), "its process ended")
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
+    return told, peak
+
+
+def _hostile(pipe: Connection, name: str, port: int, seconds: float, scale: float) -> None:
+    """The attack's process. It holds its connections until it has told."""
+    os.nice(NICE)
+    field = Field(port, time.monotonic() + seconds, scale)
+    error = ""
+    try:
+        LIST[name].run(field)
+    except Refused as refused:
+        field.answers[str(refused)] += 1
+    except Exception as unexpected:
+        error = f"{type(unexpected).__name__}: {unexpected}"
+    pipe.send(Told(field.sent, field.connections, field.answers, error))
+    field.close()
+
+
+def _forget_peak(pid: int) -> None:
+    """Have the kernel forget the highest resident size that the process has had."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def _peak(pid: int) -> int:
+    """The highest resident size since then, in bytes; 0 where the kernel does not tell."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _drops(port: int) -> Counter[str]:
+    """What `$SYS` says of dropped messages, by cause."""
+    found: Counter[str] = Counter()
+    with socket.create_connection((HOST, port), 5.0) as sock:
+        sock.sendall(frames.connect("attack-monitor") + frames.subscribe(1, [(DROPPED + "#", 0)]))
+        sock.settimeout(0.3)
+        data = b""
+        try:
+            while True:
+                more = sock.recv(1 << 16)
+                if not more:
+                    break
+                data += more
+        except TimeoutError:
+            pass
+    at = 0
+    while (size := frames.packet_size(data, at)) and at + size <= len(data):
+        if data[at] & 0xF0 == frames.PUBLISH:
+            length = data[at + 2] << 8 | data[at + 3]
+            topic = data[at + 4 : at + 4 + length].decode()
+            count = int(data[at + 4 + length : at + size])
+            if count and topic.startswith(DROPPED):
+                found[f"dropped: {topic[len(DROPPED) :]}"] = count
+        at += size
+    return found
+
+
+def _log(output: str) -> Counter[str]:
+    """The warnings and errors of a log, by what they say."""
+    found: Counter[str] = Counter()
+    for line in output.splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and event.get("level") in ("warning", "error", "critical"):
+            cause = event.get("cause")
+            if cause == LOST:
+                continue
+            found[f"{event.get('event')}{f' ({cause})' if cause else ''}"] += 1
+    return found

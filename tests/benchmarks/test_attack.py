@@ -1,0 +1,143 @@
+"""The attacks: each one once, small, against one broker; and how they are metered and judged.
+
+What is asserted are bounds and counts, and that the well-behaved clients lost nothing. Nothing here is timed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.attack.attacks import LIST
+from benchmarks.attack.bars import Bars, calm_p99
+from benchmarks.attack.cli import app
+from benchmarks.attack.field import Field, Refused
+from benchmarks.attack.pairs import Measured, World, p99
+from benchmarks.attack.runner import Result, Told
+from loadtest.brokers.process import HOST, BrokerProcess, free_port
+from loadtest.brokers.registry import python_module
+
+PAIRS = 4
+SECONDS = 0.2
+"""What an attack may take here; most are through before."""
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[BrokerProcess]:
+    port = free_port()
+    with BrokerProcess([*python_module("broker"), "serve", "--listen", f"mqtt://{HOST}:{port}"], port, None) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def world(broker: BrokerProcess) -> Iterator[World]:
+    with World(PAIRS, None) as started:
+        started.open(broker.port, broker.pid)
+        yield started
+
+
+@pytest.mark.parametrize("name", LIST)
+def test_nobody_else_loses_anything(name: str, broker: BrokerProcess, world: World) -> None:
+    world.measure()
+    before = broker.resident()
+    field = Field(broker.port, time.monotonic() + SECONDS, scale=0.01)
+    # The broker may turn an attack away; it must not be the world's loss.
+    with suppress(Refused):
+        LIST[name].run(field)
+    grown = broker.resident() - before
+    field.close()
+    under = world.measure()
+    broker.check()
+    assert field.connections > 0
+    assert under.pings > 0
+    assert (under.lost, under.cut) == (0, 0)
+    assert grown <= LIST[name].growth
+
+
+def test_the_command_meters_an_attack() -> None:
+    """As `make attack` does it: a broker of its own, and JSON for programs."""
+    found = CliRunner().invoke(
+        app,
+        [
+            "share groups",
+            "--json",
+            "--seconds",
+            "0.3",
+            "--calm",
+            "0.1",
+            "--pairs",
+            "2",
+            "--wait",
+            "60",
+            "--ratio",
+            "1e9",
+        ],
+    )
+    assert found.exit_code == 0, found.output
+    [row] = json.loads(found.stdout.splitlines()[-1])
+    assert row["attack"] == "share groups"
+    assert row["sent"] > 100_000
+    assert row["held"]["SUBACK 0x97"] == 9_900
+    assert row["messages"] > 0
+    assert (row["lost"], row["cut"], row["missed"]) == (0, 0, [])
+    assert 0 < row["growth"] <= row["growth_allowed"]
+
+
+def test_no_attack_of_that_name() -> None:
+    assert CliRunner().invoke(app, ["nonsense"]).exit_code == 2
+
+
+def test_the_list() -> None:
+    found = CliRunner().invoke(app, ["--list"])
+    assert found.exit_code == 0
+    assert len(found.stdout.splitlines()) >= len(LIST)
+    assert all(attack.about for attack in LIST.values())
+
+
+class TestBars:
+    """What is missed, and what is not."""
+
+    CALM = Measured(100, 100, (0.001,) * 100, 10, 0.001, 0.001, 0)
+    GOOD = Result(LIST["flood"], Told(1, 1, Counter()), 1, CALM, CALM, 1.0, Counter(), Counter())
+
+    def missed(self, result: Result) -> list[str]:
+        return Bars().missed(result, calm_p99([result]))
+
+    def test_nothing(self) -> None:
+        assert self.missed(self.GOOD) == []
+
+    def test_growth(self) -> None:
+        assert len(self.missed(replace(self.GOOD, growth=self.GOOD.attack.growth + 1))) == 1
+
+    def test_the_wait_of_a_ping_counts_in_the_work_of_the_broker(self) -> None:
+        assert self.missed(replace(self.GOOD, under=replace(self.CALM, wait=5.0))) == []
+        assert len(self.missed(replace(self.GOOD, under=replace(self.CALM, wait_cpu=0.051)))) == 1
+
+    def test_latency(self) -> None:
+        def slow(seconds: float) -> Result:
+            return replace(self.GOOD, under=replace(self.CALM, latencies=(0.0,) * 98 + (seconds,) * 2))
+
+        assert self.missed(slow(0.01)) == []
+        assert len(self.missed(slow(0.011))) == 1
+
+    @pytest.mark.parametrize("change", [{"received": 99}, {"cut": 1}])
+    def test_losses(self, change: dict[str, int]) -> None:
+        under = Measured(**{**self.CALM.__dict__, **change})
+        assert len(self.missed(replace(self.GOOD, under=under))) == 1
+
+    def test_a_broker_that_did_not_stand_it(self) -> None:
+        assert len(self.missed(replace(self.GOOD, broken="it ended"))) == 1
+
+    def test_an_attack_that_failed(self) -> None:
+        assert len(self.missed(replace(self.GOOD, told=Told(0, 0, Counter(), "it failed")))) == 1
+
+    def test_percentile(self) -> None:
+        assert p99(()) == 0.0
+        assert p99(tuple(float(number) for number in range(1, 101))) == 100.0
