@@ -627,7 +627,13 @@ class Side:
         """Every ledger and counter."""
         router = self.network.router
         sessions = {
-            name: (each.offered, each.delivered_in_all(), each.queued(), each.dropped_by_cause(), sorted(each.inflight))
+            name: (
+                each.offered,
+                each.delivered_in_all(),
+                each.queued(),
+                each.dropped_by_cause(),
+                sorted(one.packet_id for one in each.inflight.values()),
+            )
             for name, each in router.sessions.items()
         }
         counters, load = router.counters, router.counters.load

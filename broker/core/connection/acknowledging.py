@@ -7,6 +7,10 @@ already, until links have said whom it reached (`queues.requests`).
 
 from __future__ import annotations
 
+from typing import Final
+
+from mypy_extensions import i64
+
 from broker.core.codec import reasons
 from broker.core.codec.encoder import ack
 from broker.core.codec.errors import ProtocolViolation
@@ -16,6 +20,12 @@ from broker.core.queues.outbox import Outbox
 from broker.core.queues.requests import Request
 from broker.core.routing.deadlines import Deadlines
 from broker.core.session.session import Session
+
+PUBACK_HEAD: Final = b"\x40\x02"
+PUBREC_HEAD: Final = b"\x50\x02"
+
+RELEASE_RUN: Final = 1_024
+"""PUBRELs that are answered together, at most."""
 
 
 class Acknowledger:
@@ -66,6 +76,10 @@ class Acknowledger:
     def full(self) -> bool:
         """Whether one more QoS 1 or 2 publish would exceed the Receive Maximum that was announced [MQTT-3.3.4-7]."""
         return self.unacknowledged() >= self._limits.receive_maximum
+
+    def room(self) -> int:
+        """How many more QoS 1 and 2 publishes may come."""
+        return self._limits.receive_maximum - self.unacknowledged()
 
     def behind(self) -> bool:
         """Whether a 3.1.1 client, which knows no Receive Maximum, has as many acknowledgements to read as that."""
@@ -128,6 +142,35 @@ class Acknowledger:
         elif not self.knows(packet_id):
             self.remember(packet_id)
         self._send(ack(PUBREC, packet_id, reason, self._version))
+
+    def answer_run(self, qos: int, packet_ids: list[bytes]) -> None:
+        """Acknowledge some publishes in a row, one at least, all of the same QoS and with success, in one piece.
+
+        Those of QoS 2 are remembered. `packet_ids` have two bytes each.
+        """
+        head = PUBACK_HEAD if qos == 1 else PUBREC_HEAD
+        self._send(head + head.join(packet_ids))  # [MQTT-4.3.2-4] [MQTT-4.3.3-8]
+
+    def released_run(self, data: bytes, start: i64) -> i64:
+        """PUBRELs of four bytes that stand side by side in `data` from `start` on, as `released`, in one go.
+
+        At most `RELEASE_RUN`, and up to the first whose identifier is not one that waits for it. Where the last of them
+        ends; `start` where it is already the first.
+        """
+        at: i64 = start
+        end: i64 = len(data) - 3
+        if end > start + 4 * RELEASE_RUN:
+            end = start + 4 * RELEASE_RUN
+        if self._requests is None:
+            while at < end and data[at] == 0x62 and data[at + 1] == 2:
+                if not self._forget(data[at + 2] << 8 | data[at + 3]):
+                    break
+                at += 4
+        if at > start:
+            answers = bytearray(data[start:at])
+            answers[::4] = b"\x70" * ((at - start) // 4)
+            self._send(bytes(answers))  # [MQTT-4.3.3-11]
+        return at
 
     def released(self, packet_id: int) -> None:
         """PUBREL came: the identifier is free, and means a new message after the PUBCOMP [MQTT-4.3.3-12].

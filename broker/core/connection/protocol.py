@@ -38,6 +38,7 @@ from broker.core.codec.packets import (
     PUBACK,
     PUBCOMP,
     PUBREC,
+    PUBREL,
     SUBSCRIBE,
     UNSUBSCRIBE,
     V5,
@@ -140,6 +141,7 @@ class ServerProtocol(Peer):
             self._publish_limit = PublishLimit(
                 limits.max_publish_rate, limits.max_publish_bytes, limits.publish_patience
             )
+            self._publishing.longest_run = 1
         # The shell's, before the first `receive`: the IP address of the peer ("": none), and the reason code with which
         # its CONNECT is to be refused, because there are too many connections.
         self.host = ""
@@ -274,6 +276,18 @@ class ServerProtocol(Peer):
                         self.unfinished = True
                         return
             elif 4 <= kind <= 7:
+                # Those of four bytes side by side, and perhaps none.
+                start: i64 = decoder.start
+                stop: i64 = start
+                if kind == PUBREL:
+                    stop = acknowledger.released_run(decoder.buffer, start)
+                elif self.session is not None:
+                    stop = self.session.on_acks(kind, decoder.buffer, start, now)
+                if stop > start:
+                    decoder.end = stop
+                    work += (stop - start) // 4 - 1
+                    counters.packets_received += (stop - start) // 4 - 1
+                    continue
                 packet_id = decoder.short_ack()
                 if packet_id > 0:
                     self._on_ack(kind, packet_id, reasons.SUCCESS, now)

@@ -33,6 +33,9 @@ from broker.core.topics.match_cache import Route
 
 DOLLAR: Final = 0x24
 
+PUBLISH_RUN: Final = 64
+"""Publishes of QoS 1 or 2 that are acknowledged together, at most."""
+
 
 class PublishHandler:
     """The publishing side of one connection."""
@@ -45,6 +48,8 @@ class PublishHandler:
         # Known while the client is connected.
         self._session: Session | None = None
         self._v5 = False
+        # Publishes of QoS 1 or 2 that may be acknowledged together.
+        self.longest_run: i64 = PUBLISH_RUN
         # Topic aliases that the client has set: they end with the connection [MQTT-3.3.2-7].
         self._aliases: TopicAliases | None = None
 
@@ -85,8 +90,9 @@ class PublishHandler:
                 if route is not None:
                     if header == 0x30:
                         return self._publish_plain(route, topic, payload_at)
-                    if self._publish_qos12(route, topic, topic_stop, payload_at):
-                        return 1
+                    taken: i64 = self._publish_qos12(route, topic, topic_stop, payload_at)
+                    if taken > 0:
+                        return taken
         self._on_publish(decoder.publish(), now)
         return 1
 
@@ -137,27 +143,71 @@ class PublishHandler:
             router.spread(route, message, session)
         return 1
 
-    def _publish_qos12(self, route: Route, topic: bytes, id_at: i64, payload_at: i64) -> bool:
-        """A QoS 1 or 2 PUBLISH on the hot path; False when it is not the common case after all."""
+    def _publish_qos12(self, route: Route, topic: bytes, id_at: i64, payload_at: i64) -> i64:
+        """Route a QoS 1 or 2 PUBLISH on the hot path, and those behind it that have the same topic and length.
+
+        Returns how many there were; 0 when it is not the common case after all.
+        """
         session = self._session
         assert session is not None
         router = self._router
+        counters = router.counters
         decoder = self._decoder
         buffer = decoder.buffer
         acknowledger = self._acknowledger
-        packet_id = (buffer[id_at] << 8) | buffer[id_at + 1]
-        qos = 1 if decoder.header == 0x32 else 2
-        if packet_id == 0 or qos > router.limits.max_qos or acknowledger.full():
-            return False
-        if qos == 2:
-            if acknowledger.knows(packet_id):
-                return False
-            acknowledger.remember(packet_id)
-        message = Message(topic, buffer[payload_at : decoder.end], qos, False, b"", 0.0, session.client_id)
-        message.adopt_head(buffer[decoder.start : id_at], self._v5)
-        count = router.forward(route, message, session)
-        acknowledger.answer(qos, packet_id, reasons.SUCCESS if count > 0 else self._reason(count))
-        return True
+        v5 = self._v5
+        qos: i64 = 1 if decoder.header == 0x32 else 2
+        room: i64 = acknowledger.room()
+        if room <= 0 or qos > router.limits.max_qos:
+            return 0
+        # One receiver; None: who gets it has to be found for each message.
+        receiver = router.sole_receiver(route, qos)
+        half_full = counters.half_full
+        backed_up = counters.backed_up
+        start: i64 = decoder.start
+        end: i64 = decoder.end
+        length: i64 = end - start
+        id_at -= start
+        payload_at -= start
+        head = buffer[start : start + id_at]
+        packet_ids: list[bytes] = []
+        count: i64 = 0
+        while True:
+            at: i64 = start + id_at
+            packet_id: i64 = (buffer[at] << 8) | buffer[at + 1]
+            if packet_id == 0 or count >= room or (qos == 2 and acknowledger.knows(packet_id)):
+                end = start
+                break
+            if qos == 2:
+                acknowledger.remember(packet_id)
+            message = Message(topic, buffer[start + payload_at : end], qos, False, b"", 0.0, session.client_id)
+            message.adopt_head(head, v5)
+            if receiver is None or not receiver.send_now(message, qos):
+                # By itself, with an answer of its own.
+                if count > 0:
+                    acknowledger.answer_run(qos, packet_ids)
+                reached = router.forward(route, message, session)
+                acknowledger.answer(qos, packet_id, reasons.SUCCESS if reached > 0 else self._reason(reached))
+                decoder.end = end
+                return count + 1
+            router.work += 1
+            packet_ids.append(buffer[at : at + 2])
+            count += 1
+            if (
+                count >= self.longest_run
+                or end + length > len(buffer)
+                or buffer[end : end + id_at] != head
+                or (v5 and buffer[end + payload_at - 1] != 0)
+                or counters.half_full != half_full
+                or counters.backed_up != backed_up
+            ):
+                break
+            start = end
+            end += length
+        if count > 0:
+            acknowledger.answer_run(qos, packet_ids)
+            decoder.end = end
+        return count
 
     def _reason(self, count: int) -> int:
         """What the publisher is told of a message that was for so many sessions and groups (`Fanout.forward`)."""

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.core.codec.primitives import string, two_bytes, varint
+from mypy_extensions import i32, i64, mypyc_attr, u8
+
+from broker.core.codec.primitives import BYTE, string, two_bytes, varint
 from broker.core.codec.properties import MESSAGE_EXPIRY_INTERVAL, SUBSCRIPTION_IDENTIFIER
 from broker.core.queues.subscription_queue import Place, SubscriptionQueue
 from broker.core.topics.subscription import SharedGroup
 from broker.core.topics.topic_tree import Retainable
 
 if TYPE_CHECKING:
-    from mypy_extensions import i64
-
     from broker.core.queues.requests import Request
 
 OVERHEAD: Final = 64
@@ -36,6 +36,12 @@ LONGEST_REMAINING: Final = 268_435_455
 NEAR_LONGEST: Final = 268_000_000
 """Message size from which on it must be worked out whether a frame can hold it."""
 
+NO_HEAD: Final = 255
+"""What the head of a frame was made for, when none was made."""
+
+NO_PROPERTIES: Final = b"\0"
+"""The property length of a 5.0 PUBLISH without properties."""
+
 # States of a Delivery.
 QUEUED: Final = 0
 """Waiting in the session, without a packet identifier."""
@@ -49,6 +55,7 @@ DROPPED: Final = 4
 """Shed from a queue in which it still stands."""
 
 
+@mypyc_attr(acyclic=True)
 class Message(Retainable):
     """An application message that was accepted from a publisher.
 
@@ -66,23 +73,25 @@ class Message(Retainable):
         expires_at: float,
         publisher: str,
     ) -> None:
+        # Thousands of these are alive under load: small fields stand together.
         self.topic = topic
         self._payload = payload
-        self.qos = qos
-        self.retain = retain
         self.properties = properties
-        self.expires_at = expires_at
         self.publisher = publisher
-        self._size: i64 = len(topic) + len(payload) + len(properties) + OVERHEAD
         # Frames of QoS 0 without the retain flag; None until somebody needs them.
         self.frame_v3: bytes | None = None
         self.frame_v5: bytes | None = None
-        # Where the payload starts in the frame that came in, while it has not been cut out of it.
-        self._payload_start = -1
-        # The last head of a QoS 1 or 2 frame that was made, and what it was made for: a fanout asks for the same again.
+        # The last head of a QoS 1 or 2 frame that was made, and what it was made for (QoS and version): a fanout asks
+        # for the same again.
         self._head = b""
-        self._head_key = -1
         self._tail_v5: bytes | None = None
+        self.expires_at = expires_at
+        self._size: i64 = len(topic) + len(payload) + len(properties) + OVERHEAD
+        # Where the payload starts in the frame that came in, while it has not been cut out of it.
+        self._payload_start: i32 = -1
+        self._head_key: u8 = NO_HEAD
+        self.qos: u8 = qos
+        self.retain = retain
 
     def adopt_frame(self, frame: bytes, v5: bool, payload_start: int) -> None:
         """Take the QoS 0 frame as it came in for the one of its version; its payload starts at `payload_start`."""
@@ -99,7 +108,10 @@ class Message(Retainable):
         The frame had neither DUP, retain flag nor, in 5.0, properties.
         """
         self._head = head
-        self._head_key = self.qos * 2 + (1 if v5 else 0)
+        key: i64 = i64(self.qos) * 2
+        if v5:
+            key += 1
+        self._head_key = u8(key)
 
     def plain_frame(self) -> bytes | None:
         """The whole QoS 0 frame as it came in, while its payload was not cut out of it; else None."""
@@ -163,27 +175,44 @@ class Message(Retainable):
                 self.frame_v3 = frame
         return frame
 
-    def quality_frame(self, v5: bool, qos: int, packet_id: int) -> bytes:
+    def qos12_frame(self, v5: bool, qos: int, packet_id: int) -> bytes:
         """The frame of a first QoS 1 or 2 delivery without retain flag, subscription identifiers or expiry.
 
         It has DUP 0, since it is the first [MQTT-4.3.2-2] [MQTT-4.3.3-2].
         """
-        payload = self.payload()
+        pieces: list[bytes] = []
+        self.put_qos12_frame(pieces, v5, qos, packet_id)
+        return b"".join(pieces)
+
+    def put_qos12_frame(self, pieces: list[bytes], v5: bool, qos: int, packet_id: i64) -> i64:
+        """Put the same frame behind what is to be written, as pieces that others share; how many bytes it has."""
+        payload = self._payload if self._payload_start < 0 else self.payload()
+        tail = self._tail_v5
+        if v5 and tail is None and self.properties:
+            properties = self.properties
+            tail = varint(len(properties)) + properties + payload
+            self._tail_v5 = tail
+        size: i64 = len(payload)
         if v5:
-            tail = self._tail_v5
-            if tail is None:
-                properties = self.properties
-                tail = varint(len(properties)) + properties + payload if properties else b"\0" + payload
-                self._tail_v5 = tail
-        else:
-            tail = payload
-        key = qos * 2 + (1 if v5 else 0)
+            size = size + 1 if tail is None else len(tail)
+        key: i64 = qos * 2
+        if v5:
+            key += 1
         if key != self._head_key:
-            size = 4 + len(self.topic) + len(tail)
-            self._head = b"".join((bytes((0x30 | (qos << 1),)), varint(size), string(self.topic)))
-            self._head_key = key
-        # From left to right: for three parts that is half of what a join costs.
-        return self._head + two_bytes(packet_id) + tail
+            self._head = b"".join((BYTE[0x30 | (qos << 1)], varint(4 + len(self.topic) + size), string(self.topic)))
+            self._head_key = u8(key)
+        head = self._head
+        pieces.append(head)
+        pieces.append(BYTE[packet_id >> 8])
+        pieces.append(BYTE[packet_id & 255])
+        if not v5:
+            pieces.append(payload)
+        elif tail is not None:
+            pieces.append(tail)
+        else:
+            pieces.append(NO_PROPERTIES)
+            pieces.append(payload)
+        return len(head) + 2 + size
 
     def frame(
         self,
@@ -266,26 +295,29 @@ class Delivery:
         identifiers: tuple[int, ...],
         group: SharedGroup | None,
     ) -> None:
+        # Thousands of these are alive under load: small fields stand together.
         self.message = message
-        self.qos = qos
-        self.retain = retain
         self.identifiers = identifiers
         self.group = group
-        self.packet_id = 0
-        self.state = QUEUED
-        # How often it was handed to a transport; from the second time on it carries DUP [MQTT-3.3.1-1].
-        self.attempts = 0
-        # Whether it takes part in the send quota of the present connection (section 4.9).
-        self.counted = False
         # Where terms of their own hold for its message: whose account it is on, since when (s) it waits, and whether.
         self.sub_queue: SubscriptionQueue | None = None
-        self.since = 0.0
-        self.waits = False
         self.place: Place | None = None
-        # Whether it stands in the queue of a connection (QoS 0), and not in the session's.
-        self.live = False
         # The request whose publisher wants to know whether this reaches anybody, until that is known.
         self.asked: Request | None = None
+        self.since = 0.0
+        # Its place in the order of what is in flight (`InFlight`).
+        self.turn: i64 = 0
+        self.packet_id: i32 = 0
+        # How often it was handed to a transport; from the second time on it carries DUP [MQTT-3.3.1-1].
+        self.attempts: i32 = 0
+        self.qos: u8 = qos
+        self.state: u8 = QUEUED
+        self.retain = retain
+        # Whether it takes part in the send quota of the present connection (section 4.9).
+        self.counted = False
+        self.waits = False
+        # Whether it stands in the queue of a connection (QoS 0), and not in the session's.
+        self.live = False
 
     def settle(self, reached: bool) -> None:
         """It is known now, or never will be (then it counts as reached); nothing where nobody has asked."""

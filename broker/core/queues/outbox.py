@@ -18,7 +18,9 @@ for what depends on when it is written: a message expiry interval that counts do
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from mypy_extensions import i64
 
 from broker.core.codec.framing import frame_count, frame_end
 from broker.core.counters import (
@@ -38,9 +40,6 @@ from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST
 from broker.core.queues.queue_totals import bound
 from broker.core.queues.receive_window import ReceiveWindow
 from broker.core.queues.send_queue import SendQueue
-
-if TYPE_CHECKING:
-    from mypy_extensions import i64
 
 ACCEPTED: Final = -1
 """Answer of `offer`; every other answer is a drop cause of `counters`."""
@@ -224,6 +223,16 @@ class Outbox(SendQueue):
         """True when a message of `size` bytes fits now. The session asks before it sends with QoS 1 or 2."""
         return not self.closed and self.messages < self.max_messages and self.bytes + size <= self.max_bytes
 
+    def takes(self, size: i64) -> bool:
+        """`has_room`, and every packet that the protocol allows fits the peer."""
+        return (
+            self.messages < self.max_messages
+            and self.bytes + size <= self.max_bytes
+            and not self.closed
+            and self.max_packet >= LARGEST_PACKET
+            and size < NEAR_LONGEST
+        )
+
     def half_full(self) -> bool:
         """True when retained messages should wait, so that live ones still find room."""
         return self.messages * 2 >= self.max_messages or self.bytes * 2 >= self.max_bytes
@@ -248,17 +257,16 @@ class Outbox(SendQueue):
             self.offered += 1
         size: i64 = delivery.message.size()
         self._deferred += 1
-        self._put(delivery, 1, size)
         if delivery.qos > 0:
             self.qos12_messages += 1
             self.qos12_bytes += size
             # The broker's sum has had it since it came to the session, until it is acknowledged.
-            load = self._load
-            load.messages -= 1
-            load.bytes -= size
+            self._line_up(delivery, 1, size)
         else:
             delivery.live = True
-        self.schedule_flush()
+            self._put(delivery, 1, size)
+        if not self._listed:
+            self.schedule_flush()
 
     def renewed(self, grown: i64) -> None:
         """A QoS 0 delivery that waits here got a newer message in place of its own, larger by `grown` bytes."""
@@ -279,7 +287,8 @@ class Outbox(SendQueue):
             return
         self._queue.append(packet)
         self.control_bytes += len(packet)
-        self.schedule_flush()
+        if not self._listed:
+            self.schedule_flush()
 
     def acknowledge(self, packet: bytes) -> None:
         """Queue one PUBACK, PUBREC or PUBCOMP, like any control packet; until it is written it counts."""
@@ -329,7 +338,11 @@ class Outbox(SendQueue):
             piece = queue.pop()
             assert isinstance(piece, bytes)
             return piece
-        batch = self.take_batch(max_bytes, now)
+        if self._deferred > 0 and not self._to_tell():
+            self._mark()
+            batch = self._take_some(max_bytes, now, True)
+        else:
+            batch = self.take_batch(max_bytes, now)
         return batch[0] if len(batch) == 1 else b"".join(batch)
 
     def take_batch(self, max_bytes: int, now: float) -> list[bytes]:
@@ -342,7 +355,7 @@ class Outbox(SendQueue):
             batch: list[bytes] = queue  # type: ignore[assignment]
         else:
             self._mark()
-            batch = self._take_some(max_bytes, now)
+            batch = self._take_some(max_bytes, now, False)
         if self._to_tell():
             ledger = self.ledger
             assert ledger is not None
@@ -356,36 +369,61 @@ class Outbox(SendQueue):
         ledger = self.ledger
         return ledger is not None and ledger.untold is not None
 
-    def _take_some(self, max_bytes: int, now: float) -> list[bytes]:
-        """The slow way: part of the queue, or frames that are made now."""
+    def _take_some(self, max_bytes: i64, now: float, in_pieces: bool) -> list[bytes]:
+        """The slow way: part of the queue, or frames that are made now; with `in_pieces`, a frame may be several."""
         if self.messages > self.high_water:
             self.high_water = self.messages
         batch: list[bytes] = []
-        total = 0
+        total: i64 = 0
         used: i64 = 0
         gaps: i64 = 0
-        sent = 0
+        sent: i64 = 0
+        in_pieces = in_pieces and self.max_aliases == 0
+        v5 = self.v5
         for item in self._queue:
             if total >= max_bytes:
                 break
             used += 1
-            if isinstance(item, bytes):
+            if isinstance(item, Delivery):
+                if item.state == DROPPED:
+                    gaps += 1
+                    continue
+                if in_pieces and item.attempts == 0 and item.qos > 0:
+                    message = item.message
+                    if (
+                        message.expires_at == 0.0
+                        and item.sub_queue is None
+                        and not item.retain
+                        and len(item.identifiers) == 0
+                    ):
+                        # `_take`, spelled out for the common case.
+                        size: i64 = message.size()
+                        self._deferred -= 1
+                        self.messages -= 1
+                        self.bytes -= size
+                        self.qos12_messages -= 1
+                        self.qos12_bytes -= size
+                        self.taken += 1
+                        sent += 1
+                        item.attempts = 1
+                        total += message.put_qos12_frame(batch, v5, item.qos, i64(item.packet_id))
+                        continue
+                made = self._take(item, now)
+                if made is None:
+                    continue
+                frame = made
+                sent += 1
+            elif isinstance(item, bytes):
                 frame = item
                 kind = frame[0] & 0xF0
                 if kind == 0x30:
-                    count = frame_count(frame)
+                    count: i64 = frame_count(frame)
                     self._uncount(count, len(frame))
                     self.taken += count
                     sent += count
                 else:
                     self.control_bytes -= len(frame)
                     self.receive_window.written(frame)
-            elif isinstance(item, Delivery) and item.state != DROPPED:
-                made = self._take(item, now)
-                if made is None:
-                    continue
-                frame = made
-                sent += 1
             else:
                 gaps += 1
                 continue
@@ -430,7 +468,7 @@ class Outbox(SendQueue):
         if qos > 0:
             delivery.attempts += 1
             if first and expiry < 0 and not delivery.retain and not delivery.identifiers and self.max_aliases == 0:
-                return message.quality_frame(self.v5, qos, delivery.packet_id)
+                return message.qos12_frame(self.v5, qos, delivery.packet_id)
         # DUP says that we send it again; what the publisher's DUP was is not even known here [MQTT-3.3.1-3].
         return self._make(delivery, expiry, not first)
 

@@ -7,24 +7,23 @@ an identifier that nobody knows ends nothing. Those QoS 2 publishes that wait fo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from mypy_extensions import i64
+from mypy_extensions import i64
 
 
-def ends_publish(packet: bytes) -> bool:
-    """Whether an acknowledgement is the last one of a publish; any control packet may be asked about.
+def ended_publishes(packet: bytes) -> i64:
+    """Of how many publishes the acknowledgements in a piece are the last; any control packet may be asked about.
 
-    3.1.1 has no reason codes: there every PUBCOMP counts, as one packet more that the peer has to read.
+    A piece is one acknowledgement, or several of four bytes of one kind. 3.1.1 has no reason codes: there every PUBCOMP
+    counts, as one packet more that the peer has to read.
     """
     kind: i64 = packet[0]
+    size: i64 = len(packet)
     if kind == 0x40:
-        return True
+        return 1 if size & 3 else size >> 2
     if kind == 0x70:
         # With a reason code it is "Packet Identifier not found", the only one there is besides success.
-        return len(packet) == 4
-    return kind == 0x50 and len(packet) > 4 and packet[4] >= 0x80
+        return 0 if size & 3 else size >> 2
+    return 1 if kind == 0x50 and size & 3 and packet[4] >= 0x80 else 0
 
 
 class ReceiveWindow:
@@ -38,13 +37,11 @@ class ReceiveWindow:
 
     def queued(self, packet: bytes) -> None:
         """A control packet was queued."""
-        if ends_publish(packet):
-            self.unwritten += 1
+        self.unwritten += ended_publishes(packet)
 
     def written(self, packet: bytes) -> None:
         """A control packet that was queued has been written."""
-        if ends_publish(packet):
-            self.unwritten -= 1
+        self.unwritten -= ended_publishes(packet)
 
     def all_written(self) -> None:
         """Everything that was queued has been written."""

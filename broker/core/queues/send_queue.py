@@ -77,14 +77,18 @@ class SendQueue:
 
     def _put(self, item: object, count: i64, size: i64) -> None:
         """Queue what was accepted: `count` messages of `size` bytes in all, in one piece."""
-        self._queue.append(item)
-        self.messages += count
-        self.bytes += size
         load = self._load
         load.messages += count
         load.bytes += size
+        self._line_up(item, count, size)
+
+    def _line_up(self, item: object, count: i64, size: i64) -> None:
+        """The same for what the sum over all queues has already."""
+        self._queue.append(item)
+        self.messages += count
+        self.bytes += size
         if self._since == 0.0:
-            self._since = load.now
+            self._since = self._load.now
             self._ahead = len(self._queue)
         if self.messages > self._message_mark or self.bytes > self._byte_mark:
             # Whoever routes is told that the writer should have a turn. Once: one who does not read slows nobody.

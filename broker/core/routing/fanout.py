@@ -14,7 +14,9 @@ Promises:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
+
+from mypy_extensions import i64
 
 from broker.core.counters import FULL_BYTES, FULL_MESSAGES, GLOBAL, NO_QUOTA, Counters
 from broker.core.queues.message import Message
@@ -27,9 +29,6 @@ from broker.core.session.session import Session
 from broker.core.tap import Tap
 from broker.core.topics.match_cache import Route
 from broker.core.topics.subscription import FilterEntry, SharedGroup, Subscription, identifiers
-
-if TYPE_CHECKING:
-    from mypy_extensions import i64
 
 NO_IDENTIFIERS: Final[tuple[int, ...]] = ()
 
@@ -140,6 +139,16 @@ class Fanout(PeerListener):
             return self.spread(route, message, origin)
         finally:
             self._telling = None
+
+    def sole_receiver(self, route: Route, qos: i64) -> Session | None:
+        """Who alone gets what goes this way, with this QoS and nothing of its own; None: `forward` finds them."""
+        entries = route.entries
+        if len(entries) != 1 or route.tapped:
+            return None
+        sole = entries[0].sole
+        if sole is None or i64(sole.qos) < qos or sole.identifier > 0 or sole.no_local or sole.sub_queue is not None:
+            return None
+        return cast(Session, sole.session)
 
     def spread(self, route: Route, message: Message, origin: Session | None) -> int:
         """Offer a message to everybody on a route: those whose filters match its topic, and nobody else [MQTT-3.3.2-3].

@@ -19,9 +19,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import i32, i64
+
 from broker.core.codec.encoder import ack
 from broker.core.codec.errors import ProtocolViolation
-from broker.core.codec.packets import PUBREL, V5, V311, Will
+from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5, V311, Will
 from broker.core.codec.reasons import NO_MATCHING_SUBSCRIBERS, PACKET_IDENTIFIER_NOT_FOUND, SUCCESS
 from broker.core.counters import (
     AGE,
@@ -35,6 +37,7 @@ from broker.core.counters import (
     TOO_LARGE,
     Counters,
 )
+from broker.core.queues.in_flight import InFlight
 from broker.core.queues.message import DONE, DROPPED, QUEUED, RELEASED, SENT, Delivery, Message
 from broker.core.queues.outbox import ACCEPTED, KEPT_BACK, Outbox
 from broker.core.queues.queue_policy import DISCONNECT, QueueTerms
@@ -45,12 +48,17 @@ from broker.core.topics.subscription import SharedGroup, Subscription
 from broker.core.topics.topic_tree import RetainedTree
 
 if TYPE_CHECKING:
-    from mypy_extensions import i64
-
     from broker.core.queues.queue_rules import QueueRule
 
 HEADROOM: Final = 16
 """Bytes of a frame beyond `Message.size()`: fixed header, packet identifier, expiry."""
+
+ACK_RUN: Final = 1_024
+"""Acknowledgements that are dealt with in one go."""
+
+NO_IDENTIFIERS: Final[tuple[int, ...]] = ()
+
+PUBREL_HEADER: Final = b"\x62"
 
 COMMIT: Final = 16
 """Messages in the outbox beyond which one with terms of its own goes on waiting: what is in flight is neither replaced
@@ -89,11 +97,10 @@ class Session(SessionQueue):
         self.bridge = False
         # Towards the client.
         self.window: i64 = 65535
-        self.inflight: dict[int, Delivery] = {}
+        self.inflight = InFlight()
         self.inflight_bytes: i64 = 0
         self._resend: deque[Delivery] | None = None
         self.streams: RetainedStreams | None = None
-        self._next_id = 0
         # From the client: QoS 2 publishes that wait for PUBREL.
         self.incoming_qos2: set[int] | None = None
 
@@ -120,9 +127,9 @@ class Session(SessionQueue):
         if outbox is None:
             return
         resend: deque[Delivery] = deque()
-        for packet_id, delivery in self.inflight.items():
+        for delivery in self.inflight.values():
             if delivery.state == RELEASED:
-                outbox.control(ack(PUBREL, packet_id, SUCCESS, self.version))
+                outbox.control(ack(PUBREL, delivery.packet_id, SUCCESS, self.version))
             else:
                 resend.append(delivery)
         self._resend = resend if resend else None
@@ -150,7 +157,7 @@ class Session(SessionQueue):
             return self._wait(delivery) == ACCEPTED
         self._in_flight(delivery)
         self._hold(delivery.message.size())
-        self._next_id = delivery.packet_id
+        self.inflight.last_id = i64(delivery.packet_id)
         if delivery.state == SENT and delivery.attempts == 0:
             self.offered += 1
         return True
@@ -224,7 +231,7 @@ class Session(SessionQueue):
             and outbox.has_room(size + HEADROOM)
         ):
             # One may always be on its way to a client with nothing else before it.
-            idle = outbox.messages == 0 and not self.inflight
+            idle = outbox.messages == 0 and self.inflight.count == 0
             if not idle and not self._load.has_room(1, size) and not self._load.relieve(1, size):
                 return self._drop(GLOBAL)
             if self._send(delivery, outbox):
@@ -233,6 +240,49 @@ class Session(SessionQueue):
                     self._ask(delivery)
                 return ACCEPTED
         return self._wait(delivery)
+
+    def send_now(self, message: Message, qos: i64) -> bool:
+        """What `deliver` does in the common case of QoS 1 and 2, for a subscription without options.
+
+        The client is there, nothing waits, nobody keeps the session, and the window and all queues have room. False:
+        it is not that case, and nothing was done.
+        """
+        outbox = self.outbox
+        load = self._load
+        size: i64 = message.size()
+        if (
+            outbox is None
+            or self.quota <= 0
+            or self.pending is not None
+            or self._resend is not None
+            or self.sub_queue is not None
+            or self.journal is not None
+            or self.answers
+            or self.uplink
+            or not outbox.takes(size + HEADROOM)
+            or self.inflight_bytes + size > self.max_bytes
+            or not load.has_room(1, size)
+            or not load.in_flight_room(size)
+        ):
+            return False
+        inflight = self.inflight
+        packet_id: i64 = inflight.next_id()
+        if packet_id == 0:
+            return False
+        delivery = Delivery(message, qos, False, NO_IDENTIFIERS, None)
+        delivery.packet_id = i32(packet_id)
+        delivery.state = SENT
+        delivery.counted = True
+        inflight.add(delivery)
+        self.offered += 1
+        self.quota -= 1
+        self.inflight_bytes += size
+        load.inflight += 1
+        load.inflight_bytes += size
+        load.messages += 1
+        load.bytes += size
+        outbox.push(delivery)
+        return True
 
     def _wait(self, delivery: Delivery) -> int:
         """Queue a delivery, and have its lane know."""
@@ -252,12 +302,14 @@ class Session(SessionQueue):
         callers come here only while there is some [MQTT-4.9.0-2].
         """
         size: i64 = delivery.message.size()
-        if self.inflight and (self.inflight_bytes + size > self.max_bytes or not self._load.in_flight_room(size)):
+        if self.inflight.count > 0 and (
+            self.inflight_bytes + size > self.max_bytes or not self._load.in_flight_room(size)
+        ):
             return False
         packet_id = self._allocate()
         if packet_id == 0:
             return False
-        delivery.packet_id = packet_id
+        delivery.packet_id = i32(packet_id)
         delivery.state = SENT
         self._in_flight(delivery)
         self.quota -= 1
@@ -268,7 +320,7 @@ class Session(SessionQueue):
         return True
 
     def _in_flight(self, delivery: Delivery) -> None:
-        self.inflight[delivery.packet_id] = delivery
+        self.inflight.add(delivery)
         size: i64 = delivery.message.size()
         self.inflight_bytes += size
         self._load.inflight += 1
@@ -276,26 +328,16 @@ class Session(SessionQueue):
 
     def _landed(self, delivery: Delivery) -> None:
         """It is in flight no more, and takes no room."""
-        del self.inflight[delivery.packet_id]
+        self.inflight.remove(delivery)
         size: i64 = delivery.message.size()
         self.inflight_bytes -= size
         self._load.inflight -= 1
         self._load.inflight_bytes -= size
         self._let_go(size)
 
-    def _allocate(self) -> int:
+    def _allocate(self) -> i64:
         """A packet identifier that is not in use [MQTT-2.2.1-4]; 0 when all 65,535 are."""
-        inflight = self.inflight
-        if len(inflight) >= 65535:
-            return 0
-        packet_id = self._next_id
-        while True:
-            packet_id += 1
-            if packet_id > 65535:
-                packet_id = 1
-            if packet_id not in inflight:
-                self._next_id = packet_id
-                return packet_id
+        return self.inflight.next_id()
 
     # -- the writer's side ---------------------------------------------------------------------------------------------
 
@@ -483,6 +525,56 @@ class Session(SessionQueue):
             request.heard(self.asked_link)
         delivery.settle(reason_code != NO_MATCHING_SUBSCRIBERS)
 
+    def on_acks(self, kind: i64, data: bytes, start: i64, now: float) -> i64:
+        """Acknowledgements of one kind, side by side in `data` from `start` on, dealt with in one go.
+
+        `kind`: PUBACK, PUBREC or PUBCOMP. Those of four bytes, at most `ACK_RUN`, and up to the first that has to be
+        looked at by itself. Where the last of them ends; `start` where it is already the first.
+
+        Raises ProtocolViolation as those do.
+        """
+        inflight = self.inflight
+        header: i64 = kind << 4
+        end: i64 = len(data) - 3
+        if end > start + 4 * ACK_RUN:
+            end = start + 4 * ACK_RUN
+        at: i64 = start
+        while at < end and data[at] == header and data[at + 1] == 2:
+            packet_id: i64 = data[at + 2] << 8 | data[at + 3]
+            delivery = inflight.get(packet_id)
+            if delivery is None or delivery.attempts == 0:
+                break
+            if kind == PUBACK:
+                if delivery.qos != 1:
+                    break
+                if delivery.asked is not None:
+                    self._answered(delivery, SUCCESS)
+                self._finish(delivery)
+            elif kind == PUBCOMP:
+                if delivery.qos != 2 or delivery.state != RELEASED:
+                    break
+                self._finish(delivery)
+            else:
+                if delivery.qos != 2:
+                    break
+                if delivery.asked is not None:
+                    self._answered(delivery, SUCCESS)
+                if self.journal is not None and delivery.state != RELEASED:
+                    self.journal.released(self.client_id, delivery)
+                delivery.state = RELEASED
+            at += 4
+        if at == start:
+            return at
+        if kind != PUBREC:
+            self._go_on(now)
+            return at
+        outbox = self.outbox
+        if outbox is not None:
+            answers = bytearray(data[start:at])
+            answers[::4] = PUBREL_HEADER * ((at - start) // 4)
+            outbox.control(bytes(answers))
+        return at
+
     def on_pubrec(self, packet_id: int, reason_code: int, now: float) -> None:
         """PUBREC: answer PUBREL, or give up the message when the client refused it [MQTT-4.3.3-4].
 
@@ -566,7 +658,7 @@ class Session(SessionQueue):
         nobody when the session ends [MQTT-4.8.2-5].
         """
         taken: list[Delivery] = []
-        for delivery in list(self.inflight.values()):
+        for delivery in self.inflight.values():
             if delivery.group in groups and delivery.state == SENT and (delivery.qos == 1 or delivery.attempts == 0):
                 self._landed(delivery)
                 if delivery.attempts == 0:
@@ -605,9 +697,9 @@ class Session(SessionQueue):
         if queued > 0:
             self.ledger.lost(SESSION_ENDED, queued)
         load = self._load
-        load.messages -= self.pending_messages + len(self.inflight)
+        load.messages -= self.pending_messages + self.inflight.count
         load.bytes -= self.pending_bytes + self.inflight_bytes
-        load.inflight -= len(self.inflight)
+        load.inflight -= self.inflight.count
         load.inflight_bytes -= self.inflight_bytes
         if self.pending is not None:
             # Their lanes may be remembered elsewhere.
@@ -619,7 +711,7 @@ class Session(SessionQueue):
         self.pending_bytes = 0
         self._pending_qos0 = 0
         self._gaps = 0
-        self.inflight = {}
+        self.inflight.clear()
         self.inflight_bytes = 0
         if self.sub_queue is not None:
             load.aging.pop(self.sub_queue, None)

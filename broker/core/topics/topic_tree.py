@@ -24,6 +24,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from broker.core.codec import topic_names
 
 # Steps of a walk for each node asked for, and at least: what `take` may look at without finding anything.
@@ -38,6 +40,7 @@ NODE_BYTES: Final = 256
 DEAD_LEAST: Final = 16
 
 
+@mypyc_attr(acyclic=True)
 class Retainable:
     """Base of what can be the value of a topic."""
 

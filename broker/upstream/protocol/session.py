@@ -18,7 +18,9 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from mypy_extensions import i32, i64
 
 from broker.core.codec.packets import NEVER
 from broker.core.codec.primitives import string
@@ -34,9 +36,6 @@ from broker.core.topics.topic_tree import RetainedTree
 from broker.upstream.filters.declarer import FIRST_ID
 from broker.upstream.filters.mapping import Mapping
 from broker.upstream.protocol.poison_messages import PoisonMessageDetector
-
-if TYPE_CHECKING:
-    from mypy_extensions import i64
 
 LOOKED_AT: Final = 1_000
 """Messages in the queue among which one is looked for that can go in place of the doubtful ones."""
@@ -126,11 +125,11 @@ class UplinkSession(Session):
             self.outbox.schedule_flush()
         return answer
 
-    def _allocate(self) -> int:
+    def _allocate(self) -> i64:
         """A packet identifier that is not in use, and none of those that are the declarer's."""
-        if len(self.inflight) >= FIRST_ID - 1:
+        if self.inflight.count >= FIRST_ID - 1:
             return 0
-        packet_id = super()._allocate()
+        packet_id: i64 = super()._allocate()
         while packet_id >= FIRST_ID:
             packet_id = super()._allocate()
         return packet_id
@@ -279,7 +278,7 @@ class UplinkSession(Session):
         self._unqueue(delivery)
         if delivery.sub_queue is not None:
             delivery.sub_queue.leave(delivery)
-        delivery.packet_id = packet_id
+        delivery.packet_id = i32(packet_id)
         delivery.state = SENT
         self._in_flight(delivery)
         return True
@@ -342,7 +341,7 @@ class UplinkSession(Session):
         topic = delivery.message.topic
         if not self.trial.bars(topic, now):
             return
-        for each in list(self.inflight.values()):
+        for each in self.inflight.values():
             if each.state == SENT and each.message.topic == topic:
                 self._refuse(each)
         if self.pending is not None:
@@ -363,7 +362,7 @@ class UplinkSession(Session):
 
         A QoS 2 message that it had received (PUBREC) is its own since, and not sent again [MQTT-4.4.0-1].
         """
-        for delivery in list(self.inflight.values()):
+        for delivery in self.inflight.values():
             if delivery.state == RELEASED:
                 self._finish(delivery)
         self.incoming_qos2 = None
@@ -374,7 +373,7 @@ class UplinkSession(Session):
         """Have nothing that waits be above the QoS that the upstream takes [MQTT-3.2.2-11], nor be retained if it
         retains nothing [MQTT-3.2.2-14]."""
         most = self.max_qos
-        for delivery in list(self.inflight.values()):
+        for delivery in self.inflight.values():
             delivery.retain = delivery.retain and self.retain_available
             if delivery.qos > most and delivery.state != RELEASED:
                 if most > 0:

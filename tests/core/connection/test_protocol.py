@@ -506,5 +506,5 @@ class TestSubscribing:
         while client.unanswered:
             client.answer()
         assert client.payloads() == [b"1"]
-        assert client.session.inflight == {}
+        assert not client.session.inflight
         assert len(network.router.trie) == 0

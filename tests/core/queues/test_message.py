@@ -48,7 +48,7 @@ def test_quality_frames(payload: bytes, v5: bool, qos: int, packet_ids: list[int
     """First deliveries of QoS 1 and 2: only the identifier differs [MQTT-4.3.2-2] [MQTT-4.3.3-2]."""
     made = message(payload, FORWARD)
     for packet_id in packet_ids:
-        packet = read(made.quality_frame(v5, qos, packet_id), v5)
+        packet = read(made.qos12_frame(v5, qos, packet_id), v5)
         assert (packet.payload, packet.qos, packet.packet_id, packet.dup) == (payload, qos, packet_id, False)
         assert packet.properties == (FORWARD if v5 else b"")
 
@@ -58,7 +58,7 @@ def test_quality_frames_of_all_kinds_in_turn() -> None:
     made = message(b"payload", FORWARD)
     for _ in range(2):
         for v5, qos in product((True, False), (1, 2)):
-            packet = read(made.quality_frame(v5, qos, 300), v5)
+            packet = read(made.qos12_frame(v5, qos, 300), v5)
             assert (packet.qos, packet.packet_id, packet.payload) == (qos, 300, b"payload")
 
 
@@ -120,7 +120,7 @@ def test_adopted_frame(v5: bool) -> None:
     assert read(made.qos0_frame(not v5), not v5).payload == b"hello"
     assert made.payload() == b"hello"
     assert made.qos0_frame(v5) is frame
-    assert read(made.quality_frame(v5, 2, 9), v5).payload == b"hello"
+    assert read(made.qos12_frame(v5, 2, 9), v5).payload == b"hello"
     assert made.size() == size == Message(b"t", b"hello", 0, False, b"", 0.0, "p").size()
 
 
@@ -130,7 +130,7 @@ def test_frames_are_not_larger_than_counted() -> None:
         made = message(b"x" * length, FORWARD)
         for v5 in (False, True):
             assert len(made.qos0_frame(v5)) <= made.size()
-            assert len(made.quality_frame(v5, 1, 1)) <= made.size()
+            assert len(made.qos12_frame(v5, 1, 1)) <= made.size()
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,7 @@ class Requests(RuleBasedStateMachine):
                 return
             owed = client.unanswered[0]
             assert isinstance(owed, Ack)
-            at = list(client.session.inflight).index(owed.packet_id)
+            at = [each.packet_id for each in client.session.inflight.values()].index(owed.packet_id)
             if owed.kind != p.PUBCOMP:
                 owed.reason_code = code
                 asked = queue.flight[at].asked

@@ -137,7 +137,7 @@ class Line(RuleBasedStateMachine):
             load.messages += 1
             load.bytes += made.message.size()
             self.box.push(made)
-            wire = made.message.quality_frame(False, 1, made.packet_id)
+            wire = made.message.qos12_frame(False, 1, made.packet_id)
             self.items.append(Item(wire, made.message.size(), "quality", made))
             self.offered += 1
 

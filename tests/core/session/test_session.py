@@ -253,7 +253,7 @@ class TestOffline:
         back(subscriber, max_packet=100)
         assert subscriber.payloads() == [b"y", b"!"]
         assert subscriber.session.dropped_by_cause()[TOO_LARGE] == 1
-        assert subscriber.session.inflight == {}
+        assert not subscriber.session.inflight
         assert total_ledger([subscriber.session]) == []
 
 
@@ -378,7 +378,9 @@ class TestIdentifiers:
         subscriber.answering = False
         publisher.publish("t/a", b"x", 1)
         session = subscriber.session
-        message = session.inflight[1].message
+        delivery = session.inflight.get(1)
+        assert delivery is not None
+        message = delivery.message
         for _ in range(65_540):
             network.router.publish(message, None)
         network.settle()
@@ -512,7 +514,7 @@ class TestResumption:
             subscriber.answer(1)
         sent = [packet.packet_id for packet in subscriber.got(p.Publish)]
         assert sent == [first[0].packet_id, first[1].packet_id]
-        assert subscriber.session.inflight == {}
+        assert not subscriber.session.inflight
 
     @pytest.mark.parametrize("qos", [1, 2])
     def test_acknowledged_while_it_waits_to_be_sent_again(self, qos: int) -> None:
@@ -533,7 +535,7 @@ class TestResumption:
         subscriber.wire.frozen = False
         network.settle()
         assert [packet.packet_id for packet in subscriber.got(p.Publish)] == [first[1].packet_id]
-        assert subscriber.session.inflight == {}
+        assert not subscriber.session.inflight
         assert total_ledger([subscriber.session]) == []
 
     def test_acknowledged_before_it_was_written(self) -> None:

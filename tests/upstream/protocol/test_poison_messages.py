@@ -141,7 +141,7 @@ class Fussy:
         self.balanced()
         session = self.scene.session
         load = self.scene.network.router.counters.load
-        assert (session.inflight, session.queued(), session.trial.on) == ({}, 0, False)
+        assert (len(session.inflight), session.queued(), session.trial.on) == (0, 0, False)
         assert (load.messages, load.bytes, load.inflight) == (0, 0, 0)
         for qos in (0, 1, 2):
             self.came.clear()

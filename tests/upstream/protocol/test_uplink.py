@@ -102,7 +102,7 @@ class TestUp:
         assert (sent.topic, sent.payload, sent.qos) == (b"a/b", b"1", 1)
         assert visited(sent.properties) == [OWN]
         scene.say(Ack(PUBACK, sent.packet_id))
-        assert scene.session.inflight == {}
+        assert not scene.session.inflight
 
     def test_other_properties_stay_as_they_are(self) -> None:
         scene = Scene("plant/", "site/7/")
@@ -158,7 +158,7 @@ class TestUp:
         """[MQTT-2.2.1-4]"""
         scene = Scene()
         scene.connect()
-        scene.session._next_id = FIRST_ID - 3
+        scene.session.inflight.last_id = FIRST_ID - 3
         client = scene.network.client("c")
         for _ in range(4):
             client.publish("a", qos=1)
@@ -192,7 +192,7 @@ class TestUp:
         scene.lose()
         scene.connect(present=False)
         assert scene.took(Publish) == []
-        assert scene.session.inflight == {}
+        assert not scene.session.inflight
 
     def test_what_is_retained_goes_up_at_first(self) -> None:
         scene = Scene(publish=("state/#",))

@@ -238,7 +238,7 @@ class TestAccounts:
         first, second = scene.took(Publish)
         scene.say(Ack(PUBACK, first.packet_id, QUOTA_EXCEEDED), Ack(PUBREC, second.packet_id, NOT_AUTHORIZED))
         assert scene.figures.rejected == 2
-        assert scene.session.inflight == {}
+        assert not scene.session.inflight
 
 
 class TestSessions:

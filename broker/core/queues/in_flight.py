@@ -1,0 +1,127 @@
+"""The deliveries in flight to one client, found by their packet identifiers.
+
+Owns `InFlight`: which identifiers are in use, and which one is next. Identifiers are given in order, so that a ring of
+references holds them: an identifier's slot is its lowest bits, and one whose slot is taken is passed over. That costs 8
+to 32 bytes a delivery and no object, where a dictionary has an entry and an integer.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.core.queues.message import Delivery
+
+LARGEST_ID: Final = 65_535
+"""The largest packet identifier (section 2.2.1)."""
+
+SMALLEST: Final = 16
+LARGEST: Final = 65_536
+"""Slots of a ring; it grows by powers of two when three quarters are taken."""
+
+KEPT: Final = 256
+"""Slots that a ring keeps when nothing is in flight any more."""
+
+_EMPTY: Final[list[Delivery | None]] = []
+
+
+class InFlight:
+    """A ring of deliveries. `count`: how many are in flight."""
+
+    def __init__(self) -> None:
+        self.count: i64 = 0
+        # The identifier that was given last.
+        self.last_id: i64 = 0
+        self._slots: list[Delivery | None] = _EMPTY
+        # Slots less one; -1 while there is no ring.
+        self._mask: i64 = -1
+        self._added: i64 = 0
+
+    def __len__(self) -> int:
+        """How many are in flight."""
+        return self.count
+
+    def next_id(self) -> i64:
+        """Take the next identifier that is not in use [MQTT-2.2.1-4]; 0 when all 65,535 are. `add` has to follow.
+
+        Cost: one step, but for identifiers whose slots are taken: none where acknowledgements come in order.
+        """
+        count: i64 = self.count
+        mask: i64 = self._mask
+        if count * 4 >= (mask + 1) * 3 and mask + 1 < LARGEST:
+            self._grow()
+            mask = self._mask
+        if count >= LARGEST_ID:
+            return 0
+        slots = self._slots
+        packet_id: i64 = self.last_id
+        while True:
+            packet_id += 1
+            if packet_id > LARGEST_ID:
+                packet_id = 1
+            if slots[packet_id & mask] is None:
+                self.last_id = packet_id
+                return packet_id
+
+    def add(self, delivery: Delivery) -> None:
+        """Put a delivery in flight with the identifier that it has: from `next_id`, or one that was kept on disk.
+
+        No other delivery in flight has it.
+        """
+        packet_id: i64 = i64(delivery.packet_id)
+        while self._mask < 0 or self._slots[packet_id & self._mask] is not None:
+            self._grow()
+        self._slots[packet_id & self._mask] = delivery
+        self._added += 1
+        delivery.turn = self._added
+        self.count += 1
+
+    def get(self, packet_id: i64) -> Delivery | None:
+        """The delivery with that identifier; None when there is none."""
+        mask: i64 = self._mask
+        if mask < 0 or packet_id < 0:
+            return None
+        delivery = self._slots[packet_id & mask]
+        if delivery is None or delivery.packet_id != packet_id:
+            return None
+        return delivery
+
+    def remove(self, delivery: Delivery) -> None:
+        """A delivery that is in flight is so no more: its identifier is free."""
+        packet_id: i64 = i64(delivery.packet_id)
+        self._slots[packet_id & self._mask] = None
+        self.count -= 1
+        if self.count == 0 and self._mask >= KEPT:
+            self._slots = _EMPTY
+            self._mask = -1
+
+    def values(self) -> list[Delivery]:
+        """All of them, in the order in which they were put in flight: a copy."""
+        found: list[Delivery] = []
+        for each in self._slots:
+            if each is not None:
+                found.append(each)
+        found.sort(key=_turn)
+        return found
+
+    def clear(self) -> None:
+        """Nothing is in flight any more."""
+        self._slots = _EMPTY
+        self._mask = -1
+        self.count = 0
+
+    def _grow(self) -> None:
+        size: i64 = SMALLEST if self._mask < 0 else (self._mask + 1) * 2
+        mask: i64 = size - 1
+        slots: list[Delivery | None] = [None] * size
+        for each in self._slots:
+            if each is not None:
+                packet_id: i64 = i64(each.packet_id)
+                slots[packet_id & mask] = each
+        self._slots = slots
+        self._mask = mask
+
+
+def _turn(delivery: Delivery) -> int:
+    return delivery.turn
