@@ -14,7 +14,7 @@ from mypy_extensions import i64, mypyc_attr
 
 from broker.core.codec import reasons
 from broker.core.codec.packets import Connect, Will
-from broker.core.hooks import AccessControl, AuthExchange, AuthMethod, EventListener, SubscriptionListener
+from broker.core.hooks import AccessControl, AuthExchange, AuthMethod, EventListener, SubscriptionListener, Ticket
 from broker.core.persistence.journal import Journal
 from broker.core.queues.message import Delivery, Message
 from broker.core.topics.subscription import Subscription
@@ -55,7 +55,7 @@ class GuardedAccessControl(AccessControl):
         self._clock = clock
         self._calls: i64 = 0
 
-    def admit(self, connect: Connect, address: str, ticket: object) -> int:
+    def admit(self, connect: Connect, address: str, ticket: Ticket) -> int:
         began = self._began()
         try:
             answer = self._hook.admit(connect, address, ticket)

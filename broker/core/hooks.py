@@ -13,17 +13,29 @@ from mypy_extensions import mypyc_attr
 from broker.core.codec.packets import Connect
 
 LATER: Final = -1
-"""Answer of `AccessControl.admit`: the decision comes later, through `ServerProtocol.admitted`."""
+"""Answer of `AccessControl.admit`: the decision comes later, by `Ticket.answer`."""
+
+
+class Ticket:
+    """A CONNECT whose decision comes later. Nothing more is read from its client until then."""
+
+    def answer(self, reason_code: int) -> None:
+        """The decision, in the sense of `AccessControl.admit`: the client has its CONNACK at once.
+
+        Call it once, in the thread of the event loop (elsewhere: `loop.call_soon_threadsafe(ticket.answer, code)`). It
+        does nothing when the connection has ended meanwhile or was answered, and raises nothing.
+        """
+        raise NotImplementedError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class AccessControl:
     """Who may connect, publish and subscribe. The default lets everybody do everything."""
 
-    def admit(self, connect: Connect, address: str, ticket: object) -> int:
-        """Reason code for a CONNECT: 0x00 to accept, 0x80 and above to refuse, LATER to answer with `ticket` later.
+    def admit(self, connect: Connect, address: str, ticket: Ticket) -> int:
+        """Reason code for a CONNECT: 0x00 to accept, 0x80 and above to refuse, LATER to call `ticket.answer` later.
 
-        `ticket` is the channel; whoever answers later calls its `admitted(reason_code, now)`.
+        The time until then is part of `limits.connect_timeout`.
         """
         del connect, address, ticket
         return 0

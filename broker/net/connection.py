@@ -102,6 +102,8 @@ class Connection(Link):
         self.outbox.owner = self
         self.protocol = ServerProtocol(router, self.outbox, self.address)
         self.protocol.host = self.host
+        if router.access_control is not None:
+            self.protocol.answer_later = self.admitted
         self.opened_at = self.loop.time()
         hub.counters.connections += 1
         if not self.server.joined(self):
@@ -415,7 +417,7 @@ class Connection(Link):
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def admitted(self, reason_code: int) -> None:
-        """A gate that answers late has made up its mind (`ServerProtocol.admitted`)."""
+        """Access control that answers late has made up its mind: what `Ticket.answer` comes to."""
         if self.stream.lost or self.stream.closing_at > 0.0:
             return
         try:

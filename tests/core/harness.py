@@ -90,6 +90,7 @@ class Link:
         )
         self.outbox.owner = self
         self.protocol = ServerProtocol(router, self.outbox, f"client:{len(network.links)}")
+        self.protocol.answer_later = lambda reason_code: self.protocol.admitted(reason_code, network.now)
         self.up = bytearray()
         self.down = bytearray()
         # A frozen writer takes nothing, as for a peer that does not read.

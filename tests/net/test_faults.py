@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,7 +17,15 @@ from broker.core import guards
 from broker.core.causes import KEEP_ALIVE
 from broker.core.codec import reasons
 from broker.core.codec.packets import Connect
-from broker.core.hooks import LATER, AccessControl, AuthExchange, AuthMethod, EventListener, SubscriptionListener
+from broker.core.hooks import (
+    LATER,
+    AccessControl,
+    AuthExchange,
+    AuthMethod,
+    EventListener,
+    SubscriptionListener,
+    Ticket,
+)
 from broker.core.persistence.journal import Journal
 from broker.core.topics.subscription import Subscription
 from broker.net.connection import GRACE
@@ -172,21 +181,64 @@ async def test_a_router_whose_tick_raises_is_called_again() -> None:
         assert broker.faults.counts["router"] <= 3
 
 
+class Later(AccessControl):
+    """Keeps the tickets; `early` is said by the ticket while it is still being asked."""
+
+    def __init__(self, early: int = LATER) -> None:
+        super().__init__()
+        self.early = early
+        self.tickets: list[Ticket] = []
+
+    def admit(self, connect: Connect, address: str, ticket: Ticket) -> int:
+        self.tickets.append(ticket)
+        if self.early != LATER:
+            ticket.answer(self.early)
+        return LATER
+
+
 async def test_a_late_answer_that_makes_a_fault() -> None:
-    """`Connection.admitted` is called by the program that embeds the broker: it hears of no fault of ours."""
-
-    class Later(AccessControl):
-        def admit(self, connect: Connect, address: str, ticket: object) -> int:
-            return LATER
-
-    async with embedded(access_control=Later()) as broker:
-        first = Client(broker, "c")
-        first.connection.admitted(0)
+    """`Ticket.answer` is called by the program that embeds the broker: it hears of no fault of ours."""
+    control = Later()
+    async with embedded(access_control=control) as broker:
+        Client(broker, "c")
+        control.tickets[0].answer(0)
         second = Client(broker, "c")
         broker.router.event_listener = FailingListener()  # without its guard: the first one's session ends
-        second.connection.admitted(0)
+        control.tickets[1].answer(0)
         assert second.transport.aborted
         assert broker.faults.counts["connection"] == 1
+
+
+@pytest.mark.parametrize(
+    ("reason_code", "version", "connack"), [(0, 4, b"\x20\x02\x00\x00"), (0x87, 4, b"\x20\x02\x00\x05")]
+)
+async def test_a_late_answer_over_a_socket(reason_code: int, version: int, connack: bytes) -> None:
+    """The client has its CONNACK, and what it sent meanwhile is acted on, though nothing else happens in the broker."""
+    control = Later()
+    async with embedded(access_control=control) as broker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports[0])
+        writer.write(wire.connect("c", version=version) + b"\xc0\x00")
+        await until(lambda: bool(control.tickets))
+        await rounds()
+        control.tickets[0].answer(reason_code)
+        control.tickets[0].answer(0x80)
+        async with asyncio.timeout(20.0):
+            assert await reader.readexactly(4) == connack
+            assert await reader.read(2) == (b"" if reason_code else b"\xd0\x00")
+        writer.close()
+        await until(lambda: not broker.connections)
+        control.tickets[0].answer(0)
+        assert broker.faults.counts.get("connection", 0) == 0
+
+
+@pytest.mark.parametrize("early", [0, 0x87])
+async def test_a_ticket_that_is_answered_while_it_is_asked_for(early: int) -> None:
+    """As if it had been returned."""
+    async with embedded(access_control=Later(early)) as broker:
+        client = Client(broker, "c")
+        await rounds()
+        assert client.connection.protocol.accepted is (early == 0)
+        assert client.take()[3] == early
 
 
 async def test_a_report_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +386,7 @@ async def test_a_slow_hook_is_told_by_its_name() -> None:
     guard = guards.GuardedAccessControl(Slow(), reporter, lambda: clock[0])
     guard.may_subscribe("c", None, "t")
     assert not reporter.told
-    guard.admit(Connect("c"), "", None)
+    guard.admit(Connect("c"), "", Ticket())
     assert reporter.told == [(guards.ACCESS_CONTROL, "admit", 10 * guards.SLOW)]
 
 

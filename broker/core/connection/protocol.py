@@ -16,6 +16,7 @@ Refuses: sockets, tasks, timers. The shell calls `receive`, `lost`, `close`, and
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from mypy_extensions import i64
@@ -64,7 +65,7 @@ from broker.core.connection.acknowledging import Acknowledger
 from broker.core.connection.publishing import PublishHandler
 from broker.core.connection.rate_limit import PublishLimit
 from broker.core.connection.subscribing import FilterWork
-from broker.core.hooks import LATER, AuthExchange
+from broker.core.hooks import LATER, AuthExchange, Ticket
 from broker.core.queues.outbox import LARGEST_PACKET, Outbox, Peer
 from broker.core.routing.peers import PeerDisconnected
 from broker.core.routing.router import Router
@@ -148,6 +149,11 @@ class ServerProtocol(Peer):
         self.refused = 0
         # How the first read began, until the client is accepted.
         self._first_bytes = b""
+        # The shell's, where there is access control: it calls `admitted`, and looks at the connection after.
+        self.answer_later: Callable[[int], None] | None = None
+        # While access control is asked, and what it said by its ticket before it returned.
+        self._asking = False
+        self._early_answer = LATER
         # The CONNECT while a gate, or an authentication exchange, decides about it.
         self._connect: Connect | None = None
         self._pending_connect: Connect | None = None
@@ -306,8 +312,17 @@ class ServerProtocol(Peer):
         """True while a gate makes up its mind: the shell stops reading until `admitted` was called."""
         return self._connect is not None
 
+    def answer_connect(self, reason_code: int) -> None:
+        """`Ticket.answer` was called: have the shell call `admitted`."""
+        if self._asking:
+            self._early_answer = reason_code
+            return
+        answer_later = self.answer_later
+        if answer_later is not None and self._connect is not None:
+            answer_later(reason_code)
+
     def admitted(self, reason_code: int, now: float) -> None:
-        """The gate's late answer to `admit`. Does nothing when the connection has ended meanwhile."""
+        """The late answer of access control. Does nothing when the connection has ended meanwhile."""
         connect = self._connect
         self._connect = None
         if connect is None or self.state == CLOSED:
@@ -370,6 +385,7 @@ class ServerProtocol(Peer):
         self.close_text = text
         self._connect = None
         self._pending_connect = None
+        self.answer_later = None
         self._exchange = None
         self._filter_work = None
         self._acknowledger.ended()
@@ -560,8 +576,16 @@ class ServerProtocol(Peer):
         if access_control is not None:
             self._connect = connect
             self.state = AUTHENTICATING
-            answer = access_control.admit(connect, self.address, self)
+            self._early_answer = LATER
+            self._asking = True
+            try:
+                answer = access_control.admit(connect, self.address, LateAnswer(self))
+            finally:
+                self._asking = False
             if answer == LATER:
+                # It may have been given before the call was over.
+                answer = self._early_answer
+            if answer == LATER or self._connect is None:
                 return
             self._connect = None
             if answer >= 0x80:
@@ -637,6 +661,7 @@ class ServerProtocol(Peer):
             router.settle(session)
         self.session = session
         self._first_bytes = b""
+        self.answer_later = None
         self.decoder.max_packet_size = router.limits.max_packet_size
         self._acknowledger.connected(session, self.version)
         self._publishing.connected(session, self.version)
@@ -723,3 +748,14 @@ class ServerProtocol(Peer):
             self._end(CLIENT_DISCONNECT, "")
         else:
             self._end(CLIENT_DISCONNECT_WITH_WILL, reasons.name(packet.reason_code))
+
+
+class LateAnswer(Ticket):
+    """The ticket of one connection's CONNECT."""
+
+    def __init__(self, protocol: ServerProtocol) -> None:
+        self._protocol = protocol
+
+    def answer(self, reason_code: int) -> None:
+        """See `Ticket`."""
+        self._protocol.answer_connect(reason_code)

@@ -10,8 +10,7 @@ from broker.core.codec import packets as p
 from broker.core.codec.packets import V5, V31, V311, Connack, Connect, Will
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.codec.properties import Properties
-from broker.core.connection.protocol import ServerProtocol
-from broker.core.hooks import LATER, AccessControl
+from broker.core.hooks import LATER, AccessControl, Ticket
 from tests.core.harness import Network, bag, limits
 
 CONNACK_REASONS = {
@@ -242,14 +241,13 @@ class Keeper(AccessControl):
     """A gate that says no to some, and `later` to others."""
 
     def __init__(self) -> None:
-        self.waiting: list[ServerProtocol] = []
+        self.waiting: list[Ticket] = []
         self.answer = 0
 
-    def admit(self, connect: Connect, address: str, ticket: object) -> int:
+    def admit(self, connect: Connect, address: str, ticket: Ticket) -> int:
         assert connect.version > 0
         assert address.startswith("client:")
         if self.answer == LATER:
-            assert isinstance(ticket, ServerProtocol)
             self.waiting.append(ticket)
         return self.answer
 
@@ -302,7 +300,7 @@ class TestGate:
         assert client.packets == []
         assert network.router.sessions == {}
         [ticket] = keeper.waiting
-        ticket.admitted(0, network.now)
+        ticket.answer(0)
         network.settle()
         waiting.append(client.wire.protocol.waiting)
         assert waiting == [True, False]
@@ -319,7 +317,7 @@ class TestGate:
         client.connect(settle=False)
         client.post("t", b"x")
         network.settle()
-        keeper.waiting[0].admitted(0x87, network.now)
+        keeper.waiting[0].answer(0x87)
         network.settle()
         assert client.connack.reason_code == code
         assert client.closed
@@ -333,11 +331,11 @@ class TestGate:
         client = network.idle("c")
         client.connect()
         client.cut()
-        keeper.waiting[0].admitted(0, network.now)
+        keeper.waiting[0].answer(0)
         assert network.router.sessions == {}
         client.connect()
-        keeper.waiting[1].admitted(0, network.now)
-        keeper.waiting[1].admitted(0x87, network.now)
+        keeper.waiting[1].answer(0)
+        keeper.waiting[1].answer(0x87)
         network.settle()
         assert client.connack.reason_code == 0
         client.ping()
@@ -350,7 +348,7 @@ class TestGate:
         client.connect()
         client.connect()
         for ticket in keeper.waiting:
-            ticket.admitted(0, network.now)
+            ticket.answer(0)
         network.settle()
         assert client.connack.reason_code == 0
         assert client.ghosts[0].end == 0x8E
