@@ -37,6 +37,7 @@ def for_a_while(seconds: float) -> Callable[[], bool]:
     return over
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
 def test_random_and_mutated_packets_on_live_connections(seed: int) -> None:
     """[MQTT-4.13.1-1] and all that refuses a packet: whoever breaks the protocol hurts nobody else."""

@@ -20,6 +20,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from typer.testing import CliRunner
 
 from broker.cli import app
@@ -104,6 +105,7 @@ def in_order(rows: list[dict[str, Any]]) -> dict[str, list[int]]:
     return found
 
 
+@pytest.mark.long
 def test_killed_under_load(tmp_path: Path) -> None:
     """Twice: what was acknowledged is in a segment, or its number is in the gap that the next start names."""
     lost = 0
@@ -214,6 +216,7 @@ def small_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 
 
+@pytest.mark.long
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
     """The recorder gives up and says so, the broker goes on; with room again the next start names what is missing."""
     root = tmp_path / "record"

@@ -73,6 +73,7 @@ def test_whole_run_on_the_relay(tmp_path: Path) -> None:
     assert 0 < paced["p50_us"] <= paced["p99_us"]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(PEERS["mosquitto"].missing() is not None, reason=str(PEERS["mosquitto"].missing()))
 def test_whole_run_on_mosquitto(tmp_path: Path) -> None:
     """Every row, on a broker nobody here wrote: it loses nothing, doubles nothing, and understands all it is asked."""

@@ -192,6 +192,7 @@ def check(name: str, result: dict[str, Any], frozen: int) -> None:
     assert sample["without"]["units"] > 0
 
 
+@pytest.mark.long
 def test_whole_run_on_canopy(tmp_path: Path) -> None:
     rows = "frozen-0,frozen-5,frozen-50-bursts,drop-newest,drop-oldest,latest,max-age"
     results = run(tmp_path / "out.json", "canopy", rows)
@@ -205,6 +206,7 @@ def test_whole_run_on_canopy(tmp_path: Path) -> None:
             assert result["samples"][0]["missed"]["messages"] >= result["samples"][0]["units"]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(MOSQUITTO_MISSING is not None, reason=str(MOSQUITTO_MISSING))
 def test_whole_run_on_mosquitto(tmp_path: Path) -> None:
     results = run(tmp_path / "out.json", "mosquitto", "frozen-5,latest")

@@ -16,6 +16,8 @@ from tests.e2e.clients.drivers import PATIENCE, Driver, Opener, Received, within
 from tests.e2e.clients.gmqtt_driver import Gmqtt
 from tests.e2e.clients.paho_driver import Paho, Paho5
 
+pytestmark = pytest.mark.long
+
 COUNT = 10_000
 MANY = 3000
 """Where the connection is cut: enough to be in the middle of it."""

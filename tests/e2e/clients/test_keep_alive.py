@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.e2e import wire
 from tests.e2e.clients.aiomqtt_driver import Aio, Aio5
 from tests.e2e.clients.amqtt_driver import Amqtt
@@ -21,6 +23,7 @@ LONGER = 7
 """Seconds: more than one and a half times the keep alive, by far."""
 
 
+@pytest.mark.long
 async def test_idle_clients_stay_and_silent_ones_go(
     opener: Opener, daemon: Daemon, unique: Unique, elapse: Elapse
 ) -> None:

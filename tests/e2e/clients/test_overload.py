@@ -346,6 +346,7 @@ async def test_who_never_reads_answers_is_evicted(embed: Embed) -> None:
     await until("the socket is gone", lambda: len(broker.connections) == 1, watcher)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("qos", [0, 1, 2])
 async def test_ten_thousand_retained_messages_for_a_slow_reader(embed: Embed, qos: int) -> None:
     """Streamed at the reader's pace through a small queue: none lost, none twice, and live traffic goes on."""

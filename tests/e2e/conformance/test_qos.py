@@ -305,6 +305,7 @@ async def test_the_servers_receive_maximum(joined: Joined, start_broker: StartBr
     assert await thrown_out(peer, [0x93]) == []
 
 
+@pytest.mark.long
 async def test_identifiers_come_round(joined: Joined, unique: Unique) -> None:
     """After 65,535 messages they begin anew, past those that are in use still. [MQTT-2.2.1-4] [MQTT-4.3.2-1]"""
     topic = unique("t")

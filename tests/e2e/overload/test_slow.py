@@ -65,6 +65,7 @@ class Display:
         self.held = max(self.held, (self.session.delivered_in_all() - len(self.tap.numbers)) * FRAME)
 
 
+@pytest.mark.long
 async def test_a_thin_link_gets_fresh_data(scene: SetScene, record: Record) -> None:
     """Shed by age, or with only the newest of each topic waiting, what is read is as old as that and what lies beyond
     the queue. The plain queue gives what is older and older. For each, the ledger is exact.
@@ -126,6 +127,7 @@ async def test_a_thin_link_gets_fresh_data(scene: SetScene, record: Record) -> N
     assert max(ages["plain"]) > oldest_fresh, "the plain queue is fresh too: this test proves nothing"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("qos", [0, 1])
 async def test_a_flood_of_retained_messages_for_a_slow_reader(daemon: StartDaemon, record: Record, qos: int) -> None:
     """All of them come, each once; the broker does not hold them for it, and others do not wait.
@@ -216,6 +218,7 @@ async def test_takeover_in_the_middle_of_a_stalled_write(scene: SetScene, versio
     assert number_of((await twin.message()).payload) == all_of_them
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("qos", [0, 1])
 async def test_a_publisher_as_fast_as_it_can_for_a_frozen_subscriber(
     daemon: StartDaemon, record: Record, qos: int

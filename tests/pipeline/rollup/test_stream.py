@@ -26,6 +26,8 @@ from tests.pipeline.mortal import environment
 from tests.pipeline.recorded import write_segment
 from tests.pipeline.rollup.stories import traffic
 
+pytestmark = pytest.mark.long
+
 NONE = timedelta(0)
 PATIENCE = 300.0
 """Seconds for what takes three on an idle machine."""

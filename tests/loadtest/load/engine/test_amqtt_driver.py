@@ -60,6 +60,7 @@ def said(result: Result) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 async def test_both_drivers_report_the_same_of_a_broker() -> None:
     groups = []
     for qos in (0, 1, 2):
@@ -93,6 +94,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.long
 async def test_both_drivers_report_the_same_faults() -> None:
     def fate(delivery: Delivery) -> Fate:
         return FAULTS.get(delivery.message.number, DELIVER)
@@ -113,6 +115,7 @@ async def test_both_drivers_report_the_same_faults() -> None:
     assert total.reordered > 0
 
 
+@pytest.mark.long
 async def test_wills_cuts_and_reconnections() -> None:
     """The will's payload is binary, which amqtt takes for text.
 

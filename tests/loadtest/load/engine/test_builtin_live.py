@@ -17,6 +17,8 @@ from loadtest.load.report.result import Deliveries, GroupResult, Result
 from loadtest.load.scenario.library import builtin, load
 from loadtest.load.scenario.schema import Scenario
 
+pytestmark = pytest.mark.long
+
 SETTINGS = {"canopy": ["sys.interval=0.1"]}
 """Canopy publishes its ledger, so that it is held against what was seen."""
 
