@@ -19,15 +19,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from broker.app import Broker
     from broker.buildinfo import build_info
+    from broker.net.server import StartupError
     from broker.settings import Settings
 
 __version__ = "0.1.0"
 
-__all__ = ["Broker", "Settings", "__version__", "build_info"]
+__all__ = ["Broker", "Settings", "StartupError", "__version__", "build_info"]
 
 _HOMES = {
     "Broker": "broker.app",
     "Settings": "broker.settings",
+    "StartupError": "broker.net.server",
     "build_info": "broker.buildinfo",
 }
 
