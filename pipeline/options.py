@@ -12,15 +12,39 @@ from functools import wraps
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
+from typer import CallbackParam
 
 from pipeline.errors import FAILED, MISUSED, MisuseError, PipelineError, foreseen, in_a_line
+from pipeline.storage import local_path
 
 INTERRUPTED: Final = 130
 EXTRA: Final = frozenset({"paho", "pandas", "plotly", "pyarrow", "pyspark", "numpy"})
 
+
+def fail(text: str, code: int = FAILED) -> NoReturn:
+    """End the command with a message; every line of it says who speaks."""
+    for line in text.splitlines():
+        typer.echo(f"canopy: {line}", err=True)
+    raise typer.Exit(code)
+
+
+def existing(param: CallbackParam, value: Any) -> Any:
+    """Refuse a folder of this machine that is not there, at once: Java takes seconds to start."""
+    for path in [value] if isinstance(value, str) else value or ():
+        local = local_path(path)
+        if local is not None and not local.exists():
+            fail(f"{param.opts[0]} {path}: no such folder", MISUSED)
+    return value
+
+
 InputOption = Annotated[
     list[str],
-    typer.Option("--input", metavar="DIR", help="A recorder's folder, or a path that Spark can read. Repeatable."),
+    typer.Option(
+        "--input",
+        metavar="DIR",
+        help="A recorder's folder, or a path that Spark can read. Repeatable.",
+        callback=existing,
+    ),
 ]
 OutputOption = Annotated[str, typer.Option("--output", metavar="DIR", help="Where the tables and the page go.")]
 MasterOption = Annotated[
@@ -71,13 +95,6 @@ def seconds(text: str, option: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def fail(text: str, code: int = FAILED) -> NoReturn:
-    """End the command with a message; every line of it says who speaks."""
-    for line in text.splitlines():
-        typer.echo(f"canopy: {line}", err=True)
-    raise typer.Exit(code)
-
-
 def told(command: Callable[..., Any]) -> Callable[..., Any]:
     """Foreseen failures of a command as lines for people."""
 
@@ -117,6 +134,7 @@ __all__ = [
     "SinceOption",
     "SkipOption",
     "UntilOption",
+    "existing",
     "fail",
     "seconds",
     "told",

@@ -116,7 +116,14 @@ class Page:
         """A plotly figure."""
         from plotly.io import to_html
 
-        figure.update_layout(template="plotly_white", margin={"l": 60, "r": 20, "t": 40, "b": 50})
+        # Room for the label of the last tick, which is centred below it.
+        figure.update_layout(
+            template="plotly_white",
+            margin={"l": 80, "r": 60, "t": 40, "b": 60},
+            font={"family": "system-ui, sans-serif"},
+        )
+        figure.update_xaxes(automargin=True)
+        figure.update_yaxes(automargin=True)
         # Ids of its own, so that the same figures make the same page.
         self._plots += 1
         drawn = to_html(

@@ -8,9 +8,12 @@ from typing import Annotated
 import typer
 
 from pipeline.errors import FAILED
-from pipeline.options import seconds, told
+from pipeline.options import existing, seconds, told
 
-FolderOption = Annotated[str, typer.Option("--input", metavar="DIR", help="The recorder's folder, or s3://… of one.")]
+FolderOption = Annotated[
+    str,
+    typer.Option("--input", metavar="DIR", help="The recorder's folder, or s3://… of one.", callback=existing),
+]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 
 

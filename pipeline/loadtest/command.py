@@ -6,14 +6,16 @@ from typing import Annotated
 
 import typer
 
-from pipeline.options import FAILED, MasterOption, MemoryOption, OutputOption, SkipOption, told
+from pipeline.options import FAILED, MasterOption, MemoryOption, OutputOption, SkipOption, existing, told
 
 
 @told
 def loadtest(
     source: Annotated[
         str,
-        typer.Option("--input", metavar="DIR", help="What `canopy load run … --records --out DIR` wrote."),
+        typer.Option(
+            "--input", metavar="DIR", help="What `canopy load run … --records --out DIR` wrote.", callback=existing
+        ),
     ],
     output: OutputOption,
     master: MasterOption = None,

@@ -6,12 +6,15 @@ from typing import Annotated, Literal
 
 import typer
 
-from pipeline.options import InputOption, MasterOption, MemoryOption, OutputOption, SkipOption, told
+from pipeline.options import InputOption, MasterOption, MemoryOption, OutputOption, SkipOption, existing, told
 
 TrafficOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--traffic", metavar="DIR", help="The upstream broker's own recording. Default: all inputs. Repeatable."
+        "--traffic",
+        metavar="DIR",
+        help="The upstream broker's own recording. Default: all inputs. Repeatable.",
+        callback=existing,
     ),
 ]
 MaxOption = Annotated[

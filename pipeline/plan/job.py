@@ -71,10 +71,15 @@ class Plan:
         return 100.0 * self.over_bytes / self.wanted_bytes if self.wanted_bytes else 0.0
 
     @property
+    def replaced(self) -> str:
+        """How many topic filters stand for how many."""
+        filters = "topic filter" if len(self.filters) == 1 else "topic filters"
+        return f"{len(self.filters):,} {filters} in place of {self.subscribed:,}"
+
+    @property
     def toml(self) -> str:
         """A link as the broker's settings take it, but for the address of the upstream."""
-        counts = f"{len(self.filters)} filters for {self.subscribed}"
-        about = f"# canopy pipeline plan: {counts}, over-forwarding {self.over:.1f} %"
+        about = f"# canopy pipeline plan: {self.replaced}, over-forwarding {self.over:.1f} %"
         name = re.sub("[^A-Za-z0-9_-]", "-", self.broker)[:LONGEST_NAME] or "upstream"
         listed = "".join(f"    {_quoted(each)},\n" for each in self.filters)
         where = f'name = "{name}"\nurl = "{SOMEWHERE}"  # the upstream broker\'s address'
@@ -83,7 +88,7 @@ class Plan:
     def line(self) -> str:
         """For the terminal."""
         return (
-            f"{self.broker}: {len(self.filters):,} filters for {self.subscribed:,}, "
+            f"{self.broker}: {self.replaced}, "
             f"over-forwarding {self.over_bytes:,} bytes ({self.over:.1f} % of the wanted {self.wanted_bytes:,})"
         )
 

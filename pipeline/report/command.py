@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.options import FAILED, InputOption, MasterOption, MemoryOption, OutputOption, SkipOption, told
+from pipeline.options import FAILED, InputOption, MasterOption, MemoryOption, OutputOption, SkipOption, existing, told
 
 
 @told
@@ -15,7 +15,12 @@ def report(
     output: OutputOption,
     load: Annotated[
         str | None,
-        typer.Option("--load", metavar="DIR", help="What `canopy load run … --records --out DIR` wrote meanwhile."),
+        typer.Option(
+            "--load",
+            metavar="DIR",
+            help="What `canopy load run … --records --out DIR` wrote meanwhile.",
+            callback=existing,
+        ),
     ] = None,
     master: MasterOption = None,
     driver_memory: MemoryOption = "2g",

@@ -24,6 +24,12 @@ POINTS: Final = 1500
 """Points of a plot over time: minutes where they are so few, or else hours, or else days."""
 TOPICS: Final = 25
 FRACTIONS: Final = {"median": 0.5, "90 %": 0.9, "99 %": 0.99, "99.9 %": 0.999}
+ABOVE: Final = {"orientation": "h", "x": 0.0, "y": 1.02, "yanchor": "bottom"}
+"""Where a legend stands: below the axis it would lie on the date of the first tick."""
+FEW: Final = 100
+"""Points up to which each is marked: a line between two alone looks like a trend."""
+MIN_SECONDS: Final = 1.0
+"""Seconds that a rate is taken over at least: one message alone has no rate."""
 SECONDS: Final = {"minute": 60, "hour": 3600, "day": 86_400}
 
 
@@ -84,7 +90,11 @@ def page(minutes: DataFrame, hours: DataFrame, totals: Totals) -> Page:
         }
     )
     made.heading("Rates")
-    made.plot(_rates(over, SECONDS[unit]), f"Averages over each {unit} that had messages.")
+    made.plot(
+        _rates(over, covered(over, SECONDS[unit], totals)),
+        f"Averages over each {unit} that had messages; of the first and the last {unit}, over the time from the first "
+        "message and to the last one.",
+    )
     made.heading("Topics with the most messages")
     made.table(
         ["topic", "messages", "share %", "bytes", "mean size", "retained", "p50 µs", "p99 µs"],
@@ -127,6 +137,16 @@ def _pieces(rows: DataFrame, by: str) -> list[Piece]:
     return [Piece(row, found.get(row[by], Counter())) for row in counted.orderBy(by).collect()]
 
 
+def covered(over: list[Piece], seconds: int, totals: Totals) -> list[float]:
+    """How many seconds of each piece the messages can have come in, at least 1.
+
+    That is all of it, but of the first and the last piece only what lies between the first message and the last: a run
+    of 20 seconds that touches two minutes did not have its messages in 120.
+    """
+    first, last = totals.first_us / 1e6, totals.last_us / 1e6
+    return [max(min(each.row["start"] + seconds, last) - max(each.row["start"], first), MIN_SECONDS) for each in over]
+
+
 def _figure(**layout: Any) -> Figure:
     from plotly.graph_objects import Figure
 
@@ -139,17 +159,26 @@ def _times(over: list[Piece]) -> list[datetime]:
     return [datetime.fromtimestamp(each.row["start"], UTC) for each in over]
 
 
-def _rates(over: list[Piece], seconds: int) -> Figure:
+def _lines(over: list[Piece]) -> str:
+    """How a line over time is drawn: with its points, where they are few."""
+    return "lines" if len(over) > FEW else "lines+markers"
+
+
+def _rates(over: list[Piece], seconds: list[float]) -> Figure:
+    """Messages above, bytes below: on one pair of axes the one line hides the other, since they go alike."""
+    plain = {"rangemode": "tozero", "separatethousands": True, "exponentformat": "none"}
     made = _figure(
-        yaxis={"title": "messages/s"},
-        yaxis2={"title": "bytes/s", "overlaying": "y", "side": "right", "showgrid": False},
-        legend={"orientation": "h"},
-        height=380,
+        xaxis={"anchor": "y2"},
+        yaxis={"title": "messages/s", "domain": [0.55, 1.0], **plain},
+        yaxis2={"title": "bytes/s", "domain": [0.0, 0.45], **plain},
+        showlegend=False,
+        height=480,
     )
     times = _times(over)
-    lines = "lines" if len(over) > 1 else "markers"
-    made.add_scatter(x=times, y=[each.row["messages"] / seconds for each in over], name="messages", mode=lines)
-    made.add_scatter(x=times, y=[each.row["bytes"] / seconds for each in over], name="bytes", yaxis="y2", mode=lines)
+    pieces = list(zip(over, seconds, strict=True))
+    for name, axis in (("messages", "y"), ("bytes", "y2")):
+        rates = [each.row[name] / time for each, time in pieces]
+        made.add_scatter(x=times, y=rates, name=name, yaxis=axis, mode=_lines(over))
     return made
 
 
@@ -168,8 +197,8 @@ def _topics(hours: DataFrame, messages: int) -> list[list[Any]]:
 
 
 def _percentiles(over: list[Piece]) -> Figure:
-    made = _figure(yaxis={"title": "µs", "type": "log"}, legend={"orientation": "h"}, height=380)
-    lines = "lines" if len(over) > 1 else "markers"
+    made = _figure(yaxis={"title": "µs", "type": "log"}, legend=ABOVE, height=380)
+    lines = _lines(over)
     times = _times(over)
     for name, fraction in FRACTIONS.items():
         made.add_scatter(x=times, y=[each.percentile(fraction) for each in over], name=name, mode=lines)
@@ -197,9 +226,9 @@ def _heat(over: list[Piece]) -> Figure:
 
 
 def _sizes(over: list[Piece]) -> Figure:
-    made = _figure(yaxis={"title": "bytes"}, legend={"orientation": "h"}, height=320)
+    made = _figure(yaxis={"title": "bytes"}, legend=ABOVE, height=320)
     times = _times(over)
-    lines = "lines" if len(over) > 1 else "markers"
+    lines = _lines(over)
     made.add_scatter(x=times, y=[each.row["size_max"] for each in over], name="greatest", mode=lines)
     made.add_scatter(x=times, y=[each.row["bytes"] / each.row["messages"] for each in over], name="mean", mode=lines)
     made.add_scatter(x=times, y=[each.row["size_min"] for each in over], name="least", mode=lines)

@@ -268,7 +268,7 @@ def test_a_report_that_says_something_else(
 def test_exit_codes(more: dict[str, Any], code: int, line: str) -> None:
     outcome = job.Outcome(["0badcafe"], deliveries=dict.fromkeys(tables.COUNTS, 0), **more)
     with mock.patch.object(job, "run", return_value=outcome):
-        found = CliRunner().invoke(app, ["loadtest", "--input", "in", "--output", "out"])
+        found = CliRunner().invoke(app, ["loadtest", "--input", ".", "--output", "out"])
     assert found.exit_code == code
     assert line in found.output
 

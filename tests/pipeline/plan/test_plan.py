@@ -48,10 +48,10 @@ def test_two_brokers_and_their_plans(spark: SparkSession, tmp_path: Path) -> Non
     arguments += [part for name in ("line", "plant") for part in ("--input", str(tmp_path / "edge" / name))]
     said: Any = CliRunner().invoke(app, arguments)
     assert said.exit_code == 0, said.output
-    assert "line: 3 filters for 8, over-forwarding 48 bytes" in said.output
+    assert "line: 3 topic filters in place of 8, over-forwarding 48 bytes" in said.output
     assert "1 topic filters that begin with $ are left out" in said.output
     text = (output / "plan-plant.toml").read_text()
-    assert text.startswith("# canopy pipeline plan: 3 filters for 8, over-forwarding ")
+    assert text.startswith("# canopy pipeline plan: 3 topic filters in place of 8, over-forwarding ")
     chosen = tomllib.loads(text)["upstream"][0]["aggregate"]
     # A broker takes it as it is.
     [link] = load_settings(output / "plan-plant.toml", environ={}).upstream

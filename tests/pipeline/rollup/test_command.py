@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -22,11 +23,36 @@ from pipeline.cli import app
         (["--checkpoint", "c", "--input", "b"], "a stream reads one folder"),
     ],
 )
-def test_misuse_is_one_line(arguments: list[str], why: str) -> None:
+def test_misuse_is_one_line(arguments: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        Path(name).mkdir()
     told = CliRunner().invoke(app, ["rollup", "--input", "a", "--output", "o", *arguments])
     assert told.exit_code == 2
     assert why in told.stderr
     assert len(told.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        *((name, "--input") for name in ("compact", "loadtest", "oracle", "plan", "report", "rollup", "tree")),
+        ("plan", "--traffic"),
+        ("report", "--load"),
+    ],
+)
+def test_a_folder_that_is_not_there_is_told_before_a_java_is_started(
+    command: str, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(*_: object) -> None:
+        raise AssertionError("a Spark was started")
+
+    monkeypatch.setattr("pipeline.session.spark_session", started)
+    monkeypatch.chdir(tmp_path)
+    there = [] if option == "--input" else ["--input", str(tmp_path)]
+    output = [] if command == "compact" else ["--output", "o"]
+    told = CliRunner().invoke(app, [command, *there, *output, option, "nosuch"])
+    assert (told.exit_code, told.stderr) == (2, f"canopy: {option} nosuch: no such folder\n")
 
 
 def test_the_commands_are_there_without_the_libraries() -> None:

@@ -1,0 +1,62 @@
+"""The page of the rollup: what its rates are averages of, and that no line hides another."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from pyspark.sql import Row
+
+from pipeline.rollup.page import FEW, Piece, Totals, _rates, covered
+
+MINUTE = 1_800_000_000
+"""A full minute, in seconds since 1970."""
+
+
+def pieces(*messages: int) -> list[Piece]:
+    """A minute after the other, with so many messages of 100 bytes."""
+    return [
+        Piece(Row(start=MINUTE + 60 * at, messages=count, bytes=100 * count), Counter())
+        for at, count in enumerate(messages)
+    ]
+
+
+def totals(first: float, last: float) -> Totals:
+    """Of messages from `first` to `last`, in seconds after the full minute."""
+    return Totals(1, 1, 1, 0, round((MINUTE + first) * 1e6), round((MINUTE + last) * 1e6))
+
+
+@pytest.mark.parametrize(
+    ("count", "first", "last", "seconds"),
+    [
+        (2, 50, 70, [10, 10]),
+        (3, 45, 130, [15, 60, 10]),
+        (1, 10, 40, [30]),
+        (1, 10, 10.2, [1]),
+        (2, 59.9, 61, [1, 1]),
+    ],
+)
+def test_partial_minutes_count_as_what_they_are(count: int, first: float, last: float, seconds: list[float]) -> None:
+    assert covered(pieces(*[1] * count), 60, totals(first, last)) == pytest.approx(seconds)
+
+
+def test_a_steady_rate_is_a_level_line() -> None:
+    """20 seconds at 240 messages a second, which touch two minutes: not 80, nor a climb from 40 to 240."""
+    over = pieces(2_400, 2_400)
+    messages, sizes = _rates(over, covered(over, 60, totals(50, 70))).data
+    assert list(messages.y) == pytest.approx([240, 240])
+    assert list(sizes.y) == pytest.approx([24_000, 24_000])
+
+
+def test_messages_and_bytes_have_a_plot_each() -> None:
+    """They go alike: on one pair of axes the second line lies upon the first."""
+    over = pieces(*[10] * (FEW + 1))
+    figure = _rates(over, covered(over, 60, totals(0, 60 * len(over))))
+    lower, upper = figure.layout.yaxis2.domain, figure.layout.yaxis.domain
+    assert figure.layout.yaxis2.overlaying is None
+    assert lower[1] < upper[0]
+    assert [trace.yaxis for trace in figure.data] == ["y", "y2"]
+    # 12240 is no 12.24k.
+    assert {figure.layout.yaxis.exponentformat, figure.layout.yaxis2.exponentformat} == {"none"}
+    assert {trace.mode for trace in figure.data} == {"lines"}
+    assert {trace.mode for trace in _rates(over[:2], [60.0, 60.0]).data} == {"lines+markers"}
