@@ -17,6 +17,7 @@ class Limits:
     def __init__(self) -> None:
         self.max_packet_size = 1_048_576
         self.max_connect_size = 100_000
+        self.max_payload_size = 0
         self.max_client_id_length = 256
         self.max_topic_levels = 128
         self.max_subscriptions_per_client = 0
@@ -31,6 +32,8 @@ class Limits:
         self.max_qos = 2
         self.receive_maximum = 1024
         self.max_inflight = 1024
+        self.max_inflight_bytes = 0
+        self.upgrade_outgoing_qos = False
         self.topic_alias_maximum = 64
         self.topic_alias_outbound = 0
         self.max_keep_alive = 0

@@ -215,6 +215,7 @@ class SysTopics:
         for cause, name in enumerate(DROP_CAUSES):
             yield f"messages/dropped/{name}", counters.dropped[cause]
         yield "messages/looped", counters.looped
+        yield "messages/oversized", counters.oversized
         yield "packets/protocol errors", counters.protocol_errors
         yield "retained messages/count", len(router.retained)
         yield "retained messages/bytes", router.retained_bytes

@@ -89,6 +89,9 @@ class Limits(Section):
     """Seconds within which the next 1,024 bytes of an incomplete packet, or its rest, must come. 0: no limit."""
     connect_timeout: SecondsOrOff = 10.0
     """Seconds from accepting a connection to the end of its CONNECT (and of an AUTH exchange). 0: no limit."""
+    max_payload_size: SizeOrUnlimited = 0
+    """Bytes of the payload of a message or will. A publish beyond it goes nowhere and is answered 0x97, where QoS and
+    version have an answer; a CONNECT with such a will is refused. 0: no limit but the packet's."""
     max_client_id_length: Annotated[SixteenBits, AfterValidator(_client_id_length)] = 256
     """Bytes of UTF-8 in a client identifier, at least 23. 0: what the protocol allows, 65,535."""
     max_topic_levels: SixteenBits = 128
@@ -126,6 +129,12 @@ class Mqtt(Section):
     max_inflight: SixteenBits = 1024
     """QoS 1 and 2 publishes unacknowledged towards one client. The client's receive maximum may lower it. 0: all the
     protocol allows, 65,535."""
+    max_inflight_bytes: SizeOrUnlimited = 0
+    """Bytes of QoS 1 and 2 publishes unacknowledged towards one client; one message may always be. 0: no limit but that
+    of the session, `queue.session_bytes`."""
+    upgrade_outgoing_qos: bool = False
+    """Whether a message goes to each subscriber with the QoS that was granted to it, also where it was published with a
+    lower one. The specification wants the lower of both [MQTT-3.8.4-8]."""
     topic_alias_maximum: SixteenBits = 64
     """Topic aliases a client may set on its connection. 0: none."""
     topic_alias_outbound: SixteenBits = 0

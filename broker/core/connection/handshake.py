@@ -122,6 +122,8 @@ def check(connect: Connect, router: Router) -> None:
             raise Refused("a will to a topic that is the broker's own", reasons.NOT_AUTHORIZED)
         if 0 < limits.max_topic_levels <= will.topic.count("/"):
             raise Refused("the will's topic has too many levels", reasons.TOPIC_NAME_INVALID)
+        if 0 < limits.max_payload_size < len(will.payload):
+            raise Refused(f"a will of more than {limits.max_payload_size} bytes", reasons.QUOTA_EXCEEDED)
         if will.qos > limits.max_qos:
             raise Refused(f"a will of QoS {will.qos} is not supported", reasons.QOS_NOT_SUPPORTED)  # [MQTT-3.2.2-12]
         if will.retain and not limits.retain_available:

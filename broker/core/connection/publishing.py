@@ -22,7 +22,7 @@ from broker.core.connection.acknowledging import Acknowledger
 from broker.core.connection.identity import is_reserved
 from broker.core.connection.topic_aliases import TopicAliases
 from broker.core.queues.message import Message
-from broker.core.queues.outbox import Outbox
+from broker.core.queues.outbox import LARGEST_PACKET, Outbox
 from broker.core.queues.requests import Request
 from broker.core.routing.bursts import Run
 from broker.core.routing.fanout import REFUSED_BY_ALL
@@ -50,6 +50,8 @@ class PublishHandler:
         self._v5 = False
         # Publishes of QoS 1 or 2 that may be acknowledged together.
         self.longest_run: i64 = PUBLISH_RUN
+        # Bytes of the longest payload that takes the hot path.
+        self._plain_most: i64 = -1
         # Topic aliases that the client has set: they end with the connection [MQTT-3.3.2-7].
         self._aliases: TopicAliases | None = None
 
@@ -57,6 +59,11 @@ class PublishHandler:
         """The client was accepted."""
         self._session = session
         self._v5 = version == V5
+        limits = self._router.limits
+        # On the hot path a message is neither refused for its payload nor does it get another QoS.
+        self._plain_most = limits.max_payload_size or LARGEST_PACKET
+        if limits.upgrade_outgoing_qos:
+            self._plain_most = -1
 
     def ended(self) -> None:
         """The connection is over."""
@@ -82,7 +89,7 @@ class PublishHandler:
             and buffer[body + 2] != DOLLAR
         ):
             payload_at: i64 = plain_payload(buffer, body, end, header & 6, self._v5)
-            if payload_at > 0:
+            if payload_at > 0 and end - payload_at <= self._plain_most:
                 topic_stop: i64 = topic_end(buffer, body)
                 topic = buffer[body + 2 : topic_stop]
                 route = router.cache.lookup(topic)
@@ -248,6 +255,9 @@ class PublishHandler:
                 raise ReceiveMaximumExceeded(f"more than {limits.receive_maximum} publishes in flight")
         # 3.1.1 has no code for a refusal: the message goes nowhere and is acknowledged as usual [MQTT3-3.3.5-2].
         reason = self._check_topic(topic, session)
+        if 0 < limits.max_payload_size < len(publish.payload):
+            router.counters.oversized += 1
+            reason = reasons.QUOTA_EXCEEDED
         if reason < 0x80:
             if publish.properties and self._looped(publish.properties):
                 router.counters.looped += 1

@@ -70,6 +70,8 @@ class SessionQueue(Subscriber):
         # The terms: `sub_queue` holds those that are about single messages.
         self.max_messages: i64 = bound(max_messages)
         self.max_bytes: i64 = bound(max_bytes)
+        # Of what is in flight to the client; one message may always be.
+        self.max_inflight_bytes: i64 = self.max_bytes
         self.policy: i64 = DROP_NEWEST
         self.sub_queue: SubscriptionQueue | None = None
         self.queue_qos0 = False
@@ -100,6 +102,7 @@ class SessionQueue(Subscriber):
         self.sub_queue = sub_queue
         self.max_messages = bound(max_messages)
         self.max_bytes = bound(max_bytes)
+        self.max_inflight_bytes = self.max_bytes
         self.update_fast_path()
 
     def has_terms(self, terms: SubscriptionQueueTerms) -> bool:

@@ -81,6 +81,8 @@ class RunFinder:
         self.cache = cache
         self.most: i64 = longest(max_messages, RUN_MESSAGES)
         self.most_bytes: i64 = longest(max_bytes, RUN_BYTES)
+        # Bytes of the longest payload of a run, where there is a bound on them.
+        self.most_payload: i64 = RUN_BYTES << 16
         # Whether the topics of the one that is being looked for are recorded: all of them, or none.
         self._tapped = False
 
@@ -139,7 +141,7 @@ class RunFinder:
         if end - body < 3 or buffer[body + 2] == DOLLAR:
             return -1
         payload: i64 = plain_payload(buffer, body, end, 0, v5)
-        if payload < 0:
+        if payload < 0 or end - payload > self.most_payload:
             return -1
         route = self.cache.lookup(buffer[body + 2 : topic_end(buffer, body)])
         if route is None or route.tapped != self._tapped:

@@ -86,6 +86,8 @@ class Router(Fanout):
         self.cache.guarded = limits.presence_topic
         self.cache.controls = limits.control_characters
         self.runs = RunFinder(self.cache, limits.live_messages, limits.live_bytes)
+        if limits.max_payload_size > 0:
+            self.runs.most_payload = limits.max_payload_size
         load = self._load
         load.max_messages = bound(limits.total_messages)
         load.max_bytes = bound(limits.total_bytes)
@@ -152,6 +154,9 @@ class Router(Fanout):
 
         `origin` is the publishing session (for No Local), None for the broker's own messages and wills.
         """
+        if self.limits.upgrade_outgoing_qos:
+            # The lower of this and the granted QoS is the granted one, for live and retained messages alike.
+            message.qos = 2
         cache = self.cache
         route = cache.lookup(message.topic)
         if route is None:
@@ -468,6 +473,7 @@ class Router(Fanout):
             # Full of topics, it takes no more.
             policy = DROP_NEWEST
         session.limit(policy, sub_queue, terms.session_messages, terms.session_bytes)
+        session.max_inflight_bytes = min(session.max_inflight_bytes, bound(limits.max_inflight_bytes))
         outbox = session.outbox
         if outbox is not None:
             outbox.limit(policy, terms.live_messages, terms.live_bytes)

@@ -260,7 +260,7 @@ class Session(SessionQueue):
             or self.answers
             or self.uplink
             or not outbox.takes(size + HEADROOM)
-            or self.inflight_bytes + size > self.max_bytes
+            or self.inflight_bytes + size > self.max_inflight_bytes
             or not load.has_room(1, size)
             or not load.in_flight_room(size)
         ):
@@ -303,7 +303,7 @@ class Session(SessionQueue):
         """
         size: i64 = delivery.message.size()
         if self.inflight.count > 0 and (
-            self.inflight_bytes + size > self.max_bytes or not self._load.in_flight_room(size)
+            self.inflight_bytes + size > self.max_inflight_bytes or not self._load.in_flight_room(size)
         ):
             return False
         packet_id = self._allocate()
