@@ -24,6 +24,9 @@ class Limits:
         self.max_shared_subscriptions_per_client = 100
         self.max_filter_bytes_per_client = 33_554_432
         self.max_filter_bytes = 1_610_612_736
+        self.max_alias_bytes_per_client = 262_144
+        self.max_alias_bytes = 67_108_864
+        self.max_user_properties = 1_000
         self.max_connections = 0
         self.max_publish_rate = 0.0
         self.max_publish_bytes = 0

@@ -106,6 +106,15 @@ class Limits(Section):
     is refused with 0x97. 0: no limit, so that one client can fill the memory."""
     max_filter_bytes: SizeOrUnlimited = 1_610_612_736
     """Bytes that all subscriptions and topic filters together may take; one more is refused with 0x97. 0: no limit."""
+    max_alias_bytes_per_client: SizeOrUnlimited = 262_144
+    """Bytes that the topic aliases of one client may take: their topic names, and 160 for each. One that sets more is
+    disconnected with 0x97. 0: no limit but `mqtt.topic_alias_maximum` of the longest names."""
+    max_alias_bytes: SizeOrUnlimited = 67_108_864
+    """The same for all clients together. From three quarters of it on, whoever connects is told that it may set none.
+    0: no limit."""
+    max_user_properties: CountOrUnlimited = 1_000
+    """User properties in one packet of a client, and in its will; a packet with more ends the connection with 0x97. 0:
+    no limit but the packet's size."""
     max_publish_rate: RateOrUnlimited = 0.0
     """PUBLISH packets a second from one client; a burst of one second's worth, at least 1, passes. Over it the broker
     reads nothing more from the client for as long as it takes. 0: no limit."""

@@ -81,10 +81,15 @@ class Decoder(Frames):
     feeds). See `Frames` for the current frame and for `max_packet_size`.
     """
 
-    def __init__(self, max_packet_size: int, server: bool = True, version: int = 0) -> None:
+    def __init__(
+        self, max_packet_size: int, server: bool = True, version: int = 0, max_user_properties: int = 0
+    ) -> None:
         super().__init__(max_packet_size, version)
+        # In one packet, and in a will; 0: any number.
+        self.max_user_properties = max_user_properties
         self.server: bool = server
         self._scan: ForwardScan = ForwardScan()
+        self._scan.most = max_user_properties
         # Of the CONNECT, as soon as it is known: also of one that is malformed further on.
         self.client_id: str = ""
 
@@ -213,7 +218,7 @@ class Decoder(Frames):
 
     def _properties(self, kind: int, reader: Reader) -> Properties:
         """The property section of 5.0; empty, and nothing read, before it."""
-        return properties.parse(reader, kind) if self.version >= 5 else Properties()
+        return properties.parse(reader, kind, self.max_user_properties) if self.version >= 5 else Properties()
 
     def _connect(self, reader: Reader) -> Connect:
         """Section 3.1 [MQTT-3.1.4-1] [MQTT3-3.1.4-1]. Sets `version` as soon as the protocol level is known.
@@ -339,7 +344,7 @@ class Decoder(Frames):
         if code not in (_PUBACK_CODES if kind <= packets.PUBREC else _PUBREL_CODES):
             # [MQTT-3.4.2-1] [MQTT-3.5.2-1] [MQTT-3.6.2-1] [MQTT-3.7.2-1]
             raise ProtocolViolation(f"{packets.NAMES[kind]} with the reason code {code:#04x}")
-        section = Properties() if reader.position == reader.end else properties.parse(reader, kind)
+        section = Properties() if reader.position == reader.end else self._properties(kind, reader)
         return Ack(kind=kind, packet_id=packet_id, reason_code=code, properties=section)
 
     def filters(self) -> FilterList:
@@ -414,7 +419,7 @@ class Decoder(Frames):
         code = reader.byte()
         if code not in (_DISCONNECT_CODES_CLIENT if self.server else _DISCONNECT_CODES_SERVER):  # [MQTT-3.14.2-1]
             raise ProtocolViolation(f"DISCONNECT with the reason code {code:#04x}")
-        section = Properties() if reader.position == reader.end else properties.parse(reader, packets.DISCONNECT)
+        section = Properties() if reader.position == reader.end else self._properties(packets.DISCONNECT, reader)
         if self.server:
             if properties.SERVER_REFERENCE in section.strings:  # section 3.14.2.2.5
                 raise ProtocolViolation("a server reference from a client")
@@ -429,7 +434,7 @@ class Decoder(Frames):
             raise ProtocolViolation(f"AUTH with the reason code {code:#04x}")
         if reader.end == self.body:
             return Auth()
-        section = properties.parse(reader, packets.AUTH)
+        section = self._properties(packets.AUTH, reader)
         if properties.AUTHENTICATION_METHOD not in section.strings:  # section 3.15.2.2.2
             raise ProtocolViolation("AUTH without an authentication method")
         return Auth(reason_code=code, properties=section)

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.core.codec.errors import MalformedPacket, ProtocolViolation, TopicAliasInvalid
+from broker.core.codec import reasons
+from broker.core.codec.errors import MalformedPacket, ProtocolViolation, Refused, TopicAliasInvalid
 from broker.core.codec.primitives import Reader, four_bytes, string, text, two_bytes, utf8, varint
 
 if TYPE_CHECKING:
@@ -225,14 +226,20 @@ def _number(reader: Reader, row: PropertyInfo) -> int:
     return value
 
 
-def parse(reader: Reader, place: int) -> Properties:
+def _too_many(most: int) -> Refused:
+    return Refused(f"more than {most} user properties in a packet", reasons.QUOTA_EXCEEDED)
+
+
+def parse(reader: Reader, place: int, most: int = 0) -> Properties:
     """Read a property section, length included, and leave the reader behind it (section 2.2.2) [MQTT-2.2.2-1].
 
-    `place` is the control packet type, or `WILL`. Not for PUBLISH and Will: they take `ForwardScan`.
+    `place` is the control packet type, or `WILL`. `most`: user properties that are taken; 0: any number. Not for
+    PUBLISH and Will: they take `ForwardScan`.
 
     Raises:
         MalformedPacket: it cannot be parsed, or a property does not belong here.
         ProtocolViolation: a property is repeated or its value is not allowed.
+        Refused: more than `most` user properties.
     """
     length = reader.varint()
     if length == 0:
@@ -242,10 +249,10 @@ def parse(reader: Reader, place: int) -> Properties:
         raise MalformedPacket("the properties run past the end of the packet")
     section = Reader(reader.data, reader.position, stop)
     reader.position = stop
-    return _parse_section(section, place)
+    return _parse_section(section, place, most)
 
 
-def _parse_section(section: Reader, place: int) -> Properties:
+def _parse_section(section: Reader, place: int, most: int = 0) -> Properties:
     """The properties from the reader's position to its end."""
     found = Properties()
     seen = 0
@@ -255,6 +262,8 @@ def _parse_section(section: Reader, place: int) -> Properties:
         if identifier == USER_PROPERTY:
             name = section.string()  # [MQTT-1.5.7-1]
             found.user.append((name, section.string()))
+            if 0 < most < len(found.user):
+                raise _too_many(most)
             continue
         if seen >> identifier & 1:
             raise ProtocolViolation(f"the property {row.name} stands twice")
@@ -277,6 +286,8 @@ class ForwardScan:
     """
 
     def __init__(self) -> None:
+        # User properties, and subscription identifiers, that are taken; 0: any number.
+        self.most: i64 = 0
         self.forward: bytes = b""
         self.topic_alias: int = 0
         self.message_expiry: int = -1
@@ -291,6 +302,7 @@ class ForwardScan:
             MalformedPacket: it cannot be parsed, a property does not belong here, or the response topic is no name.
             ProtocolViolation: a property is repeated or its value is not allowed.
             TopicAliasInvalid: a topic alias of 0.
+            Refused: more than `most` user properties.
         """
         self.topic_alias = 0
         self.message_expiry = -1
@@ -303,12 +315,17 @@ class ForwardScan:
         run_start: i64 = start
         end: i64 = stop
         seen: i64 = 0
+        repeated: i64 = 0
+        most: i64 = self.most
         while section.position < end:
             before: i64 = section.position
             identifier = section.varint()
             if identifier == USER_PROPERTY:  # the one that may be repeated anywhere, and the commonest
                 utf8(section.binary())  # [MQTT-1.5.7-1]
                 utf8(section.binary())
+                repeated += 1
+                if 0 < most < repeated:
+                    raise _too_many(most)
                 continue
             row = _row(identifier, place)
             bit: i64 = 1  # a variable on purpose: compiled, the literal in `1 << n` would be 32 bits wide
@@ -336,6 +353,9 @@ class ForwardScan:
                 self.will_delay = value
             else:
                 subscription_ids.append(value)
+                repeated += 1
+                if 0 < most < repeated:
+                    raise _too_many(most)
             if before > run_start:
                 kept.append(data[run_start:before])
             run_start = section.position

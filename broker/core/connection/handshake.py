@@ -28,7 +28,7 @@ from broker.core.codec.properties import (
     Properties,
 )
 from broker.core.codec.topic_names import has_control, validate_topic
-from broker.core.connection import identity
+from broker.core.connection import identity, topic_aliases
 from broker.core.limits import Limits
 from broker.core.queues.outbox import LARGEST_PACKET
 from broker.core.routing.loop_detection import LINK, UPLINKS
@@ -182,7 +182,7 @@ def accept(connect: Connect, terms: Terms, assigned: str, router: Router) -> Con
         integers[MAXIMUM_PACKET_SIZE] = limits.max_packet_size
     if assigned:
         connack.properties.strings[ASSIGNED_CLIENT_IDENTIFIER] = assigned  # [MQTT-3.2.2-16]
-    if limits.topic_alias_maximum > 0:
+    if limits.topic_alias_maximum > 0 and topic_aliases.plenty(router):
         integers[TOPIC_ALIAS_MAXIMUM] = limits.topic_alias_maximum
     if not limits.wildcard_subscriptions:
         integers[WILDCARD_SUBSCRIPTION_AVAILABLE] = 0

@@ -58,6 +58,7 @@ from broker.core.codec.properties import (
     MAXIMUM_PACKET_SIZE,
     REQUEST_PROBLEM_INFORMATION,
     SESSION_EXPIRY_INTERVAL,
+    TOPIC_ALIAS_MAXIMUM,
     Properties,
 )
 from broker.core.connection import first_bytes, handshake, identity, subscribing
@@ -107,7 +108,9 @@ class ServerProtocol(Peer):
     def __init__(self, router: Router, outbox: Outbox, address: str) -> None:
         self.router = router
         self.outbox = outbox
-        self.decoder = Decoder(handshake.first_packet_size(router.limits))
+        self.decoder = Decoder(
+            handshake.first_packet_size(router.limits), max_user_properties=router.limits.max_user_properties
+        )
         self._acknowledger = Acknowledger(outbox, router.limits, router.deadlines)
         self._publishing = PublishHandler(router, outbox, self.decoder, self._acknowledger)
         self.address = address
@@ -664,7 +667,7 @@ class ServerProtocol(Peer):
         self.answer_later = None
         self.decoder.max_packet_size = router.limits.max_packet_size
         self._acknowledger.connected(session, self.version)
-        self._publishing.connected(session, self.version)
+        self._publishing.connected(session, self.version, connack.properties.integers.get(TOPIC_ALIAS_MAXIMUM, 0))
         self.state = CONNECTED
         self.accepted = True
         # Whether there was a session to go on with [MQTT-3.2.2-3], so never after a clean start [MQTT-3.2.2-2]

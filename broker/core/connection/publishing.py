@@ -33,6 +33,10 @@ from broker.core.topics.match_cache import Route
 
 DOLLAR: Final = 0x24
 
+PROPERTY_WORK: Final = 1
+"""Properties of a PUBLISH count for one in a turn by so many bits of their length: two bytes. Each user property is
+checked by itself, and may have five bytes."""
+
 PUBLISH_RUN: Final = 64
 """Publishes of QoS 1 or 2 that are acknowledged together, at most."""
 
@@ -48,6 +52,7 @@ class PublishHandler:
         # Known while the client is connected.
         self._session: Session | None = None
         self._v5 = False
+        self._max_aliases = 0
         # Publishes of QoS 1 or 2 that may be acknowledged together.
         self.longest_run: i64 = PUBLISH_RUN
         # Bytes of the longest payload that takes the hot path.
@@ -55,9 +60,10 @@ class PublishHandler:
         # Topic aliases that the client has set: they end with the connection [MQTT-3.3.2-7].
         self._aliases: TopicAliases | None = None
 
-    def connected(self, session: Session, version: int) -> None:
-        """The client was accepted."""
+    def connected(self, session: Session, version: int, max_aliases: int) -> None:
+        """The client was accepted; `max_aliases` is the Topic Alias Maximum that it was told."""
         self._session = session
+        self._max_aliases = max_aliases
         self._v5 = version == V5
         limits = self._router.limits
         # On the hot path a message is neither refused for its payload nor does it get another QoS.
@@ -68,7 +74,10 @@ class PublishHandler:
     def ended(self) -> None:
         """The connection is over."""
         self._session = None
-        self._aliases = None
+        aliases = self._aliases
+        if aliases is not None:
+            self._aliases = None
+            aliases.forget()
 
     def publish(self, now: float) -> int:
         """Take the decoder's current frame, a PUBLISH. How many it took: those behind it that go the same way as well.
@@ -238,6 +247,7 @@ class PublishHandler:
         if publish.retain and not limits.retain_available:
             raise Refused("retained messages are not supported", reasons.RETAIN_NOT_SUPPORTED)  # [MQTT-3.2.2-14]
         topic = publish.topic
+        router.work += len(publish.properties) >> PROPERTY_WORK
         if publish.topic_alias > 0:
             topic = self._aliased(topic, publish.topic_alias)
         packet_id = publish.packet_id
@@ -285,7 +295,7 @@ class PublishHandler:
     def _aliased(self, topic: bytes, alias: int) -> bytes:
         aliases = self._aliases
         if aliases is None:
-            aliases = TopicAliases(self._router.limits)
+            aliases = TopicAliases(self._router, self._max_aliases)
             self._aliases = aliases
         return aliases.resolve(topic, alias)
 

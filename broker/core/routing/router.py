@@ -99,6 +99,8 @@ class Router(Fanout):
         self.sessions: dict[str, Session] = {}
         load.reliever = GlobalLimiter(self.sessions, load)
         self.deadlines = Deadlines()
+        # Bytes that the topic aliases of all clients take.
+        self.alias_bytes: i64 = 0
         # Whether the last will has half filled a queue: the next ones wait for a turn (`tick`).
         self._pressed = False
         self._waiting_wills = 0
