@@ -51,7 +51,9 @@ class Limits:
         self.allow_empty_client_id = True
         self.max_session_expiry = NEVER
         self.queue_qos0 = False
-        self.max_sessions = 0
+        self.max_sessions = 250_000
+        self.max_session_bytes = 402_653_184
+        self.max_empty_sessions = 50_000
         # Whether a client may take up the session of another user (`identity.check_owner`).
         self.any_user_takes_over = False
         self.live_messages = 10_000

@@ -431,6 +431,8 @@ def limits(settings: Settings) -> Limits:
     made.presence_topic = settings.presence.topic.encode()
     made.queue_qos0 = settings.session.queue_qos0
     made.max_sessions = settings.session.max_sessions
+    made.max_session_bytes = settings.session.max_bytes
+    made.max_empty_sessions = settings.session.max_empty
     made.any_user_takes_over = settings.session.takeover == "any-user"
     queue = settings.queue
     made.queue_policy = POLICIES.index(queue.policy)

@@ -183,8 +183,15 @@ class Session(Section):
     """Whether a session may outlive its connection. Off: none does, whatever the client asks for."""
     queue_qos0: bool = False
     """Whether QoS 0 messages too wait for a client that is away."""
-    max_sessions: CountOrUnlimited = 0
-    """Sessions kept in all, connected or not. 0: no limit."""
+    max_sessions: CountOrUnlimited = 250_000
+    """Sessions kept in all, connected or not. Over it a client that has none is refused with 0x97, unless an empty
+    session can end for it (`max_empty`). 0: no limit."""
+    max_bytes: SizeOrUnlimited = 402_653_184
+    """Bytes that all sessions may take by themselves: identifiers, user names and wills, without subscriptions and
+    queues. Over it as with `max_sessions`. 0: no limit."""
+    max_empty: CountOrUnlimited = 50_000
+    """Sessions kept for clients that are away and hold nothing: no subscription, message, or will. Over it the one that
+    has been empty for longest ends. 0: no limit."""
     takeover: Literal["same-user", "any-user"] = "same-user"
     """Who may take up a session with its client identifier: who has the user name of the client that made it (or, like
     that one, none), or anybody. Others are refused with 0x85."""

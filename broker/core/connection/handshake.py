@@ -137,14 +137,18 @@ def check_load(router: Router, now: float) -> None:
         raise Refused("the broker is overloaded", reasons.SERVER_BUSY)
 
 
-def check_room(router: Router, new_session: bool) -> None:
-    """Hold a client that is not connected yet against the limits. Raises Refused.
+def check_session(connect: Connect, client_id: str, router: Router, now: float) -> None:
+    """Hold a client's session, or the one that it will have, against the limits of sessions. Raises Refused.
 
     Being full is an error that passes; it ends the connection on which the CONNECT came [MQTT3-4.8.0-2], and no other.
     """
+    if not router.has_session_room(client_id, connect.user_name, connect.will, now):
+        raise Refused("the broker has no room for another session, or for this will", reasons.QUOTA_EXCEEDED)
+
+
+def check_room(router: Router) -> None:
+    """Hold a client that is not connected yet against the limit of connections. Raises Refused."""
     limits = router.limits
-    if new_session and 0 < limits.max_sessions <= len(router.sessions):
-        raise Refused("the broker has no room for another session", reasons.QUOTA_EXCEEDED)
     if 0 < limits.max_connections <= len(router.fanout.peers):
         raise Refused("the broker has no room for another connection", reasons.SERVER_BUSY)
 

@@ -633,8 +633,9 @@ class ServerProtocol(Peer):
             raise Refused("the will's topic", reasons.NOT_AUTHORIZED)  # section 5.4.2
         earlier = router.sessions.get(client_id)
         identity.check_owner(earlier, connect.user_name, router.limits, now)
+        handshake.check_session(connect, client_id, router, now)
         if earlier is None or earlier.outbox is None:
-            handshake.check_room(router, earlier is None)
+            handshake.check_room(router)
         else:
             peer = earlier.outbox.peer
             assert peer is not None
@@ -660,6 +661,7 @@ class ServerProtocol(Peer):
         session.bridge = connect.bridge
         session.expiry_interval = terms.expiry
         session.will = connect.will  # [MQTT-3.1.2-7]
+        router.session_table.count(session)
         if router.journal is not None:
             router.settle(session)
         self.session = session

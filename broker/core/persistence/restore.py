@@ -73,7 +73,7 @@ def _session(router: Router, record: SessionRecord, messages: dict[MessageRecord
     session.user_name = record.user_name
     session.expiry_interval = record.expiry_interval
     router.apply_queue_limits(session)
-    router.sessions[record.client_id] = session
+    router.session_table.add(session)
     _subscribe(router, session, record)
     if record.received:
         session.incoming_qos2 = set(record.received)
@@ -97,6 +97,7 @@ def _session(router: Router, record: SessionRecord, messages: dict[MessageRecord
         session.expires_at = _time(session.expiry_interval - gone_for, now)
     if record.will is not None:
         _will(router, session, record.will, now)
+    router.session_table.count(session)
     router.schedule(session)
 
 

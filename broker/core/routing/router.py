@@ -37,9 +37,11 @@ from broker.core.routing.bursts import RunFinder
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.fanout import Fanout
 from broker.core.routing.peers import FanoutState, PeerConnected, PeerDisconnected
+from broker.core.routing.session_table import SessionTable
 from broker.core.routing.subscription_table import DROP_WORK
 from broker.core.session.global_limit import GlobalLimiter
 from broker.core.session.session import Session
+from broker.core.session.session_bytes import session_bytes
 from broker.core.tap import Tap
 from broker.core.topics.subscription import SharedGroup, Subscription, identifiers
 from broker.core.topics.topic_tree import NODE_BYTES, RetainedTree
@@ -56,6 +58,9 @@ PROBES: Final = 4
 
 RETAIN_WORK: Final = 16
 """What a retained message that is kept counts for in a turn, as deliveries; each level that is new counts one more."""
+
+MOST_ENDED: Final = 256
+"""Empty sessions that may end for one that comes: a will of 400 KB takes the room of so many."""
 
 TICK_WORK: Final = 16_384
 """What one `tick` may do, counted as deliveries: some milliseconds."""
@@ -96,7 +101,8 @@ class Router(Fanout):
         # What counts against the limits: all but the broker's own, and of those the number.
         self.retained_bytes = 0
         self.system_retained = 0
-        self.sessions: dict[str, Session] = {}
+        self.session_table = SessionTable()
+        self.sessions = self.session_table.sessions
         load.reliever = GlobalLimiter(self.sessions, load)
         self.deadlines = Deadlines()
         # Bytes that the topic aliases of all clients take.
@@ -443,15 +449,41 @@ class Router(Fanout):
             limits = self.limits
             session = Session(client_id, limits.session_messages, limits.session_bytes, self.counters)
             session.queue_qos0 = limits.queue_qos0
-            self.sessions[client_id] = session
+            self.session_table.add(session)
         session.attach(version, window, plain)
         self.fanout.post(PeerConnected(session, outbox))
         self.fanout.drain(self, now)
+        self.session_table.count(session)
         return session, present
 
     def adopt(self, session: Session) -> None:
         """Take in a session that no client's CONNECT has opened: that of a link to another broker."""
-        self.sessions[session.client_id] = session
+        self.session_table.add(session)
+
+    def has_session_room(self, client_id: str, user_name: str | None, will: Will | None, now: float) -> bool:
+        """Whether the limits leave room for the session of a client; empty ones end for it, if need be.
+
+        A session that is there already may stay, also beyond the limits, but not with a larger will or user name.
+        """
+        limits = self.limits
+        table = self.session_table
+        present = self.sessions.get(client_id)
+        grows = session_bytes(client_id, user_name, will)
+        if present is not None:
+            grows -= session_bytes(client_id, present.user_name, present.will)
+            if grows <= 0:
+                return True
+        for _ in range(MOST_ENDED):
+            if not (
+                (present is None and 0 < limits.max_sessions <= len(self.sessions))
+                or 0 < limits.max_session_bytes < table.bytes + grows
+            ):
+                return True
+            empty = table.oldest_empty()
+            if empty is None or empty is present:
+                return False
+            self.end_session(empty, now)
+        return False
 
     def apply_queue_limits(self, session: Session) -> None:
         """Give a session's queues, and those of its connection, the terms that the settings have for its client.
@@ -535,7 +567,9 @@ class Router(Fanout):
     def _forget_will(self, session: Session) -> None:
         if session.will is not None and session.journal is not None:
             session.journal.will_cleared(session.client_id)
-        session.will = None
+        if session.will is not None:
+            session.will = None
+            self.session_table.count(session)
         session.will_due = 0.0
 
     def peer_left(self, event: PeerDisconnected, now: float) -> None:
@@ -566,6 +600,11 @@ class Router(Fanout):
             session.expires_at = now + expiry
         if not session.ended:
             self.schedule(session)
+            table = self.session_table
+            table.count(session)
+            empty = table.oldest_empty()
+            if empty is not None and 0 < self.limits.max_empty_sessions < table.empty_count:
+                self.end_session(empty, now)
 
     def _share_out(self, session: Session) -> None:
         """Give what a leaving member of shared subscriptions did not finish to another member that is connected.
@@ -622,8 +661,7 @@ class Router(Fanout):
             self._hand_on(session.take_shared(left))
         session.end()
         self.deadlines.cancel(session)
-        if self.sessions.get(session.client_id) is session:
-            del self.sessions[session.client_id]
+        self.session_table.remove(session)
         self.work += DROP_WORK * self.table.end(session)
         if self.table.leaving:
             self.deadlines.set(self.table, now)

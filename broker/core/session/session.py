@@ -86,6 +86,8 @@ class Session(SessionQueue):
         self.will: Will | None = None
         self.will_due = 0.0
         self.ended = False
+        # What is counted for it in the broker's sum (`session_bytes`).
+        self.counted_bytes = 0
         # That of a link to an upstream broker: what it subscribes to here is nobody's demand.
         self.uplink = False
         # Of the present connection: the id of the broker that its client is ("": it is none), and whether the client

@@ -1,0 +1,53 @@
+"""What a session takes by itself: the bytes that are counted for it beside its subscriptions and its queues.
+
+The constants are upper bounds of what a compiled broker was measured to take.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.core.codec.packets import Will
+from broker.core.session.session import Session
+from broker.core.topics.filter_bytes import text_bytes
+
+SESSION_BYTES: Final = 1_536
+"""A session with its dicts and its ledger, its place among the sessions, and its time in the heap."""
+
+IDENTIFIER_BYTES: Final = 64
+"""A packet identifier of a QoS 2 publish that is not released yet."""
+
+WILL_BYTES: Final = 256
+"""A will without its topic, payload and properties."""
+
+
+def will_bytes(will: Will | None) -> int:
+    """What is counted for a will."""
+    if will is None:
+        return 0
+    return WILL_BYTES + text_bytes(will.topic) + len(will.payload) + len(will.properties)
+
+
+def session_bytes(client_id: str, user_name: str | None, will: Will | None) -> int:
+    """What is counted for a session of a client that has no QoS 2 publishes to release."""
+    return SESSION_BYTES + text_bytes(client_id) + text_bytes(user_name or "") + will_bytes(will)
+
+
+def bytes_of(session: Session) -> int:
+    """What is counted for a session as it is now."""
+    size = session_bytes(session.client_id, session.user_name, session.will)
+    received = session.incoming_qos2
+    return size if received is None else size + len(received) * IDENTIFIER_BYTES
+
+
+def is_empty(session: Session) -> bool:
+    """Whether the end of a session whose client is away would lose nothing but the word that it was there."""
+    return (
+        session.outbox is None
+        and not session.uplink
+        and not session.subscriptions
+        and session.pending is None
+        and not session.inflight
+        and not session.incoming_qos2
+        and session.will is None
+    )

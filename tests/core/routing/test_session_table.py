@@ -1,0 +1,170 @@
+"""What sessions take by themselves, the limits on it, and which sessions end for others."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from broker.core.codec.packets import NEVER, V5, V311, Will
+from broker.core.limits import Limits
+from broker.core.routing.session_table import SessionTable
+from broker.core.session.session_bytes import SESSION_BYTES, bytes_of, is_empty, session_bytes
+from tests.core.harness import Client, Network, limits
+
+QUOTA_EXCEEDED = 0x97
+
+
+def kept(network: Network, name: str, version: int = V5, *filters: str) -> Client:
+    """A client whose session outlives its connection."""
+    client = network.idle(name, version)
+    answer = client.connect(clean=False, expiry=NEVER if version == V5 else None)
+    if answer.reason_code == 0 and filters:
+        client.subscribe(*filters, qos=1)
+    return client
+
+
+def test_the_default_is_a_number() -> None:
+    """A flood of sessions that are kept finds a bound without any settings."""
+    made = Limits()
+    assert 0 < made.max_sessions <= 1_000_000
+    assert 0 < made.max_session_bytes <= 1 << 30
+    # What nobody misses does not fill the memory either.
+    assert made.max_empty_sessions * (SESSION_BYTES + 100) < 100_000_000
+
+
+def test_empty_sessions_make_room() -> None:
+    """Clients that come, leave nothing and never come back keep nobody out; each takes the place of another."""
+    network = Network(limits(max_sessions=10))
+    for number in range(100):
+        kept(network, f"flood{number}").cut()
+    assert len(network.router.sessions) == 10
+    assert list(network.router.sessions) == [f"flood{number}" for number in range(90, 100)]
+    assert kept(network, "late", V5, "t").connack.reason_code == 0
+
+
+@pytest.mark.parametrize(("version", "refused"), [(V5, QUOTA_EXCEEDED), (V311, 3)])
+def test_sessions_that_hold_something_stay(version: int, refused: int) -> None:
+    """Where no session is empty, newcomers are refused, and nobody loses a subscription or a message."""
+    network = Network(limits(max_sessions=5))
+    for number in range(5):
+        kept(network, f"c{number}", V5, "t").cut()
+    network.settle()
+    newcomer = kept(network, "new", version)
+    assert newcomer.connack.reason_code == refused
+    assert newcomer.closed
+    back = network.idle("c3")
+    assert back.connect(clean=False, expiry=NEVER).session_present
+    assert len(network.router.sessions) == 5
+
+
+def test_the_empty_ones_are_bounded_by_themselves() -> None:
+    """Of clients that are away and hold nothing only so many are kept, and the oldest go first."""
+    network = Network(limits(max_empty_sessions=3))
+    holds = kept(network, "holds", V5, "t")
+    holds.cut()
+    for number in range(10):
+        kept(network, f"e{number}").cut()
+        network.settle()
+    assert list(network.router.sessions) == ["holds", "e7", "e8", "e9"]
+    assert network.idle("e8").connect(clean=False, expiry=NEVER).session_present
+    assert network.router.session_table.empty_count == 2
+
+
+@pytest.mark.parametrize("what", ["subscription", "message", "will", "connection", "incoming"])
+def test_what_is_not_empty(what: str) -> None:
+    """Each of these keeps a session from being ended for another."""
+    network = Network(limits(max_sessions=2))
+    client = network.idle("c")
+    client.connect(
+        clean=False, expiry=NEVER, will=Will("w", b"x", 0, False, 1_000) if what == "will" else None, receive_maximum=1
+    )
+    publisher = network.client("p")
+    if what in ("subscription", "message"):
+        client.subscribe("t", qos=1)
+    if what == "message":
+        client.answering = False
+        publisher.publish("t", b"x", 1)
+        client.unsubscribe("t")
+    if what == "incoming":
+        client.post("t", b"x", 2)
+        client.wire.to_channel()
+    if what != "connection":
+        client.cut()
+        network.settle()
+    assert network.idle("new").connect().reason_code == QUOTA_EXCEEDED
+    assert set(network.router.sessions) == {"c", "p"}
+
+
+@pytest.mark.parametrize(("version", "refused"), [(V5, QUOTA_EXCEEDED), (V311, 3)])
+def test_wills_and_names_are_bounded(version: int, refused: int) -> None:
+    """A will's payload and properties count, and a user name: they are kept for as long as the session."""
+    network = Network(limits(max_session_bytes=500_000))
+    codes = []
+    for number in range(20):
+        client = network.idle(f"c{number}", version)
+        codes.append(client.connect(will=Will("w", b"x" * 60_000), user_name="u" * 30_000).reason_code)
+    granted = codes.count(0)
+    assert 3 <= granted <= 5
+    assert codes == [0] * granted + [refused] * (20 - granted)
+    assert network.router.session_table.bytes <= 500_000
+    # Who is there may come again, but not with more.
+    assert network.idle("c0", version).connect(will=Will("w", b"y" * 60_000), user_name="u" * 30_000).reason_code == 0
+    assert network.idle("c0", version).connect(will=Will("w", b"y" * 65_000), user_name="u" * 30_000).reason_code in (
+        0,
+        refused,
+    )
+    assert network.router.session_table.bytes <= 500_000
+
+
+class Accounts(RuleBasedStateMachine):
+    """Clients come, go, expire, with and without wills: the sums are what a count from the beginning says."""
+
+    @initialize(most=st.sampled_from([0, 2]))
+    def begin(self, most: int) -> None:
+        self.network = Network(limits(max_sessions=4, max_empty_sessions=most))
+        self.clients: dict[str, Client] = {}
+
+    @rule(
+        name=st.sampled_from("abcdef"),
+        clean=st.booleans(),
+        expiry=st.sampled_from([0, 10, NEVER]),
+        will=st.sampled_from([None, b"", b"x" * 100]),
+        delay=st.sampled_from([0, 5]),
+        wanted=st.booleans(),
+    )
+    def come(self, name: str, clean: bool, expiry: int, will: bytes | None, delay: int, wanted: bool) -> None:
+        client = self.clients.setdefault(name, self.network.idle(name))
+        given = None if will is None else Will("w", will, 0, False, delay)
+        if client.connect(clean=clean, expiry=expiry, will=given).reason_code == 0 and wanted:
+            client.subscribe("w")
+
+    @rule(name=st.sampled_from("abcdef"), politely=st.booleans())
+    def go(self, name: str, politely: bool) -> None:
+        client = self.clients.get(name)
+        if client is None or client.link is None or client.closed or client.link.cut:
+            return
+        if politely:
+            client.disconnect()
+        else:
+            client.cut()
+            self.network.settle()
+
+    @rule(seconds=st.sampled_from([1.0, 6.0, 20.0]))
+    def wait(self, seconds: float) -> None:
+        self.network.advance(seconds)
+
+    @invariant()
+    def exact(self) -> None:
+        table: SessionTable = self.network.router.session_table
+        sessions = table.sessions.values()
+        assert table.bytes == sum(bytes_of(session) for session in sessions)
+        assert set(table._empty) == {session for session in sessions if is_empty(session)}
+        assert len(sessions) <= 4
+        for session in sessions:
+            assert session.counted_bytes == session_bytes(session.client_id, session.user_name, session.will)
+
+
+TestAccounts = Accounts.TestCase
+TestAccounts.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
