@@ -1,6 +1,7 @@
 """One client's connection: what comes in goes to its `ServerProtocol`, what waits in its outbox goes out.
 
-A peer that does not read costs its outbox, one batch in the transport, and no more: nothing is written to a transport
+The writer task takes batches from the outbox and joins each to one write (a single piece is written in its place). A
+peer that does not read costs its outbox, one batch in the transport, and no more: nothing is written to a transport
 that is full, and one that makes no progress for `stall_timeout` seconds is given up. A peer that sends and does not
 read its acknowledgements is not read from until it does; nor is one that publishes too fast, until its time has come.
 A connection counts as one until its protocol is over, and not for as long as its socket lives.
@@ -61,8 +62,10 @@ class Connection(Link):
         # Set by connection_made.
         self.outbox: Outbox
         self.protocol: ServerProtocol
-        # A turn of the writer, and one of the protocol, has been asked of the event loop.
-        self._writing = False
+        # The writer task, from the first batch on that is more than a single piece; what it waits for while it sleeps.
+        self.writer: asyncio.Task[None] | None = None
+        self._asleep: asyncio.Future[None] | None = None
+        # A turn of the protocol has been asked of the event loop.
         self._going_on = False
         # The last packet was written.
         self._finished = False
@@ -227,19 +230,19 @@ class Connection(Link):
     def resume_writing(self) -> None:
         """The transport has room again."""
         self.stream.full = False
-        self._write_soon()
+        self._wake_writer()
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """The outbox has something to take. Called at most once for each batch that is routed.
 
-        A single frame for a peer that keeps up is written at once: where one message comes at a time, a turn of its own
-        costs more than all else. Whatever can wait, or be more, has its turn when the batch is through.
+        A single piece for a peer that keeps up is written here, while the writer task sleeps: where one message comes
+        at a time, waking the task costs more than all else. Whatever can wait, or be more, is the task's.
         """
         stream = self.stream
-        if self._writing or stream.full:
-            # A turn comes anyway: with the next round of the event loop, or when the transport has room.
+        if stream.full or (self.writer is not None and self._asleep is None):
+            # The writer goes on anyway: when the transport has room, or with the next round of the event loop.
             return
         if self.outbox.single and stream.reading and stream.closing_at == 0.0:
             try:
@@ -250,36 +253,58 @@ class Connection(Link):
                 # Not here, in the turn of whoever published.
                 self.loop.call_soon(self.broke, error)
                 return
-        self._write_soon()
+        self._wake_writer()
 
-    def _write_soon(self) -> None:
-        if not self._writing:
-            self._writing = True
-            self.loop.call_soon(self._write)
+    def _wake_writer(self) -> None:
+        """Have the writer task look at the connection; a connection gets its task when there is work for it."""
+        asleep = self._asleep
+        if asleep is not None:
+            self._asleep = None
+            if not asleep.done():
+                asleep.set_result(None)
+        elif self.writer is None:
+            self.writer = self.loop.create_task(self._write())
 
-    def _write(self) -> None:
-        """The writer's turn: write a batch of what waits; at the end the last packet. Others have theirs in between."""
-        self._writing = False
+    async def _write(self) -> None:
+        """The writer task: a batch of what waits, again and again, with the others in between; then the last packet."""
+        while True:
+            more = self._write_turn()
+            if self._ended():
+                return
+            if more:
+                await asyncio.sleep(0)
+            else:
+                asleep = self.loop.create_future()
+                self._asleep = asleep
+                await asleep
+
+    def _ended(self) -> bool:
+        """Whether the writer has nothing to do any more."""
+        return self._finished or self.stream.lost
+
+    def _write_turn(self) -> bool:
+        """One turn of the writer. True when there is more to write, and the transport has room for it."""
         stream = self.stream
-        if stream.lost or stream.full or self._finished:
-            return
+        if stream.full or self._ended():
+            # What waits in the outbox can still be shed; `resume_writing` goes on.
+            return False
         try:
             if not stream.reading:
                 self._resume_reading()
             more = self._write_batch()
             if self.stream.full:  # not as before the call
-                # What waits in the outbox can still be shed; `resume_writing` goes on.
-                return
+                return False
             if not stream.reading:
                 self._resume_reading()
             if more:
-                self._write_soon()
-            elif self.protocol.close_cause:
+                return True
+            if self.protocol.close_cause:
                 self._goodbye()
             else:
                 self.outbox.woken()
         except Exception as error:
             self.broke(error)
+        return False
 
     def _write_batch(self) -> bool:
         """Write one batch of what waits in the outbox. True when there is more, or the transport has had enough."""
@@ -326,7 +351,7 @@ class Connection(Link):
         if self.stream.closing_at == 0.0:
             self._closed()
             if not self.stream.full:
-                self._write_soon()
+                self._wake_writer()
 
     def ended_by_core(self) -> None:
         """The channel was closed while another connection was served: taken over."""
@@ -357,6 +382,10 @@ class Connection(Link):
         """The transport is gone: nothing may wait for it any more."""
         if self.stream.closing_at == 0.0:
             self._over()
+        # A writer that sleeps ends.
+        if self.writer is not None:
+            self._wake_writer()
+            self.writer = None
         # Nor may it keep anything: what is left of a connection goes at once, and leaves no cycles for the collector.
         self.outbox.owner = None
         self.outbox.peer = None

@@ -79,6 +79,19 @@ async def test_more_than_one_is_the_writers(broker: Broker) -> None:
     assert there.transport.written == [b"".join(frames)]
 
 
+async def test_the_writer_task_comes_with_work_for_it_and_ends_with_the_connection(broker: Broker) -> None:
+    there, source = await subscriber(broker, "there"), await subscriber(broker, "source")
+    assert there.connection.writer is None
+    source.connection.data_received(wire.publish("t", b"1") + wire.publish("t", b"2"))
+    writer = there.connection.writer
+    assert writer is not None
+    await rounds()
+    assert not writer.done()
+    there.connection.connection_lost(None)
+    await writer
+    assert there.connection.writer is None
+
+
 async def test_none_overtakes_what_the_writer_has_yet_to_take(broker: Broker) -> None:
     there, source = await subscriber(broker, "there"), await subscriber(broker, "source")
     frames = [wire.publish("t", b"%d" % number) for number in range(6)]
