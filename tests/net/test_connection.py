@@ -81,15 +81,16 @@ async def test_more_than_one_is_the_writers(broker: Broker) -> None:
 
 async def test_the_writer_task_comes_with_work_for_it_and_ends_with_the_connection(broker: Broker) -> None:
     there, source = await subscriber(broker, "there"), await subscriber(broker, "source")
-    assert there.connection.writer is None
+    before, connection = there.connection.writer, there.connection
+    assert before is None
     source.connection.data_received(wire.publish("t", b"1") + wire.publish("t", b"2"))
-    writer = there.connection.writer
+    writer = connection.writer
     assert writer is not None
     await rounds()
     assert not writer.done()
-    there.connection.connection_lost(None)
+    connection.connection_lost(None)
     await writer
-    assert there.connection.writer is None
+    assert [client.connection.writer for client in (there, source)] == [None, None]
 
 
 async def test_none_overtakes_what_the_writer_has_yet_to_take(broker: Broker) -> None:
