@@ -42,6 +42,8 @@ class Broker(Server):
     presence: Presence | None = None
     """Who tells which clients are connected, where the settings name a topic; from `start` on."""
     _reloading: asyncio.Lock | None = None
+    _broken: asyncio.Future[str]
+    _ending: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Listen, connect to upstream brokers, and begin to record and to publish `$SYS` and who is here.
@@ -51,8 +53,13 @@ class Broker(Server):
         self._warn(self.settings)
         # Before anything can happen that belongs into a record.
         self.recorder = self._recorder(self.settings)
+        self._broken = asyncio.get_running_loop().create_future()
         if self.recorder is not None:
             await self.recorder.start()
+            if self.settings.recorder.required:
+                if self.recorder.failure:
+                    raise StartupError(f"recorder.required: {self.recorder.failure}")
+                self.recorder.gave_up = self._break
         topic = self.settings.presence.topic
         self.presence = Presence(self, topic) if topic else None
         try:
@@ -79,6 +86,17 @@ class Broker(Server):
             if self.recorder is not None:
                 # Last: the ends of the connections are recorded too.
                 await self.recorder.stop()
+
+    def _break(self, why: str) -> None:
+        """Something without which this broker must not serve is gone."""
+        if not self._broken.done():
+            self.log.error("the broker stops", reason=why)
+            self._broken.set_result(why)
+            self._ending = self.loop.create_task(self.stop())
+
+    async def broken(self) -> str:
+        """Wait until the broker, which was started, stops by itself; why, in one line. It may never do so."""
+        return await asyncio.shield(self._broken)
 
     async def _stop(self) -> None:
         if self.presence is not None:

@@ -26,6 +26,7 @@ from broker.logwriter import BackgroundWriter
 from broker.record.cli import app as record
 from broker.settings import Settings, parse_listen
 from broker.upstream.filters.suspicious import warnings
+from broker.upstream.links.choices import unreadable
 from loadtest.load.cli.app import app as load
 from pipeline.cli import app as pipeline
 
@@ -132,6 +133,8 @@ def check_config(
             typer.echo(f"  {name} = {show(value)}  (default {show(default)})")
     for line in warnings(settings):
         typer.echo(f"  suspicious: {line}")
+    for line in unreadable(settings):
+        typer.echo(f"  cannot be used: {line}")
 
 
 def _list_links(settings: Settings) -> None:

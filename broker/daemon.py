@@ -54,6 +54,9 @@ class Service(Protocol):
     async def stop(self) -> None:
         """Disconnect everybody, drain, stop listening."""
 
+    async def broken(self) -> str:
+        """Wait until it stops by itself; why, in one line."""
+
     async def reload(self, new: Settings) -> list[str]:
         """Apply other settings as far as that can be done; a line for each that takes a restart."""
 
@@ -69,7 +72,7 @@ def run(
     `read` reads the settings again, on SIGHUP, in a thread; it may raise SettingsError. None: there is nothing to read.
 
     Raises:
-        DaemonError: there are too few file descriptors.
+        DaemonError: there are too few file descriptors, or the broker stopped by itself.
     """
     # Always, not only under a limit: the usual soft limit of 1,024 is what most brokers first run into.
     raise_descriptor_limit(settings.limits.max_connections)
@@ -205,12 +208,17 @@ async def _serve(
     else:
         _tell_started(build, broker.listening)
     reloading = loop.create_task(hangup.serve(broker))
+    asked, broken = loop.create_task(stopping.wait()), loop.create_task(broker.broken())
     try:
-        await stopping.wait()
+        await asyncio.wait((asked, broken), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        reloading.cancel()
-        await asyncio.wait([reloading])
+        beside = (reloading, asked, broken)
+        for task in beside:
+            task.cancel()
+        await asyncio.wait(beside)
         await broker.stop()
+    if not broken.cancelled():
+        raise DaemonError(f"stopped: {broken.result()}")
 
 
 def _tell_started(build: BuildInfo, listening: list[str]) -> None:

@@ -41,6 +41,9 @@ class StandIn:
     async def stop(self) -> None:
         pass
 
+    async def broken(self) -> str:
+        raise NotImplementedError
+
     async def reload(self, new: Settings) -> list[str]:
         raise NotImplementedError
 
@@ -202,6 +205,25 @@ class TestCheckConfig:
         told = [line for line in result.stdout.splitlines() if line.startswith("  suspicious: ")]
         assert len(told) == 1
         assert told[0].startswith('  suspicious: upstream[0] "a": aggregate "#": ')
+
+    def test_files_of_links_that_are_not_there_are_told(self, tmp_path: Path) -> None:
+        """Settings that can be used, and a link that will not work with them."""
+        config, password = tmp_path / "canopy.toml", tmp_path / "password"
+        config.write_text(
+            f'[[upstream]]\nname = "a"\nurl = "mqtts://h"\nclient_id = "c"\nusername = "u"\n'
+            f'password_file = "{password}"\nca_file = "{tmp_path}/none.pem"\n'
+        )
+
+        def told() -> list[str]:
+            result = canopy("check-config", str(config))
+            assert result.exit_code == 0
+            return [line for line in result.stdout.splitlines() if line.startswith("  cannot be used: ")]
+
+        first, second = told()
+        assert first == f'  cannot be used: upstream[0] "a": password_file {password}: No such file or directory'
+        assert second.startswith('  cannot be used: upstream[0] "a": ca_file, cert_file or key_file cannot be used')
+        password.write_text("hunter2\n")
+        assert told() == [second]
 
     def test_bad(self, tmp_path: Path) -> None:
         config = tmp_path / "canopy.toml"

@@ -38,12 +38,16 @@ class StandIn:
 
     async def start(self) -> None:
         self.calls.append(f"start on {type(asyncio.get_running_loop()).__module__}")
+        self.fault: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         if self._failure:
             raise self._failure
         asyncio.get_running_loop().call_soon(self._after_start)
 
     async def stop(self) -> None:
         self.calls.append("stop")
+
+    async def broken(self) -> str:
+        return await self.fault
 
     async def reload(self, new: Settings) -> list[str]:
         self.calls.append(f"reload {new.mqtt.max_qos}")
@@ -91,6 +95,18 @@ def test_programs_are_told_the_start_as_an_event_and_without_a_banner() -> None:
     assert line["core"] == build_info().core
 
 
+def test_a_broker_that_stops_by_itself_ends_the_process_with_the_reason() -> None:
+    made: list[StandIn] = []
+
+    def make(settings: Settings) -> StandIn:
+        made.append(StandIn(settings, lambda: made[0].fault.set_result("/var/record: cannot be written to")))
+        return made[0]
+
+    with pytest.raises(daemon.DaemonError, match="stopped: /var/record: cannot be written to"):
+        daemon.run(CALM, make, io.StringIO())
+    assert made[0].calls[-1] == "stop"
+
+
 def test_a_start_that_fails_is_not_followed_by_a_banner() -> None:
     with pytest.raises(LookupError, match="no such host"):
         run(CALM, kill(signal.SIGTERM), LookupError("no such host"))
@@ -122,6 +138,7 @@ from broker.settings import Settings
 class Stuck:
     listening = []
     async def start(self): pass
+    async def broken(self): await asyncio.Event().wait()
     async def stop(self):
         print("stopping", flush=True)
         await asyncio.Event().wait()

@@ -15,7 +15,7 @@ import asyncio
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -61,6 +61,8 @@ class Recorder(Sink):
         self.tap: Tap | None = None
         # Why it gave up, or did not begin; empty while it records.
         self.failure = ""
+        # Who is told when it gives up while it records.
+        self.gave_up: Callable[[str], None] | None = None
         # Events of earlier runs, and of the one that was given up, that did not fit into the queue.
         self._lost = 0
         # What is in finished segments.
@@ -181,6 +183,8 @@ class Recorder(Sink):
         self._inbox = SimpleQueue()
         self._folder.close(GAVE_UP)
         self._log.error("recorder gave up", reason=why, lost_from_the_segment_on=True)
+        if self.gave_up is not None:
+            self.gave_up(why)
 
     # -- the thread's side ---------------------------------------------------------------------------------------------
 

@@ -335,6 +335,9 @@ class Recorder(Section):
 
     directory: str = ""
     """The folder that segments are written to; it is made where it is not there. Empty: nothing is recorded."""
+    required: bool = False
+    """Whether the broker serves only while it records. Where the folder cannot be written to, it does not start, or it
+    stops in order. Off: it goes on without a record."""
     filters: Annotated[Sequence[PlainFilter], AfterValidator(tuple)] = ("#",)
     """The messages whose topics these match are recorded; who comes, goes, subscribes and loses something always is.
     Always a tuple after validation."""

@@ -304,6 +304,39 @@ class TestGivingUp:
         assert found.faults == []
         assert found.gaps == [(2, 2, 1, "stopped")]
 
+    async def test_a_broker_that_must_record_does_not_start_without_a_record(self, tmp_path: Path) -> None:
+        taken = tmp_path / "file"
+        taken.write_text("")
+        broker = Broker(settings(taken, required=True))
+        with pytest.raises(StartupError, match=r"recorder\.required: .*file"):
+            await broker.start()
+        assert broker.listening == []
+        taken.unlink()
+        await broker.start()
+        assert of(broker).recording
+        await broker.stop()
+
+    async def test_a_broker_that_must_record_stops_when_it_cannot(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In order: a 5.0 client is told that the server shuts down."""
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        broker = Broker(settings(tmp_path, required=True))
+        await broker.start()
+        broken = asyncio.create_task(broker.broken())
+        peer = await join(broker)
+        monkeypatch.setattr(Segment, "add", full)
+        await peer.publish("t", b"x")
+        assert "no space left" in await asyncio.wait_for(broken, wire.TIMEOUT)
+        goodbye = await peer.wait_for(wire.DISCONNECT)
+        assert goodbye.code == 0x8B
+        peer.abort()
+        await broker.stop()
+        assert broker.listening == []
+
     async def test_at_the_last_moment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The last segment cannot be finished: the stop goes on, and nothing is said to be there that is not."""
 

@@ -1,6 +1,6 @@
 """What the settings of a link come to: in the upstream's terms, and in those of the core.
 
-Owns the translation, as functions; two of them read files. Promises: filters that have no name upstream are
+Owns the translation, as functions; some of them read files. Promises: filters that have no name upstream are
 left out; what cannot be read is told by a ValueError in one line that names the setting, and never what is in it.
 """
 
@@ -61,21 +61,38 @@ def _plain(policy: int) -> int:
     return DROP_NEWEST if policy == LATEST else policy
 
 
+def password(settings: Upstream) -> str:
+    """The password of a link, "" for none. Raises ValueError when its file cannot be read."""
+    if not settings.password_file:
+        return settings.password
+    try:
+        with open(settings.password_file, encoding="utf-8") as file:
+            return file.readline().rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"password_file {settings.password_file}: it is not UTF-8") from error
+    except OSError as error:
+        raise ValueError(f"password_file {settings.password_file}: {error.strerror or error}") from error
+
+
+def unreadable(settings: Settings) -> list[str]:
+    """What is wrong with the files that links need, one line each. It reads them: not for an event loop."""
+    found: list[str] = []
+    for number, link in enumerate(settings.upstream):
+        for read in (password, tls):
+            try:
+                read(link)
+            except ValueError as error:
+                found.append(f'upstream[{number}] "{link.name}": {error}')
+    return found
+
+
 def offer(settings: Upstream, whole: Settings, limits: Limits, broker_id: str) -> Offer:
     """What is offered to the upstream. Raises ValueError when the password cannot be read."""
     made = Offer()
     made.client_id = settings.client_id or f"canopy-{broker_id}-{settings.name}"
     made.user_name = settings.username or None
-    password = settings.password
-    if settings.password_file:
-        try:
-            with open(settings.password_file, encoding="utf-8") as file:
-                password = file.readline().rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"password_file {settings.password_file}: it is not UTF-8") from error
-        except OSError as error:
-            raise ValueError(f"password_file {settings.password_file}: {error.strerror or error}") from error
-    made.password = password.encode() if password else None
+    secret = password(settings)
+    made.password = secret.encode() if secret else None
     made.keep_alive = settings.keep_alive
     made.session_expiry = settings.session_expiry
     made.status_topic = settings.status_topic
