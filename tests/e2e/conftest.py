@@ -23,6 +23,12 @@ from broker.app import Broker
 from broker.core.hooks import AccessControl, AuthMethod
 from broker.settings import Settings
 
+pytest.register_assert_rewrite("tests.e2e.embedded")
+
+from tests.e2e.embedded import embed  # noqa: E402 (a fixture; its assertions are rewritten)
+
+__all__ = ["broker", "embed", "start_broker"]
+
 OUTSIDE = os.environ.get("CANOPY_E2E_BROKER", "")
 
 

@@ -510,53 +510,6 @@ class TestUnlimited:
 class TestTotal:
     """`queue.total_bytes` and `queue.total_messages`: the fullest queues shed first."""
 
-    @pytest.mark.parametrize("bound", ["bytes", "messages"])
-    @pytest.mark.parametrize("qos", [0, 1])
-    async def test_the_fullest_sheds_first(self, scene: SetScene, bound: str, qos: int) -> None:
-        """Three frozen clients with unequal queues: the sum never exceeds the bound, and only the fullest pays."""
-        size = 6000
-        limit = {"bytes": {"total_bytes": 700_000}, "messages": {"total_messages": 120}}[bound]
-        (most,) = limit.values()
-        stage = await scene(queue=limit, mqtt={"max_inflight": 1})
-        publisher = await stage.join("publisher")
-        clients = {}
-        for client_id in ("large", "middle", "small"):
-            clients[client_id] = await stage.join_far(client_id, (client_id, qos), (f"plug/{client_id}", 0))
-            await stage.plug(clients[client_id], client_id, f"plug/{client_id}", publisher)
-        before = {client_id: stage.session(client_id).offered for client_id in clients}
-
-        async def send(client_id: str, count: int) -> None:
-            for number in range(count):
-                assert await publisher.publish(client_id, stamped(number, size), qos=qos) == 0
-                assert stage.waiting[1 if bound == "bytes" else 0] <= most
-
-        await send("small", 5)
-        await send("middle", 30)
-        assert all(lost(stage.session(client_id)) == {} for client_id in clients)
-        await send("large", 150)
-        assert set(lost(stage.session("large"))) == {"global"}
-        assert lost(stage.session("middle")) == lost(stage.session("small")) == {}
-        # Nothing more is shed than has to be.
-        assert stage.waiting[1 if bound == "bytes" else 0] > most * 0.8
-        # The middle one grows at the expense of the large one, not of itself, while it is smaller.
-        lost_before = sum(lost(stage.session("large")).values())
-        await send("middle", 10)
-        assert sum(lost(stage.session("large")).values()) > lost_before
-        assert lost(stage.session("middle")) == lost(stage.session("small")) == {}
-
-        for client_id, sent in (("small", 5), ("middle", 40), ("large", 150)):
-            session = stage.session(client_id)
-            far = clients[client_id]
-            far.thaw()
-            got = [packet for packet in await _all(far.peer) if packet.topic == client_id]
-            gone = sum(lost(session).values())
-            assert len(got) == sent - gone
-            assert session.offered == before[client_id] + sent
-            check_ledger(session, offered=session.offered, received=session.offered - gone)
-        assert stage.waiting == (0, 0)
-        counters = stage.broker.router.counters
-        assert counters.dropped_in_all() == sum(lost(stage.session("large")).values())
-
     async def test_what_nobody_can_give_is_refused(self, scene: SetScene) -> None:
         """A single message larger than the bound."""
         stage = await scene(queue={"total_bytes": 20_000})

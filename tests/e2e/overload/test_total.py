@@ -13,18 +13,21 @@ from broker import Broker
 from broker.core.counters import GLOBAL
 from broker.core.session.session import Session
 from tests.e2e import wire
-from tests.e2e.clients import test_overload as overload
 from tests.e2e.clients.frozen import Frozen
-from tests.e2e.clients.test_overload import KEPT, NEVER_STALLED, PAYLOAD, Embed, balance, join
-from tests.e2e.test_policies_live import numbers
+from tests.e2e.embedded import (
+    ENOUGH,
+    KEPT,
+    NEVER_STALLED,
+    PAYLOAD,
+    Embed,
+    balance,
+    join,
+    numbers,
+)
 from tests.e2e.wire import Peer
-
-embed = overload.embed
 
 NAMES: Final = ("much", "some", "little")
 
-ENOUGH: Final = 1000
-"""Messages to one subscriber that no run needs."""
 
 TOTAL: Final = 100
 """Messages that all queues hold together."""

@@ -6,94 +6,31 @@ The broker is embedded, so that its queues can be looked at; all else goes over 
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
-from typing import Any
 
 import pytest
 
-from broker import Broker, Settings
+from broker import Broker
 from broker.core.counters import DISCONNECTED, DROP_CAUSES, FULL_BYTES, FULL_MESSAGES, NO_QUOTA
-from broker.core.queues.outbox import CONTROL_LIMIT, Outbox
+from broker.core.queues.outbox import CONTROL_LIMIT
 from tests.e2e import wire
 from tests.e2e.clients.frozen import Frozen, until
+from tests.e2e.embedded import (
+    KEPT,
+    NEVER_STALLED,
+    PAYLOAD,
+    Embed,
+    balance,
+    join,
+    outbox_of,
+)
 from tests.e2e.wire import Peer, Will
-
-NEVER_STALLED = 600.0
-"""A stall time-out in seconds that no test reaches."""
 
 SOON = 0.8
 """A stall time-out in seconds that tests wait for."""
 
-PAYLOAD = bytes(16_384)
-KEPT = 3600
 
 # A read of the event loop is 256 KiB at most; the smallest PUBLISH here has 10 bytes, its PUBACK 4.
 ONE_READ = 262_144
-
-Embed = Callable[..., Awaitable[Broker]]
-
-opened: list[Peer] = []
-"""Connections of the test that runs."""
-
-
-@pytest.fixture
-async def embed() -> AsyncIterator[Embed]:
-    """Start brokers; sections of settings as keywords. Clients are cut off before the brokers stop."""
-    async with AsyncExitStack() as stack:
-
-        async def start(*, small: bool = True, **sections: Any) -> Broker:
-            # Nobody waits at the end for clients that do not read.
-            sections.setdefault("shutdown", {"flush_timeout": 0.0})
-            settings = Settings(listen=("mqtt://127.0.0.1:0",), **sections)
-            broker = await stack.enter_async_context(Broker(settings))
-            if small:
-                _small_buffers(broker)
-            return broker
-
-        try:
-            yield start
-        finally:
-            for peer in opened:
-                peer.abort()
-            opened.clear()
-            Frozen.close_all()
-
-
-def _small_buffers(broker: Broker, *options: int) -> None:
-    """Connections inherit the listener's: the system would otherwise hold megabytes that the broker does not see."""
-    for server in broker._servers:
-        for listener in server.sockets:
-            with socket.socket(fileno=os.dup(listener.fileno())) as same:
-                for option in options or (socket.SO_SNDBUF, socket.SO_RCVBUF):
-                    same.setsockopt(socket.SOL_SOCKET, option, 16_384)
-
-
-async def join(broker: Broker, client_id: str, *filters: str | tuple[str, int], **options: Any) -> Peer:
-    """A client that behaves."""
-    peer = await Peer.open("127.0.0.1", broker.ports[0], options.get("version", 5))
-    opened.append(peer)
-    await peer.send(wire.connect(client_id, keep_alive=0, **options))
-    peer.connack = await peer.expect(wire.CONNACK)
-    assert peer.connack.code == 0
-    if filters:
-        assert all(code < 0x80 for code in await peer.subscribe(*filters))
-    return peer
-
-
-def outbox_of(broker: Broker, client_id: str) -> Outbox:
-    """The queue of a connected client."""
-    outbox = broker.router.sessions[client_id].outbox
-    assert outbox is not None
-    return outbox
-
-
-def balance(broker: Broker, client_id: str) -> tuple[int, int]:
-    """Both sides of a session's ledger: offered; delivered, dropped and queued."""
-    session = broker.router.sessions[client_id]
-    return session.offered, session.delivered_in_all() + sum(session.dropped_by_cause()) + session.queued()
 
 
 async def fill(broker: Broker, frozen_id: str, publisher: Peer, readers: list[Peer], *, qos: int = 0) -> int:
@@ -346,69 +283,6 @@ async def test_who_never_reads_answers_is_evicted(embed: Embed) -> None:
     await until("the socket is gone", lambda: len(broker.connections) == 1, watcher)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("qos", [0, 1, 2])
-async def test_ten_thousand_retained_messages_for_a_slow_reader(embed: Embed, qos: int) -> None:
-    """Streamed at the reader's pace through a small queue: none lost, none twice, and live traffic goes on."""
-    count = 10_000
-    queue = {"stall_timeout": NEVER_STALLED, "live_messages": 50}
-    broker = await embed(small=False, queue=queue, sys={"interval": 0.0})
-    publisher = await join(broker, "publisher")
-    size = 40
-    await publisher.send(
-        *(wire.publish(f"shelf/{number}", b"%d " % number + bytes(size), retain=True) for number in range(count))
-    )
-    assert await publisher.fence() == []
-    # QoS 0 publishes are retained as QoS 0; a second pass raises them.
-    if qos:
-        for start in range(0, count, 1000):
-            for number in range(start, start + 1000):
-                payload = b"%d " % number + bytes(size)
-                publisher.writer.write(
-                    wire.publish(f"shelf/{number}", payload, qos=qos, packet_id=number % 1000 + 1, retain=True)
-                )
-            for _ in range(1000):
-                found = await publisher.expect(wire.PUBACK if qos == 1 else wire.PUBREC)
-                if qos == 2:
-                    assert found.packet_id is not None
-                    publisher.writer.write(wire.ack(wire.PUBREL, found.packet_id))
-            if qos == 2:
-                for _ in range(1000):
-                    await publisher.expect(wire.PUBCOMP)
-    assert len(broker.router.retained) == count
-
-    _small_buffers(broker, socket.SO_SNDBUF)
-    slow = await Frozen.join(broker.ports[0], wire.connect("slow", keep_alive=0))
-    await slow.send(wire.subscribe(1, [("shelf/#", qos)]))
-    session = broker.router.sessions["slow"]
-    await until("the stream has begun", lambda: session.streams is not None, publisher)
-    reader = await join(broker, "reader", "news")
-    for number in range(100):
-        await publisher.publish("news", b"%d" % number)
-        assert (await reader.message()).payload == b"%d" % number
-    assert outbox_of(broker, "slow").messages <= 50
-    assert session.streams is not None, "ten thousand messages went without anybody reading them"
-
-    thawed = await slow.thaw()
-    await thawed.expect(wire.SUBACK)
-    seen: set[str] = set()
-    for _ in range(count):
-        found = await thawed.wait_for(wire.PUBLISH)
-        assert found.retain
-        assert found.qos == qos
-        assert found.topic not in seen
-        seen.add(found.topic)
-        if found.packet_id is not None:
-            thawed.writer.write(wire.ack(wire.PUBACK if qos == 1 else wire.PUBREC, found.packet_id))
-            if qos == 2:
-                thawed.writer.write(wire.ack(wire.PUBCOMP, found.packet_id))
-    assert seen == {f"shelf/{number}" for number in range(count)}
-    await thawed.send(wire.PING)
-    while (after := await thawed.recv()).kind != wire.PINGRESP:
-        assert after.kind == wire.PUBREL
-    assert sum(session.dropped_by_cause()) == 0
-
-
 HALF_A_CONNECT = wire.connect("half")[:-2]
 
 
@@ -442,33 +316,6 @@ async def test_dripping_bytes_do_not_keep_a_connection_half_open(embed: Embed) -
                 break
             await other.fence()
     assert await ended == b""
-
-
-@pytest.mark.parametrize("version", [4, 5], ids=["3.1.1", "5.0"])
-async def test_takeover_in_the_middle_of_a_stalled_write(embed: Embed, version: int) -> None:
-    """The newcomer does not wait for the frozen one, gets what that one did not acknowledge, and outlives its end."""
-    broker = await embed(queue={"stall_timeout": NEVER_STALLED, "live_messages": 50}, sys={"interval": 0.0})
-    expiry = [(wire.SESSION_EXPIRY, KEPT)] if version == 5 else []
-    connect = wire.connect("twin", version=version, clean=False, keep_alive=0, props=expiry)
-    frozen = await Frozen.join(broker.ports[0], connect, ("load", 1), version=version)
-    publisher = await join(broker, "publisher")
-    outbox = outbox_of(broker, "twin")
-    count = 0
-    while outbox.messages < 50:
-        assert count < 1000
-        count += 1
-        assert await publisher.publish("load", b"%d " % count + PAYLOAD, qos=1) == 0
-
-    newcomer = await join(broker, "twin", version=version, clean=False, props=expiry)
-    assert newcomer.connack.session_present
-    numbers = [int((await newcomer.message()).payload.split(b" ", 1)[0]) for _ in range(count)]
-    assert numbers == list(range(1, count + 1))
-
-    await frozen.read_to_end()
-    frozen.close()
-    await until("the old socket is gone", lambda: len(broker.connections) == 2, publisher)
-    assert await publisher.publish("load", b"%d " % (count + 1), qos=1) == 0
-    assert (await newcomer.message()).payload == b"%d " % (count + 1)
 
 
 async def test_a_frozen_client_that_is_never_read_from_again_is_reset_after_a_takeover(embed: Embed) -> None:

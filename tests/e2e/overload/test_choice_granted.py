@@ -13,13 +13,16 @@ import pytest
 from broker import Broker
 from broker.core.counters import AGE, FULL_MESSAGES, REPLACED
 from tests.e2e import wire
-from tests.e2e.clients import test_overload as overload
 from tests.e2e.clients.frozen import Frozen, until
-from tests.e2e.clients.test_overload import KEPT, NEVER_STALLED, PAYLOAD, Embed, join
-from tests.e2e.test_policies_live import stuck
+from tests.e2e.embedded import (
+    KEPT,
+    NEVER_STALLED,
+    PAYLOAD,
+    Embed,
+    join,
+    stuck,
+)
 from tests.e2e.wire import Packet, Peer
-
-embed = overload.embed
 
 QUEUE: Final = "canopy-queue"
 MAX_AGE: Final = "canopy-max-age"
