@@ -128,6 +128,27 @@ def test_what_exists_after_the_start_is_left_out_of_garbage_collection() -> None
         gc.set_threshold(*before)
 
 
+def test_no_collection_of_young_objects_looks_at_many() -> None:
+    """Queues that fill up are hundreds of thousands of new objects, and a collection stops everything."""
+    before = gc.get_threshold()
+    seen: list[int] = []
+
+    def looked(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and info["generation"] < 2:
+            seen.append(sum(len(gc.get_objects(generation)) for generation in range(info["generation"] + 1)))
+
+    gc.collect()
+    gc.callbacks.append(looked)
+    try:
+        gc.set_threshold(*daemon.GC_THRESHOLDS)
+        kept: list[list[int]] = [[] for _ in range(100_000)]
+    finally:
+        gc.callbacks.remove(looked)
+        gc.set_threshold(*before)
+    assert len(kept) == 100_000
+    assert 0 < max(seen) <= 40_000
+
+
 def test_a_second_signal_ends_the_process_at_once() -> None:
     """A broker whose stop never ends must still be stoppable, and the exit code has to tell how it ended."""
     code = """

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 GRACE: Final = 1.5
 """A client may be silent for this many keep alive times, section 3.1.2.10 [MQTT-3.1.2-22]."""
 
+FULL_READ: Final = 256_000
+"""Bytes of a read that has filled uvloop's buffer."""
+
 STALL_ROUNDS: Final = 32
 """Rounds of the event loop that it is held up at least: on a busy machine the time alone may pass in a single one, and
 nobody's acknowledgements have been read then."""
@@ -131,6 +134,16 @@ class Connection(Link):
                 self._after_turn()
             else:
                 self.hub.after_batch()
+            if len(data) >= FULL_READ and self.stream.reading:
+                # There is more: uvloop would read on, up to 32 times, before it looks at any other connection.
+                self.stream.pause_reading()
+                self.loop.call_soon(self._read_on)
+        except Exception as error:
+            self.broke(error)
+
+    def _read_on(self) -> None:
+        try:
+            self._resume_reading()
         except Exception as error:
             self.broke(error)
 

@@ -15,6 +15,7 @@ from broker.core.causes import PACKET_TIMEOUT, PARTIAL_PACKETS, PROTOCOL_ERROR
 from broker.core.connection.protocol import LARGE_READ
 from broker.core.queues.outbox import CONTROL_LIMIT
 from broker.net.admission import HALF_OPEN_ROOM
+from broker.net.connection import FULL_READ
 from tests.e2e import wire
 from tests.net.transports import Client, rounds
 
@@ -72,6 +73,21 @@ async def test_a_client_that_was_accepted_may_send_more(embed: Embed) -> None:
     source.connection.data_received(wire.publish("t", bytes(200_000)))
     await rounds()
     assert there.take() == wire.publish("t", bytes(200_000))
+
+
+async def test_a_flood_is_read_once_before_others_have_their_turn(embed: Embed) -> None:
+    """uvloop reads a socket up to 32 times in a row while there is more; a read that is not full is the last anyway."""
+    broker = await embed()
+    client = Client(broker, "flood")
+    await rounds()
+    packet = wire.publish("nobody", bytes(1_000))
+    reading: list[bool] = []
+    for more in (-1, 1):
+        client.connection.data_received(packet * (FULL_READ // len(packet) + more))
+        reading.append(client.transport.reading)
+    assert not client.connection.protocol.unfinished
+    await rounds()
+    assert [*reading, client.transport.reading] == [True, False, True]
 
 
 @pytest.mark.parametrize(("size", "accepted"), [(0, True), (1_000, False), (2_000, True)])

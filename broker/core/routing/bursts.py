@@ -32,6 +32,10 @@ RUN_MESSAGES: Final = 64
 RUN_BYTES: Final = 262_144
 """Bytes in a run at most: as much as one read has. A read that is one run is not even copied."""
 
+SLOW_DELIVERIES: Final = 8_192
+"""Deliveries of a run that are made one by one, about: some milliseconds. A run for many subscribers who cannot take
+the bytes as they came is shorter, beginning with the second."""
+
 QUEUE_PART: Final = 8
 """A run takes no more than this part of a receiver's queue: one eighth."""
 
@@ -103,6 +107,10 @@ class RunFinder:
         if size < limit:
             limit = size
         most: i64 = self.most
+        slow: i64 = entry.slow
+        if slow * most > SLOW_DELIVERIES:
+            # Two are a run still, so that it is seen when this is over.
+            most = max(2, SLOW_DELIVERIES // slow)
         length: i64 = end - start
         largest: i64 = length
         head: i64 = payload_at - start

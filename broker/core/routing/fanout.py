@@ -48,6 +48,10 @@ TRIES: Final = 16
 """Connected members of a share group that are asked whether they have room, for one message."""
 
 
+SLOW: Final = 8
+"""What a delivery that has an object of its own counts for in a turn, in deliveries of bytes as they came."""
+
+
 class Recipient:
     """One session's share of a publish that several of its filters match: `add` each of them, then `settle`, once."""
 
@@ -165,6 +169,7 @@ class Fanout(PeerListener):
             entry = entries[0]
             count: i64 = 0
             answers: i64 = 0
+            slow: i64 = 0
             sharable = message.sharable()
             # Somebody will want to know how the queues answered.
             asked = message.qos > 0
@@ -191,6 +196,7 @@ class Fanout(PeerListener):
                     if asked:
                         answers += _weight(answer)
                     continue
+                slow += 1
                 retain = message.retain and subscription.retain_as_published
                 answer = session.deliver(message, qos, retain, identifiers(subscription), None, queue_of(subscription))
                 if answer == KEPT_BACK:
@@ -205,8 +211,9 @@ class Fanout(PeerListener):
                     answer = self._share(group, message)
                     if answer != NOBODY:
                         count += 1
+                        slow += 1
                         answers += _weight(answer)
-            self.work += count
+            self.work += count + slow * (SLOW - 1)
             return REFUSED_BY_ALL if asked and 0 < answers < TOOK else count
         if not entries:
             return 0
@@ -248,6 +255,7 @@ class Fanout(PeerListener):
 
     def forward_run(self, run: Run, entry: FilterEntry, origin: Session | None) -> None:
         """Offer a run to everybody at the one filter that its topics match; the filter has no share groups."""
+        slow: i64 = 0
         for subscription in entry.subscriptions:
             session = cast(Session, subscription.session)
             if subscription.no_local and session is origin:
@@ -255,7 +263,9 @@ class Fanout(PeerListener):
             if not self.offer_plain(subscription, run.data, run.count, run.largest, run.v5, origin):
                 for message in run.messages():
                     session.deliver(message, 0, False, identifiers(subscription), None, queue_of(subscription))
-                self.work += run.count
+                slow += 1
+        self.work += SLOW * slow * run.count
+        entry.took_one_by_one(slow)
 
     def _plan(self, route: Route) -> FanoutPlan:
         """The merged targets of a route with several entries, made again only when one of them changed."""
@@ -311,7 +321,7 @@ class Fanout(PeerListener):
             if answer != NOBODY:
                 count += 1
                 answers += _weight(answer)
-        self.work += count
+        self.work += SLOW * count
         return REFUSED_BY_ALL if message.qos > 0 and 0 < answers < TOOK else count
 
     def _share(self, group: SharedGroup, message: Message) -> int:

@@ -159,6 +159,8 @@ class SubscriberSet:
     def __init__(self) -> None:
         self.subscriptions: list[Subscription] = []
         self.groups: dict[str, SharedGroup] = {}
+        # How many of the subscribers took the last run of publishes one by one (`routing.bursts`).
+        self.slow: int = 0
 
 
 _NO_GROUPS: Final[dict[str, SharedGroup]] = {}
@@ -198,6 +200,18 @@ class FilterEntry:
         if isinstance(held, SubscriberSet):
             return held.groups
         return _NO_GROUPS
+
+    @property
+    def slow(self) -> int:
+        """How many of its subscribers took the last run of publishes one by one, and not as the bytes that came in."""
+        held = self._held
+        return held.slow if isinstance(held, SubscriberSet) else 0
+
+    def took_one_by_one(self, count: int) -> None:
+        """Say that so many of its subscribers did."""
+        held = self._held
+        if isinstance(held, SubscriberSet):
+            held.slow = count
 
     @property
     def empty(self) -> bool:

@@ -8,9 +8,11 @@ from typing import Final
 import pytest
 
 from broker.core.codec import encoder
-from broker.core.codec.packets import Publish, Subscribe, SubscriptionRequest
+from broker.core.codec.packets import V311, Publish, Subscribe, SubscriptionRequest
 from broker.core.codec.reasons import QUOTA_EXCEEDED
 from broker.core.connection.protocol import TURN_WORK
+from broker.core.routing.bursts import RUN_MESSAGES, SLOW_DELIVERIES
+from broker.core.routing.fanout import SLOW
 from broker.core.routing.router import PROBES, RETAIN_WORK
 from broker.core.topics.match_cache import NAME_BYTES, SHORT_NAME, MatchCache
 from broker.core.topics.trie import create
@@ -69,6 +71,49 @@ def test_a_plan_that_is_made_again_is_paid_for() -> None:
     assert turns >= changes * len(names) // TURN_WORK
 
 
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_deliveries_that_are_objects_count_more(qos: int) -> None:
+    """A turn has as many of them as take some milliseconds: QoS 1 and 2, or with an identifier."""
+    network = Network()
+    subscribers = [network.client(f"s{number}") for number in range(50)]
+    for subscriber in subscribers:
+        subscriber.subscribe("t", qos=qos, identifier=1)
+        subscriber.wire.frozen = True
+    publisher = network.client("publisher", V311)
+    publisher.publish("t")
+    reads = [encoder.encode(Publish(b"t", b"", qos, packet_id=number if qos else 0), 4) for number in range(1, 1_000)]
+    counters = network.router.counters
+    protocol = publisher.wire.protocol
+    before = counters.messages_received
+    protocol.receive(b"".join(reads), network.now)
+    most = TURN_WORK // (SLOW * len(subscribers)) + 1
+    # A run of QoS 0 is taken whole.
+    assert counters.messages_received - before <= (most if qos else RUN_MESSAGES * 3)
+    assert protocol.unfinished
+
+
+def test_a_run_is_short_for_many_who_cannot_take_it_as_it_came() -> None:
+    network = Network()
+    count = 300
+    for number in range(count):
+        client = network.client(f"s{number}")
+        client.subscribe("t", identifier=1)
+        client.wire.frozen = True
+    publisher = network.client("publisher", V311)
+    publisher.publish("t")
+    counters = network.router.counters
+    protocol = publisher.wire.protocol
+    before = counters.messages_received
+    protocol.receive(encoder.encode(Publish(b"t", b""), 4) * 1_000, network.now)
+    # Nobody knew yet.
+    assert counters.messages_received - before == RUN_MESSAGES
+    short = SLOW_DELIVERIES // count
+    while protocol.unfinished:
+        before = counters.messages_received
+        protocol.go_on(network.now)
+        assert counters.messages_received - before <= 2 * short
+
+
 @pytest.mark.parametrize("deep", [1, 100])
 def test_retained_messages_pay_for_their_place_in_the_tree(deep: int) -> None:
     network = Network()
@@ -97,7 +142,7 @@ class TestSharedSubscriptions:
         assert codes == [0] * 3 + [QUOTA_EXCEEDED] * 2
         before = client.network.router.work
         client.publish("t")
-        assert client.network.router.work - before == 3
+        assert client.network.router.work - before == 3 * SLOW
         assert len(client.inbox) == 3
 
     def test_what_is_there_may_be_changed_and_what_left_makes_room(self) -> None:
