@@ -21,7 +21,7 @@ from broker.core.codec.topic_names import has_control
 from broker.core.connection.acknowledging import Acknowledger
 from broker.core.connection.identity import is_reserved
 from broker.core.connection.topic_aliases import TopicAliases
-from broker.core.queues.message import Message
+from broker.core.queues.message import OVERHEAD, Message
 from broker.core.queues.outbox import LARGEST_PACKET, Outbox
 from broker.core.queues.requests import Request
 from broker.core.routing.bursts import Run
@@ -38,7 +38,9 @@ PROPERTY_WORK: Final = 1
 checked by itself, and may have five bytes."""
 
 PUBLISH_RUN: Final = 64
-"""Publishes of QoS 1 or 2 that are acknowledged together, at most."""
+RUN_BYTES: Final = 16_384
+"""Publishes of QoS 1 or 2 that are routed and acknowledged together, at most, and their bytes: what a receiver is sent
+in one piece."""
 
 
 class PublishHandler:
@@ -167,62 +169,104 @@ class PublishHandler:
         session = self._session
         assert session is not None
         router = self._router
-        counters = router.counters
+        decoder = self._decoder
+        buffer = decoder.buffer
+        acknowledger = self._acknowledger
+        start: i64 = decoder.start
+        end: i64 = decoder.end
+        packet_id: i64 = (buffer[id_at] << 8) | buffer[id_at + 1]
+        qos: i64 = 1 if decoder.header == 0x32 else 2
+        room: i64 = acknowledger.room()
+        if packet_id == 0 or room <= 0 or qos > router.limits.max_qos:
+            return 0
+        head = buffer[start:id_at]
+        receiver = router.sole_receiver(route, qos)
+        if receiver is not None:
+            count: i64 = 1
+            if receiver.v5 == self._v5:
+                count = self._alike(head, room, payload_at - start)
+            count = receiver.room(count, OVERHEAD + len(topic) + end - payload_at)
+            if count > 1:
+                return self._publish_run(receiver, topic, head, count, payload_at - start)
+            if count == 0:
+                receiver = None
+        if qos == 2:
+            if acknowledger.knows(packet_id):
+                return 0
+            acknowledger.remember(packet_id)
+        message = Message(topic, buffer[payload_at:end], qos, False, b"", 0.0, session.client_id)
+        message.adopt_head(head, self._v5)
+        if receiver is not None:
+            receiver.send_now(message, qos)
+            router.work += 1
+            acknowledger.answer(qos, packet_id, reasons.SUCCESS)
+        else:
+            reached = router.forward(route, message, session)
+            acknowledger.answer(qos, packet_id, reasons.SUCCESS if reached > 0 else self._reason(reached))
+        return 1
+
+    def _alike(self, head: bytes, most: i64, payload_at: i64) -> i64:
+        """How many frames from the current one on have its length, and its bytes up to the packet identifier.
+
+        At most `most`, `longest_run`, and as many as have `RUN_BYTES`.
+        """
+        decoder = self._decoder
+        buffer = decoder.buffer
+        end: i64 = decoder.end
+        length: i64 = end - decoder.start
+        id_at: i64 = len(head)
+        limit: i64 = decoder.start + RUN_BYTES
+        if limit > len(buffer):
+            limit = len(buffer)
+        if most > self.longest_run:
+            most = self.longest_run
+        count: i64 = 1
+        while (
+            count < most
+            and end + length <= limit
+            and buffer[end : end + id_at] == head
+            and (buffer[end + id_at] != 0 or buffer[end + id_at + 1] != 0)
+            and (not self._v5 or buffer[end + payload_at - 1] == 0)
+        ):
+            count += 1
+            end += length
+        return count
+
+    def _publish_run(self, receiver: Session, topic: bytes, head: bytes, count: i64, payload_at: i64) -> i64:
+        """Route up to `count` frames that are alike, from the current one on, to the one who gets them.
+
+        Returns how many there were: fewer, and perhaps none, where an identifier of QoS 2 is in use.
+        """
+        session = self._session
+        assert session is not None
         decoder = self._decoder
         buffer = decoder.buffer
         acknowledger = self._acknowledger
         v5 = self._v5
         qos: i64 = 1 if decoder.header == 0x32 else 2
-        room: i64 = acknowledger.room()
-        if room <= 0 or qos > router.limits.max_qos:
-            return 0
-        # One receiver; None: who gets it has to be found for each message.
-        receiver = router.sole_receiver(route, qos)
-        half_full = counters.half_full
-        backed_up = counters.backed_up
         start: i64 = decoder.start
-        end: i64 = decoder.end
-        length: i64 = end - start
-        id_at -= start
-        payload_at -= start
-        head = buffer[start : start + id_at]
-        packet_ids: list[bytes] = []
-        count: i64 = 0
-        while True:
-            at: i64 = start + id_at
-            packet_id: i64 = (buffer[at] << 8) | buffer[at + 1]
-            if packet_id == 0 or count >= room or (qos == 2 and acknowledger.knows(packet_id)):
-                end = start
-                break
+        length: i64 = decoder.end - start
+        id_at: i64 = len(head)
+        messages: list[Message] = []
+        at: i64 = start
+        while count > 0:
             if qos == 2:
+                packet_id: i64 = (buffer[at + id_at] << 8) | buffer[at + id_at + 1]
+                if acknowledger.knows(packet_id):
+                    break
                 acknowledger.remember(packet_id)
-            message = Message(topic, buffer[start + payload_at : end], qos, False, b"", 0.0, session.client_id)
+            message = Message(topic, buffer[at + payload_at : at + length], qos, False, b"", 0.0, session.client_id)
             message.adopt_head(head, v5)
-            if receiver is None or not receiver.send_now(message, qos):
-                # By itself, with an answer of its own.
-                if count > 0:
-                    acknowledger.answer_run(qos, packet_ids)
-                reached = router.forward(route, message, session)
-                acknowledger.answer(qos, packet_id, reasons.SUCCESS if reached > 0 else self._reason(reached))
-                decoder.end = end
-                return count + 1
-            router.work += 1
-            packet_ids.append(buffer[at : at + 2])
-            count += 1
-            if (
-                count >= self.longest_run
-                or end + length > len(buffer)
-                or buffer[end : end + id_at] != head
-                or (v5 and buffer[end + payload_at - 1] != 0)
-                or counters.half_full != half_full
-                or counters.backed_up != backed_up
-            ):
-                break
-            start = end
-            end += length
+            messages.append(message)
+            at += length
+            count -= 1
+        count = len(messages)
         if count > 0:
-            acknowledger.answer_run(qos, packet_ids)
-            decoder.end = end
+            decoder.end = at
+            frames = buffer[start:at]
+            receiver.send_run(messages, qos, bytearray(frames), id_at)
+            self._router.work += count
+            acknowledger.answer_run(qos, frames[id_at::length], frames[id_at + 1 :: length])
         return count
 
     def _reason(self, count: int) -> int:

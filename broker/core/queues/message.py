@@ -180,39 +180,25 @@ class Message(Retainable):
 
         It has DUP 0, since it is the first [MQTT-4.3.2-2] [MQTT-4.3.3-2].
         """
-        pieces: list[bytes] = []
-        self.put_qos12_frame(pieces, v5, qos, packet_id)
-        return b"".join(pieces)
-
-    def put_qos12_frame(self, pieces: list[bytes], v5: bool, qos: int, packet_id: i64) -> i64:
-        """Put the same frame behind what is to be written, as pieces that others share; how many bytes it has."""
         payload = self._payload if self._payload_start < 0 else self.payload()
-        tail = self._tail_v5
-        if v5 and tail is None and self.properties:
-            properties = self.properties
-            tail = varint(len(properties)) + properties + payload
-            self._tail_v5 = tail
-        size: i64 = len(payload)
         if v5:
-            size = size + 1 if tail is None else len(tail)
+            tail = self._tail_v5
+            if tail is None:
+                properties = self.properties
+                tail = varint(len(properties)) + properties + payload if properties else NO_PROPERTIES + payload
+                if properties:
+                    self._tail_v5 = tail
+        else:
+            tail = payload
         key: i64 = qos * 2
         if v5:
             key += 1
         if key != self._head_key:
-            self._head = b"".join((BYTE[0x30 | (qos << 1)], varint(4 + len(self.topic) + size), string(self.topic)))
+            size = 4 + len(self.topic) + len(tail)
+            self._head = b"".join((BYTE[0x30 | (qos << 1)], varint(size), string(self.topic)))
             self._head_key = u8(key)
-        head = self._head
-        pieces.append(head)
-        pieces.append(BYTE[packet_id >> 8])
-        pieces.append(BYTE[packet_id & 255])
-        if not v5:
-            pieces.append(payload)
-        elif tail is not None:
-            pieces.append(tail)
-        else:
-            pieces.append(NO_PROPERTIES)
-            pieces.append(payload)
-        return len(head) + 2 + size
+        # From left to right: for three parts that is half of what a join costs.
+        return self._head + two_bytes(packet_id) + tail
 
     def frame(
         self,
@@ -334,3 +320,11 @@ class Delivery:
 
 NOTHING: Final = Message(b"", b"", 0, False, b"", 0.0, "")
 """What a delivery holds that was shed."""
+
+
+class DeliveryRun:
+    """First deliveries of QoS 1 or 2 to one client, in a row, with their frames in one piece. All bytes are ready."""
+
+    def __init__(self, deliveries: list[Delivery], frames: bytes) -> None:
+        self.deliveries = deliveries
+        self.frames = frames

@@ -35,7 +35,7 @@ from broker.core.counters import (
     Counters,
 )
 from broker.core.queues.drop_notice import tell
-from broker.core.queues.message import DROPPED, NEAR_LONGEST, SENT, Delivery, Message
+from broker.core.queues.message import DROPPED, NEAR_LONGEST, SENT, Delivery, DeliveryRun, Message
 from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST
 from broker.core.queues.queue_totals import bound
 from broker.core.queues.receive_window import ReceiveWindow
@@ -223,12 +223,13 @@ class Outbox(SendQueue):
         """True when a message of `size` bytes fits now. The session asks before it sends with QoS 1 or 2."""
         return not self.closed and self.messages < self.max_messages and self.bytes + size <= self.max_bytes
 
-    def takes(self, size: i64) -> bool:
-        """`has_room`, and every packet that the protocol allows fits the peer."""
+    def takes(self, count: i64, size: i64) -> bool:
+        """Whether so many more of so many bytes in all fit, and go out as they are: nothing depends on the peer."""
         return (
-            self.messages < self.max_messages
+            self.messages + count <= self.max_messages
             and self.bytes + size <= self.max_bytes
             and not self.closed
+            and self.max_aliases == 0
             and self.max_packet >= LARGEST_PACKET
             and size < NEAR_LONGEST
         )
@@ -265,6 +266,17 @@ class Outbox(SendQueue):
         else:
             delivery.live = True
             self._put(delivery, 1, size)
+        if not self._listed:
+            self.schedule_flush()
+
+    def push_run(self, run: DeliveryRun, size: i64) -> None:
+        """Queue a run, as `push` each of its deliveries; `size`: bytes of their messages together."""
+        count: i64 = len(run.deliveries)
+        self.offered += count
+        self._deferred += 1
+        self.qos12_messages += count
+        self.qos12_bytes += size
+        self._line_up(run, count, size)
         if not self._listed:
             self.schedule_flush()
 
@@ -331,19 +343,46 @@ class Outbox(SendQueue):
     def take(self, max_bytes: int, now: float) -> bytes:
         """What `take_batch` gives, in one piece; empty when nothing waits."""
         queue = self._queue
-        if len(queue) == 1 and self._deferred == 0 and self._gaps == 0 and not self._to_tell():
+        if len(queue) == 1 and self._gaps == 0 and not self._to_tell():
             # The commonest case where messages come one at a time: the list stays.
-            self.receive_window.all_written()
-            self._taken_all(now)
-            piece = queue.pop()
-            assert isinstance(piece, bytes)
-            return piece
-        if self._deferred > 0 and not self._to_tell():
-            self._mark()
-            batch = self._take_some(max_bytes, now, True)
-        else:
-            batch = self.take_batch(max_bytes, now)
+            item = queue[0]
+            if isinstance(item, bytes):
+                queue.pop()
+                self.receive_window.all_written()
+                self._taken_all(now)
+                return item
+            if isinstance(item, Delivery) and self._is_plain(item):
+                queue.pop()
+                return self._take_plain(item, now)
+        batch = self.take_batch(max_bytes, now)
         return batch[0] if len(batch) == 1 else b"".join(batch)
+
+    def _is_plain(self, delivery: Delivery) -> bool:
+        """Whether it is sent for the first time with QoS 1 or 2, and has nothing that is decided when it is written."""
+        return (
+            delivery.attempts == 0
+            and delivery.qos > 0
+            and delivery.state == SENT
+            and delivery.sub_queue is None
+            and delivery.message.expires_at == 0.0
+            and not delivery.retain
+            and len(delivery.identifiers) == 0
+            and self.max_aliases == 0
+        )
+
+    def _take_plain(self, delivery: Delivery, now: float) -> bytes:
+        """Take the only thing that waits, a plain delivery."""
+        message = delivery.message
+        self._deferred = 0
+        self.qos12_messages = 0
+        self.qos12_bytes = 0
+        delivery.attempts = 1
+        # The broker's sum keeps it until it is acknowledged.
+        load = self._load
+        load.messages += 1
+        load.bytes += self.bytes
+        self._taken_all(now)
+        return message.qos12_frame(self.v5, delivery.qos, delivery.packet_id)
 
     def take_batch(self, max_bytes: int, now: float) -> list[bytes]:
         """Frames to write, in order: all that waits, or about `max_bytes` of it. Empty only when nothing waits."""
@@ -355,7 +394,7 @@ class Outbox(SendQueue):
             batch: list[bytes] = queue  # type: ignore[assignment]
         else:
             self._mark()
-            batch = self._take_some(max_bytes, now, False)
+            batch = self._take_some(max_bytes, now)
         if self._to_tell():
             ledger = self.ledger
             assert ledger is not None
@@ -369,8 +408,8 @@ class Outbox(SendQueue):
         ledger = self.ledger
         return ledger is not None and ledger.untold is not None
 
-    def _take_some(self, max_bytes: i64, now: float, in_pieces: bool) -> list[bytes]:
-        """The slow way: part of the queue, or frames that are made now; with `in_pieces`, a frame may be several."""
+    def _take_some(self, max_bytes: i64, now: float) -> list[bytes]:
+        """The slow way: part of the queue, or frames that are made now."""
         if self.messages > self.high_water:
             self.high_water = self.messages
         batch: list[bytes] = []
@@ -378,45 +417,13 @@ class Outbox(SendQueue):
         used: i64 = 0
         gaps: i64 = 0
         sent: i64 = 0
-        in_pieces = in_pieces and self.max_aliases == 0
-        v5 = self.v5
         for item in self._queue:
             if total >= max_bytes:
                 break
             used += 1
-            if isinstance(item, Delivery):
-                if item.state == DROPPED:
-                    gaps += 1
-                    continue
-                if in_pieces and item.attempts == 0 and item.qos > 0:
-                    message = item.message
-                    if (
-                        message.expires_at == 0.0
-                        and item.sub_queue is None
-                        and not item.retain
-                        and len(item.identifiers) == 0
-                    ):
-                        # `_take`, spelled out for the common case.
-                        size: i64 = message.size()
-                        self._deferred -= 1
-                        self.messages -= 1
-                        self.bytes -= size
-                        self.qos12_messages -= 1
-                        self.qos12_bytes -= size
-                        self.taken += 1
-                        sent += 1
-                        item.attempts = 1
-                        total += message.put_qos12_frame(batch, v5, item.qos, i64(item.packet_id))
-                        continue
-                made = self._take(item, now)
-                if made is None:
-                    continue
-                frame = made
-                sent += 1
-            elif isinstance(item, bytes):
+            if isinstance(item, bytes):
                 frame = item
-                kind = frame[0] & 0xF0
-                if kind == 0x30:
+                if frame[0] & 0xF0 == 0x30:
                     count: i64 = frame_count(frame)
                     self._uncount(count, len(frame))
                     self.taken += count
@@ -424,6 +431,15 @@ class Outbox(SendQueue):
                 else:
                     self.control_bytes -= len(frame)
                     self.receive_window.written(frame)
+            elif isinstance(item, Delivery) and item.state != DROPPED:
+                made = self._take(item, now)
+                if made is None:
+                    continue
+                frame = made
+                sent += 1
+            elif isinstance(item, DeliveryRun):
+                frame = item.frames
+                sent += self._take_run(item)
             else:
                 gaps += 1
                 continue
@@ -432,6 +448,22 @@ class Outbox(SendQueue):
         self._went(used, gaps, now)
         self._counters.messages_sent += sent
         return batch
+
+    def _take_run(self, run: DeliveryRun) -> i64:
+        """Take a run out of the accounts; how many deliveries it has."""
+        count: i64 = 0
+        size: i64 = 0
+        for delivery in run.deliveries:
+            delivery.attempts = 1
+            count += 1
+            size += delivery.message.size()
+        self._deferred -= 1
+        self.messages -= count
+        self.bytes -= size
+        self.qos12_messages -= count
+        self.qos12_bytes -= size
+        self.taken += count
+        return count
 
     def _take(self, delivery: Delivery, now: float) -> bytes | None:
         """Take one delivery out of the accounts and make its frame; None when it is not to be sent any more."""

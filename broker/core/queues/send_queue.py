@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from broker.core.codec.framing import frame_end
 from broker.core.counters import EXPIRED, Counters, add_loss
 from broker.core.queues.drop_ledger import Ledger
-from broker.core.queues.message import DROPPED, Delivery
+from broker.core.queues.message import DROPPED, Delivery, DeliveryRun
 from broker.core.queues.queue_policy import DROP_NEWEST
 from broker.core.queues.queue_totals import UNLIMITED, bound
 
@@ -187,7 +187,7 @@ class SendQueue:
                     if not item.message.expired(now):
                         break
                     self._take_down(item, EXPIRED)
-            elif item is not None:
+            elif item is not None and not isinstance(item, DeliveryRun):
                 break
             at += 1
         self._head = at

@@ -24,6 +24,7 @@ from mypy_extensions import i32, i64
 from broker.core.codec.encoder import ack
 from broker.core.codec.errors import ProtocolViolation
 from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5, V311, Will
+from broker.core.codec.primitives import BYTE
 from broker.core.codec.reasons import NO_MATCHING_SUBSCRIBERS, PACKET_IDENTIFIER_NOT_FOUND, SUCCESS
 from broker.core.counters import (
     AGE,
@@ -37,8 +38,8 @@ from broker.core.counters import (
     TOO_LARGE,
     Counters,
 )
-from broker.core.queues.in_flight import InFlight
-from broker.core.queues.message import DONE, DROPPED, QUEUED, RELEASED, SENT, Delivery, Message
+from broker.core.queues.in_flight import LARGEST_ID, InFlight
+from broker.core.queues.message import DONE, DROPPED, QUEUED, RELEASED, SENT, Delivery, DeliveryRun, Message
 from broker.core.queues.outbox import ACCEPTED, KEPT_BACK, Outbox
 from broker.core.queues.queue_policy import DISCONNECT, QueueTerms
 from broker.core.queues.session_queue import GO_ON, SessionQueue
@@ -57,6 +58,8 @@ ACK_RUN: Final = 1_024
 """Acknowledgements that are dealt with in one go."""
 
 NO_IDENTIFIERS: Final[tuple[int, ...]] = ()
+
+COUNTING: Final = bytes(range(256)) * 2
 
 PUBREL_HEADER: Final = b"\x62"
 
@@ -243,48 +246,91 @@ class Session(SessionQueue):
                 return ACCEPTED
         return self._wait(delivery)
 
-    def send_now(self, message: Message, qos: i64) -> bool:
-        """What `deliver` does in the common case of QoS 1 and 2, for a subscription without options.
+    def room(self, count: i64, size: i64) -> i64:
+        """How many messages of `size` bytes, at most `count`, `send_now` or `send_run` would send now.
 
-        The client is there, nothing waits, nobody keeps the session, and the window and all queues have room. False:
-        it is not that case, and nothing was done.
+        0 as well where it is not the common case: the client is there, nothing waits, nobody keeps the session.
         """
         outbox = self.outbox
         load = self._load
-        size: i64 = message.size()
         if (
             outbox is None
-            or self.quota <= 0
             or self.pending is not None
             or self._resend is not None
             or self.sub_queue is not None
             or self.journal is not None
             or self.answers
             or self.uplink
-            or not outbox.takes(size + HEADROOM)
-            or self.inflight_bytes + size > self.max_inflight_bytes
-            or not load.has_room(1, size)
-            or not load.in_flight_room(size)
         ):
-            return False
+            return 0
+        if count > self.quota:
+            count = self.quota
+        while count > 0 and not (
+            outbox.takes(count, count * size + HEADROOM)
+            and self.inflight_bytes + count * size <= self.max_bytes
+            and load.has_room(count, count * size)
+            and load.in_flight_room(count * size)
+            and self.inflight.count + count <= LARGEST_ID
+        ):
+            count = count >> 1
+        return count
+
+    def send_now(self, message: Message, qos: i64) -> None:
+        """What `deliver` does in the common case of QoS 1 and 2, for a subscription without options: see `room`."""
+        outbox = self.outbox
+        assert outbox is not None
+        delivery = self._put_in_flight(message, qos)
+        self._account(1, message.size())
+        outbox.push(delivery)
+
+    def send_run(self, messages: list[Message], qos: i64, frames: bytearray, id_at: i64) -> None:
+        """The same for several of one size, at most 255, that came in frames of one length and layout: see `room`.
+
+        `frames` are those, which this client can be sent as they are but for their packet identifiers; the first one's
+        is at `id_at`.
+        """
+        outbox = self.outbox
+        assert outbox is not None
+        count: i64 = len(messages)
+        length: i64 = len(frames) // count
+        size: i64 = 0
+        deliveries: list[Delivery] = []
+        for message in messages:
+            deliveries.append(self._put_in_flight(message, qos))
+            size += message.size()
+        self._account(count, size)
+        first: i64 = i64(deliveries[0].packet_id)
+        last: i64 = i64(deliveries[-1].packet_id)
+        if last - first == count - 1:
+            low: i64 = first & 255
+            before: i64 = 256 - low if first >> 8 != last >> 8 else count
+            frames[id_at::length] = BYTE[first >> 8] * before + BYTE[last >> 8] * (count - before)
+            frames[id_at + 1 :: length] = COUNTING[low : low + count]
+        else:
+            # Some between them are in use.
+            frames[id_at::length] = bytes([each.packet_id >> 8 for each in deliveries])
+            frames[id_at + 1 :: length] = bytes([each.packet_id & 255 for each in deliveries])
+        outbox.push_run(DeliveryRun(deliveries, bytes(frames)), size)
+
+    def _put_in_flight(self, message: Message, qos: i64) -> Delivery:
         inflight = self.inflight
-        packet_id: i64 = inflight.next_id()
-        if packet_id == 0:
-            return False
         delivery = Delivery(message, qos, False, NO_IDENTIFIERS, None)
-        delivery.packet_id = i32(packet_id)
+        delivery.packet_id = i32(inflight.next_id())
         delivery.state = SENT
         delivery.counted = True
         inflight.add(delivery)
-        self.offered += 1
-        self.quota -= 1
+        return delivery
+
+    def _account(self, count: i64, size: i64) -> None:
+        """So many messages more of so many bytes in all were offered, and are in flight."""
+        load = self._load
+        self.offered += count
+        self.quota -= count
         self.inflight_bytes += size
-        load.inflight += 1
+        load.inflight += count
         load.inflight_bytes += size
-        load.messages += 1
+        load.messages += count
         load.bytes += size
-        outbox.push(delivery)
-        return True
 
     def _wait(self, delivery: Delivery) -> int:
         """Queue a delivery, and have its lane know."""
