@@ -8,6 +8,7 @@ addresses are remembered, until the interval ends.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.causes import (
@@ -47,6 +48,9 @@ FIELDS: Final = {REFUSAL: "refused", VIOLATION: "protocol_errors", EVICTION: "ev
 """Event → what the line that sums up calls it."""
 
 
+OF_THE_CLIENT: Final = (CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, CONNECTION_LOST, WRITE_FAILED, SHUTDOWN)
+"""Causes of "client disconnected"."""
+
 LONGEST_NAME: Final = 256
 """Characters of a client identifier and of a user name in a line: both may have 65,535 bytes in a refused CONNECT."""
 
@@ -66,6 +70,9 @@ class ConnectionLog:
         self._written = 0
         self._by_address: dict[str, int] = {}
         self._unwritten: dict[str, int] = {}
+        # Whether anybody sees lines of the level info, as of the last look: asking for each connection costs more than
+        # the rest of its line.
+        self._informs = server.log.is_enabled_for(logging.INFO)
 
     def bound(self, settings: Log) -> None:
         """Write no more warnings than these settings allow. 0: no limit."""
@@ -74,6 +81,8 @@ class ConnectionLog:
 
     def opened(self, connection: Connection) -> None:
         """A client was accepted."""
+        if not self._informs:
+            return
         protocol = connection.protocol
         session = protocol.session
         kept: dict[str, Any] = {}
@@ -96,6 +105,8 @@ class ConnectionLog:
         """A connection's protocol is over, for the cause that its protocol names."""
         protocol = connection.protocol
         cause = protocol.close_cause
+        if not self._informs and protocol.accepted and cause in OF_THE_CLIENT:
+            return
         known: dict[str, Any] = {
             "client_id": _cut(protocol.client_id),
             "user_name": _cut(protocol.user_name),
@@ -114,7 +125,7 @@ class ConnectionLog:
             return
         if cause == CONNECT_TIMEOUT:
             self._server.log.info(NOT_ACCEPTED, **known)
-        elif cause in (CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, CONNECTION_LOST, WRITE_FAILED, SHUTDOWN):
+        elif cause in OF_THE_CLIENT:
             self._server.log.info("client disconnected", **known)
         elif cause in (KEEP_ALIVE, TAKEN_OVER):
             # Every day's traffic of clients on thin links.
@@ -128,6 +139,7 @@ class ConnectionLog:
 
     def look(self, now: float) -> None:
         """Called once a second: when an interval is over, sum up the warnings that were not written in it."""
+        self._informs = self._server.log.is_enabled_for(logging.INFO)
         if now >= self._interval_ends:
             self.finish()
             self._interval_ends = now + INTERVAL
