@@ -187,6 +187,11 @@ class Connection(Link):
         self._held = None
         if self.stream.closing_at > 0.0 or self.stream.lost or self.protocol.waiting:
             return
+        if self.hub.behind:
+            # Those whom its last turn reached have to be written to first, or their queues fill.
+            self._going_on = True
+            self.loop.call_soon(self._go_on)
+            return
         try:
             self.protocol.go_on(self.loop.time())
             self._hold(self.protocol.decoder.held_size, 0)

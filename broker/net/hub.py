@@ -13,6 +13,7 @@ Compiled with the core (see `setup.py`), like `connection` and `timers`: the cod
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -22,6 +23,10 @@ from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.router import Router
 from broker.net.partial_packets import PartialPackets
 from broker.net.timers import Checked, Wheel
+
+WAKES: Final = 512
+"""Writers that are woken in one call, each of which may write: some milliseconds. The others follow at once, after
+whatever else the event loop has to do."""
 
 AGAIN: Final = 1.0
 """Seconds until the router is called again whose tick has raised."""
@@ -78,6 +83,9 @@ class FlushScheduler:
         self.failed = failed
         self._due: asyncio.TimerHandle | None = None
         self._due_at = -1.0
+        # Outboxes of a batch for very many peers whose writers are woken in the rounds to come; whether there are any.
+        self._put_off_outboxes: deque[Outbox] = deque()
+        self.behind = False
         # After a tick that raised: it is tried again, but not in each round of the event loop.
         self._not_before = 0.0
         self._closed = False
@@ -90,21 +98,42 @@ class FlushScheduler:
             tap.note_number()
         touched = self._touched
         if touched:
-            for outbox in touched:
-                owner = outbox.owner
-                if owner is not None:
-                    assert isinstance(owner, Link)
-                    try:
-                        owner.wake()
-                        if outbox.closed:
-                            owner.ended_by_core()
-                    except Exception as error:
-                        # Not in the turn of whoever published.
-                        self.loop.call_soon(owner.broke, error)
+            if len(touched) > WAKES:
+                self._put_off()
+            self._wake(touched)
             touched.clear()
         due = self._deadlines.next_due()
         if due != self._due_at:
             self._arm(due)
+
+    def _wake(self, outboxes: list[Outbox]) -> None:
+        for outbox in outboxes:
+            owner = outbox.owner
+            if owner is not None:
+                assert isinstance(owner, Link)
+                try:
+                    owner.wake()
+                    if outbox.closed:
+                        owner.ended_by_core()
+                except Exception as error:
+                    # Not in the turn of whoever published.
+                    self.loop.call_soon(owner.broke, error)
+
+    def _put_off(self) -> None:
+        """A batch for very many peers: each wake may be a write, and others have their turn in between."""
+        self._put_off_outboxes.extend(self._touched[WAKES:])
+        del self._touched[WAKES:]
+        if not self.behind:
+            self.behind = True
+            self.loop.call_soon(self._wake_some)
+
+    def _wake_some(self) -> None:
+        waiting = self._put_off_outboxes
+        some = [waiting.popleft() for _ in range(min(WAKES, len(waiting)))]
+        self.behind = len(waiting) > 0
+        if self.behind:
+            self.loop.call_soon(self._wake_some)
+        self._wake(some)
 
     def _arm(self, due: float) -> None:
         if self._due is not None:

@@ -12,10 +12,11 @@ import pytest
 
 from broker import Broker, Settings
 from broker.core.causes import PACKET_TIMEOUT, PARTIAL_PACKETS, PROTOCOL_ERROR
-from broker.core.connection.protocol import LARGE_READ
+from broker.core.connection.protocol import LARGE_READ, TURN_WORK
 from broker.core.queues.outbox import CONTROL_LIMIT
 from broker.net.admission import HALF_OPEN_ROOM
 from broker.net.connection import FULL_READ
+from broker.net.hub import WAKES
 from tests.e2e import wire
 from tests.net.transports import Client, rounds
 
@@ -286,3 +287,47 @@ async def test_who_does_not_read_the_answers_is_not_read_from(embed: Embed, floo
     assert broker.hub.partial.bytes <= len(flood) * 20_000
     client.connection.connection_lost(None)
     assert broker.hub.partial.bytes == 0
+
+
+async def test_a_message_for_very_many_is_written_in_turns(embed: Embed) -> None:
+    """Not all of it in the call of whoever published; and whoever comes in between does not wait for the rest."""
+    broker = await embed()
+    crowd = [Client(broker, "", says=wire.connect(f"c{number}")) for number in range(3 * WAKES)]
+    for client in crowd:
+        client.connection.data_received(wire.subscribe(1, [("t", 0)]))
+    source, other = Client(broker, "source"), Client(broker, "other")
+    await rounds(20)
+    for client in (*crowd, other):
+        client.take()
+    frame = wire.publish("t", b"x")
+    source.connection.data_received(frame)
+    told = [sum(client.transport.written != [] for client in crowd)]
+    other.connection.data_received(wire.PING)
+    assert other.take() == b"\xd0\x00"
+    while broker.hub.behind:
+        await rounds(1)
+        told.append(sum(client.transport.written != [] for client in crowd))
+    assert told == [WAKES, 2 * WAKES, 3 * WAKES]
+    assert all(client.take() == frame for client in crowd)
+
+
+async def test_who_publishes_to_very_many_waits_for_them(embed: Embed) -> None:
+    """A read of many messages: none is routed while those whom the last ones reached are not written to."""
+    broker = await embed()
+    crowd = [Client(broker, "", says=wire.connect(f"c{number}")) for number in range(4 * WAKES)]
+    for client in crowd:
+        client.connection.data_received(wire.subscribe(1, [("t", 0)]))
+    source = Client(broker, "source")
+    await rounds(20)
+    for client in crowd:
+        client.take()
+    count = 8 * TURN_WORK // len(crowd)
+    source.connection.data_received(wire.publish("t", b"x") * count)
+    most = 0
+    while source.connection.protocol.unfinished or broker.hub.behind:
+        most = max(most, *(client.connection.outbox.messages for client in crowd))
+        await rounds(1)
+    # No more than two turns, each of which may end with a run of messages that is taken whole.
+    assert most <= count * 5 // 8
+    await rounds(20)
+    assert all(client.take() == wire.publish("t", b"x") * count for client in crowd)
