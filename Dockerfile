@@ -19,6 +19,7 @@ COPY .ci/environment .ci/environment
 COPY broker broker
 COPY loadtest loadtest
 COPY pipeline pipeline
+COPY config/default.toml config/default.toml
 COPY config/load config/load
 # An interpreted core is not what this image promises: a build that cannot compile it fails.
 RUN CANOPY_REQUIRE_COMPILED=1 PYTHON=python3.13 .ci/environment run

@@ -5,7 +5,8 @@ compiled, or none is, so that an install never mixes the two by accident.
 
 Promises: without a C compiler, without Python's headers, with ``CANOPY_PURE=1``, or when mypyc itself refuses the
 source, the build still succeeds and says in one line why the core is interpreted. ``CANOPY_REQUIRE_COMPILED=1`` turns
-each of those into a failed build. The built-in scenarios of the load tester (`config/load/`) go into its package.
+each of those into a failed build. The annotated defaults (`config/default.toml`) and the
+built-in scenarios of the load tester (`config/load/`) go into their packages.
 
 Refuses: to compile for an editable install. It would leave extension modules beside the sources, and those hide every
 later edit.
@@ -57,6 +58,9 @@ OPTIMISATION = "3"
 BUILDS = {"bdist_wheel", "build", "build_ext", "install"}
 PACKAGES = ("broker", "loadtest", "pipeline")
 ROOT = Path(__file__).resolve().parent
+# What `canopy check-config --defaults` prints has one home in the tree, and goes beside the settings' models.
+DEFAULTS = "config/default.toml"
+DEFAULTS_IN = "broker/settings"
 # The built-in scenarios of `canopy load` have one home in the tree, and go into the package when it is built.
 SCENARIOS = "config/load/*.toml"
 SCENARIOS_IN = "loadtest/load/scenario/scenarios"
@@ -173,6 +177,7 @@ class BuildPy(build_py):
         super().run()
         if not self.editable_mode:
             self._copy_scenarios()
+            self.copy_file(str(ROOT / DEFAULTS), str(Path(self.build_lib, DEFAULTS_IN)))
 
     def _copy_scenarios(self) -> None:
         folder = Path(self.build_lib, SCENARIOS_IN)
@@ -186,7 +191,7 @@ class BuildPy(build_py):
 
     def get_source_files(self) -> list[str]:
         """What belongs into a source distribution."""
-        return [*super().get_source_files(), *scenarios()]  # type: ignore[no-untyped-call]
+        return [*super().get_source_files(), DEFAULTS, *scenarios()]  # type: ignore[no-untyped-call]
 
 
 class BuildExt(build_ext):

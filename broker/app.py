@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from broker.configuration import show
+from broker.exposure import exposed
 from broker.net.server import Server, StartupError
 from broker.observe.presence import Presence
 from broker.observe.systopics import SysTopics
@@ -51,6 +52,8 @@ class Broker(Server):
         Raises StartupError in one line.
         """
         self._warn(self.settings)
+        for line in exposed(self.settings, self._authenticates):
+            self.log.warning("suspicious setting", detail=line)
         # Before anything can happen that belongs into a record.
         self.recorder = self._recorder(self.settings)
         self._broken = asyncio.get_running_loop().create_future()
@@ -151,6 +154,11 @@ class Broker(Server):
             self.log.warning("setting takes a restart", detail=line)
         self.log.info("settings reloaded", upstream=len(applied.upstream))
         return lines
+
+    @property
+    def _authenticates(self) -> bool:
+        """Whether the program that embeds this broker has given it something that checks who clients are."""
+        return self.router.access_control is not None or bool(self.router.auth_methods)
 
     def _warn(self, settings: Settings) -> None:
         for line in warnings(settings):

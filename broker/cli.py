@@ -14,13 +14,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Final, NoReturn, TypeVar
 
 import typer
 
 from broker import daemon, logs
 from broker.buildinfo import build_info
-from broker.configuration import SettingsError, changed, load_settings, of_tables, show
+from broker.configuration import SettingsError, annotated_defaults, changed, ignored, load_settings, of_tables, show
+from broker.environment import HEALTH_PASSWORD, HEALTH_USER
+from broker.exposure import exposed
 from broker.health import UnhealthyError, check
 from broker.logwriter import BackgroundWriter
 from broker.record.cli import app as record
@@ -32,6 +34,11 @@ from pipeline.cli import app as pipeline
 
 FAILED: Final = 1
 MISUSED: Final = 2
+
+ENVIRONMENT: Final = "environment"
+"""What `check-config` calls its only source where it is given no file."""
+
+Result = TypeVar("Result")
 
 app = typer.Typer(
     name="canopy",
@@ -117,21 +124,29 @@ def serve(
 
 @app.command("check-config")
 def check_config(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Settings in TOML.")],
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Settings in TOML.")] = None,
+    defaults: Annotated[
+        bool, typer.Option("--defaults", help="Print every setting with its default and its reason, as TOML, and end.")
+    ] = False,
 ) -> None:
     """Check a settings file, and show what it changes and what in it is suspicious.
 
-    CANOPY_ environment variables count too, as they will when the broker is started here. The exit code is 0 when the
-    settings can be used and 2 when they cannot.
+    CANOPY_ environment variables count too, as they will when the broker is started here; without FILE they are all
+    there is. The exit code is 0 when the settings can be used and 2 when they cannot.
     """
+    if defaults:
+        if file is not None:
+            _fail("--defaults prints the defaults and takes no FILE", MISUSED)
+        typer.echo(_or_fail(annotated_defaults), nl=False)
+        return
     settings = _load(file, (), ())
-    typer.echo(f"{file}: OK")
+    typer.echo(f"{ENVIRONMENT if file is None else file}: OK")
     for name, (value, default) in changed(settings).items():
         if name == "upstream":
             _list_links(settings)
         else:
             typer.echo(f"  {name} = {show(value)}  (default {show(default)})")
-    for line in warnings(settings):
+    for line in (*warnings(settings), *exposed(settings), *ignored()):
         typer.echo(f"  suspicious: {line}")
     for line in unreadable(settings):
         typer.echo(f"  cannot be used: {line}")
@@ -147,22 +162,44 @@ def _list_links(settings: Settings) -> None:
 def health(
     target: Annotated[str, typer.Option(metavar="URL", help="The broker to ask.")] = "mqtt://127.0.0.1:1883",
     timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="How long to wait for an answer.")] = 5.0,
+    user: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", envvar=HEALTH_USER, help="A user name that has to be let in."),
+    ] = None,
+    password: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            envvar=HEALTH_PASSWORD,
+            show_envvar=True,
+            help="Its password; others on this machine see it here, and not in the environment.",
+        ),
+    ] = None,
 ) -> None:
-    """Ask a running broker whether it serves MQTT. The exit code is 0 when it does and 1 when it does not."""
+    """Ask a running broker whether it serves MQTT. The exit code is 0 when it does and 1 when it does not.
+
+    Without --user a broker that refuses strangers is healthy. With it the user has to be let in.
+    """
     try:
         address = parse_listen(target)
     except ValueError as error:
         _fail(f"--target {target}: {error}", MISUSED)
+    if password is not None and user is None:
+        _fail("--password needs --user: MQTT 3.1.1 has no password without a user name", MISUSED)
     try:
-        check(address, timeout)
+        check(address, timeout, user, password)
     except UnhealthyError as error:
         _fail(str(error))
     typer.echo(f"{address.url()}: OK")
 
 
 def _load(config: Path | None, sets: Sequence[str], listen: Sequence[str]) -> Settings:
+    return _or_fail(lambda: load_settings(config, sets, listen))
+
+
+def _or_fail(read: Callable[[], Result]) -> Result:
     try:
-        return load_settings(config, sets, listen)
+        return read()
     except SettingsError as error:
         _fail(str(error), MISUSED)
 

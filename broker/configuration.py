@@ -5,7 +5,7 @@ Owns: the order, the spelling of environment variables, and the messages about w
 Promises: every fault is told at once, one line each: where it stands (file, environment variable or flag), which
 setting, what was found, what is allowed, and for an unknown name the nearest known one. Items of a list are counted
 from 0 (`queue.rules[0].policy`); what a rule as a whole lacks is told once its parts are good. A `CANOPY_` variable
-that is no setting is a fault too: a misspelt limit must not be no limit.
+that comes near a setting is a fault too: a misspelt limit must not be no limit.
 
 Refuses: to guess. A value of the wrong type is not converted.
 
@@ -35,6 +35,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from broker.environment import candidates, nearest_flat, variable
 from broker.settings import (
     LARGEST_PACKET,
     QueueRuleSettings,
@@ -47,10 +48,13 @@ from broker.settings import (
 )
 from broker.settings.upstream import A_LIST, A_WORD
 
-PREFIX: Final = "CANOPY_"
+DEFAULTS: Final = (
+    Path(__file__).resolve().parent / "settings" / "default.toml",
+    Path(__file__).resolve().parent.parent / "config" / "default.toml",
+)
+"""Where the annotated defaults are: beside the models where Canopy is installed, in `config/` in the source tree."""
 
-NOT_SETTINGS: Final = frozenset({"CANOPY_PURE", "CANOPY_REQUIRE_COMPILED", "CANOPY_EXPECT", "CANOPY_NO_SKIP"})
-"""Variables of the build and the test run. They share the prefix and say nothing about a broker."""
+VARIABLE: Final = "environment variable "
 
 LONGEST_SHOWN: Final = 80
 """Characters of a wrong value that a message repeats."""
@@ -164,18 +168,20 @@ def load_settings(
     entries: list[Entry] = []
     if config is not None:
         entries += _from_file(config, problems)
-    entries += _from_environment(os.environ if environ is None else environ)
+    known = defaults()
+    entries += _from_environment(os.environ if environ is None else environ, known)
     entries += _from_flags(sets, problems)
     if listen:
         entries.append(Entry("listen", list(listen), "--listen"))
 
-    known = defaults()
     chosen: dict[str, Entry] = {}
     for entry in entries:
         if entry.name in known:
             chosen[entry.name] = entry
         else:
-            problems.append(_unknown(entry, known))
+            problem = _unknown(entry, known)
+            if problem is not None:
+                problems.append(problem)
 
     settings: Settings | None = None
     try:
@@ -185,6 +191,29 @@ def load_settings(
     if problems or settings is None:
         raise SettingsError(problems)
     return settings
+
+
+def annotated_defaults() -> str:
+    """The text of `config/default.toml`: every setting with its default, its unit and its reason.
+
+    Raises:
+        SettingsError: the installation lacks the file.
+    """
+    for path in DEFAULTS:
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+    raise SettingsError([f"{DEFAULTS[0]}: missing; install Canopy again"])
+
+
+def ignored(environ: Mapping[str, str] | None = None) -> list[str]:
+    """Variables that are spelt like settings and come near none: a line for each. They change nothing."""
+    known = defaults()
+    entries = _from_environment(os.environ if environ is None else environ, known)
+    return [
+        f"{entry.origin}: no such setting; it is ignored"
+        for entry in entries
+        if "." in entry.name and entry.name not in known and _unknown(entry, known) is None
+    ]
 
 
 def changed(settings: Settings) -> dict[str, tuple[Any, Any]]:
@@ -279,13 +308,8 @@ def _about_toml(complaint: str) -> str:
     return ""
 
 
-def _from_environment(environ: Mapping[str, str]) -> list[Entry]:
-    entries: list[Entry] = []
-    for variable in sorted(environ):
-        if variable.startswith(PREFIX) and variable not in NOT_SETTINGS:
-            name = variable.removeprefix(PREFIX).lower().replace("__", ".")
-            entries.append(Entry(name, _parse(name, environ[variable]), f"environment variable {variable}"))
-    return entries
+def _from_environment(environ: Mapping[str, str], known: Iterable[str]) -> list[Entry]:
+    return [Entry(name, _parse(name, environ[each]), f"{VARIABLE}{each}") for each, name in candidates(environ, known)]
 
 
 def _from_flags(sets: Sequence[str], problems: list[str]) -> list[Entry]:
@@ -332,14 +356,21 @@ def _nested(entries: Iterable[Entry]) -> dict[str, Any]:
     return tree
 
 
-def _unknown(entry: Entry, known: Mapping[str, Any]) -> str:
+def _unknown(entry: Entry, known: Mapping[str, Any]) -> str | None:
+    """What is wrong with a name. None: a variable that comes near no setting, and is somebody else's."""
+    from_environment = entry.origin.startswith(VARIABLE)
     if entry.name in section_models():
         return f"{entry.origin}: {entry.name}: a section; name a setting in it, like {_first(entry.name, known)}"
-    nearest = _nearest(entry.name, known)
+    if from_environment and "." not in entry.name:
+        nearest = nearest_flat(entry.name, known)
+    else:
+        nearest = _nearest(entry.name, known)
     if nearest is None:
-        return f"{entry.origin}: {entry.name}: no such setting; config/default.toml lists them all"
-    if entry.origin.startswith("environment"):
-        nearest = PREFIX + nearest.upper().replace(".", "__")
+        if from_environment:
+            return None
+        return f"{entry.origin}: {entry.name}: no such setting; canopy check-config --defaults lists them all"
+    if from_environment:
+        nearest = variable(nearest)
     return f"{entry.origin}: {entry.name}: no such setting; the nearest is {nearest}"
 
 

@@ -3,7 +3,8 @@
 Owns: the check behind `canopy health`, which containers and supervisors call.
 
 Promises: it ends within the time given, leaves no session behind, and judges by an MQTT answer, not by an open port. A
-broker that answers "not authorised" is healthy: it is alive, and refuses strangers as it should.
+broker that answers "not authorised" to a stranger is healthy: it is alive, and refuses strangers as it should. A user
+that was named has to be let in.
 
 Refuses: the codec of `broker.core`. A check that shares the code it checks would share its faults.
 """
@@ -15,34 +16,41 @@ import socket
 from typing import Final
 
 from broker.settings import Address
+from broker.settings.values import LONGEST_STRING
 
-# MQTT 3.1.1: protocol name, level 4, clean session, keep alive 10 s. What follows is the client identifier.
-CONNECT_HEAD: Final = b"\x00\x04MQTT\x04\x02\x00\x0a"
+# MQTT 3.1.1: protocol name and level 4; the flags and a keep alive of 10 s follow, then the client identifier.
+PROTOCOL: Final = b"\x00\x04MQTT\x04"
+CLEAN_SESSION: Final = 0x02
+USER_NAME: Final = 0x80
+PASSWORD: Final = 0x40
+KEEP_ALIVE: Final = b"\x00\x0a"
 DISCONNECT: Final = b"\xe0\x00"
 CONNACK_LENGTH: Final = 4
 # Accepted, bad user name or password, not authorised. The others say that the broker cannot serve.
 ALIVE: Final = frozenset({0, 4, 5})
+ACCEPTED: Final = frozenset({0})
 
 
 class UnhealthyError(Exception):
     """Why the broker counts as not serving, in one line."""
 
 
-def check(address: Address, timeout: float = 5.0) -> None:
+def check(address: Address, timeout: float = 5.0, user: str | None = None, password: str | None = None) -> None:
     """Connect to the broker at `address` and wait for its CONNACK.
 
     Args:
         address: where it listens.
         timeout: seconds for each step (connecting, the answer).
+        user: a user name that has to be let in, and
+        password: its password, if it has one.
 
     Raises:
-        UnhealthyError: no connection, no answer in time, or an answer that is no MQTT service.
+        UnhealthyError: no connection, no answer in time, or an answer that is no MQTT service; or a refused user.
     """
-    client = b"canopy-health-" + secrets.token_hex(4).encode()
-    body = CONNECT_HEAD + len(client).to_bytes(2, "big") + client
+    connect = _connect(user, password)
     try:
         with socket.create_connection(address, timeout) as connection:
-            connection.sendall(b"\x10" + bytes([len(body)]) + body)
+            connection.sendall(connect)
             answer = _receive(connection)
             if answer[:2] == b"\x20\x02" and answer[3] == 0:
                 connection.sendall(DISCONNECT)
@@ -52,8 +60,29 @@ def check(address: Address, timeout: float = 5.0) -> None:
         raise UnhealthyError(f"{address.url()}: {error.strerror or error}") from None
     if answer[:2] != b"\x20\x02":
         raise UnhealthyError(f"{address.url()}: the answer is no MQTT CONNACK")
-    if answer[3] not in ALIVE:
+    if answer[3] not in (ALIVE if user is None else ACCEPTED):
         raise UnhealthyError(f"{address.url()}: refused with return code {answer[3]}")
+
+
+def _connect(user: str | None, password: str | None) -> bytes:
+    """The CONNECT of one check: another client each time, whose session ends with its connection."""
+    fields = [b"canopy-health-" + secrets.token_hex(4).encode()]
+    flags = CLEAN_SESSION
+    for flag, text in ((USER_NAME, user), (PASSWORD, password)):
+        if text is not None:
+            flags |= flag
+            fields.append(text.encode())
+    if any(len(field) > LONGEST_STRING for field in fields):
+        raise UnhealthyError(f"a user name or password of more than {LONGEST_STRING} bytes cannot be sent")
+    body = PROTOCOL + bytes([flags]) + KEEP_ALIVE + b"".join(len(each).to_bytes(2, "big") + each for each in fields)
+    # The remaining length, seven bits a byte, the lowest first (section 2.2.3).
+    size = len(body)
+    length = bytearray()
+    while size > 127:
+        length.append(size & 127 | 128)
+        size >>= 7
+    length.append(size)
+    return b"\x10" + bytes(length) + body
 
 
 def _receive(connection: socket.socket) -> bytes:

@@ -10,7 +10,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker import Broker, Settings
-from broker.settings import Federation, Log, Mqtt, Shutdown, Sys, Upstream
+from broker.core.hooks import AccessControl
+from broker.health import UnhealthyError, check
+from broker.settings import Address, Federation, Log, Mqtt, Shutdown, Sys, Upstream
+from tests.e2e import wire
+from tests.e2e.wire import Peer
 
 CLOUD = Upstream(name="cloud", url="mqtt://127.0.0.1:1", username="u", password="hunter2", publish=["a/#"])
 
@@ -178,6 +182,40 @@ async def test_what_is_suspicious_is_told_at_the_start_and_when_it_changes(
         await broker.reload(settings(upstream=[CLOUD, everything.model_copy(update={"name": "other"})]))
         (line,) = suspicious()
         assert line.startswith('upstream[1] "other": aggregate "#": ')
+
+
+async def test_what_lets_everybody_in_is_told_at_the_start(told: list[MutableMapping[str, Any]]) -> None:
+    """Unless the program that embeds the broker has somebody who checks who clients are."""
+
+    def exposed() -> list[str]:
+        found = [line["detail"] for line in told if line["event"] == "suspicious setting"]
+        told.clear()
+        return found
+
+    named = settings(mqtt={"allow_anonymous": False})
+    async with Broker(named):
+        (line,) = exposed()
+        assert line.startswith("mqtt.allow_anonymous = false keeps nobody out")
+    async with Broker(named, access_control=AccessControl()):
+        assert exposed() == []
+
+
+async def test_a_health_check_is_no_warning_where_nobody_is_anonymous(told: list[MutableMapping[str, Any]]) -> None:
+    """And it does not call a broker healthy in which nobody has room."""
+    limited = settings(mqtt={"allow_anonymous": False}, limits={"max_connections": 1})
+    async with Broker(limited) as broker:
+        address = Address("127.0.0.1", broker.ports[0])
+        await asyncio.to_thread(check, address)
+        await asyncio.to_thread(check, address, 5.0, "anybody")
+        refusals = [line["log_level"] for line in told if line["event"] == "client refused"]
+        assert refusals == ["debug"]
+        peer = await Peer.open("127.0.0.1", broker.ports[0])
+        await peer.send(wire.connect("c", user="u"))
+        assert (await peer.expect(wire.CONNACK)).code == 0
+        for user in (None, "anybody"):
+            with pytest.raises(UnhealthyError, match="refused with return code 3"):
+                await asyncio.to_thread(check, address, 5.0, user)
+        peer.abort()
 
 
 async def test_a_health_check_that_only_connects_is_no_warning(told: list[MutableMapping[str, Any]]) -> None:

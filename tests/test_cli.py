@@ -17,7 +17,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 import broker
-from broker import cli, daemon, logs
+from broker import cli, configuration, daemon, logs
 from broker.app import StartupError
 from broker.configuration import SettingsError
 from broker.settings import Settings
@@ -86,7 +86,9 @@ def test_without_arguments_it_explains_itself() -> None:
     assert "check-config" in result.output
 
 
-@pytest.mark.parametrize("arguments", [("nonsense",), ("serve", "--nonsense"), ("check-config",), ("serve", "--set")])
+@pytest.mark.parametrize(
+    "arguments", [("nonsense",), ("serve", "--nonsense"), ("check-config", "a", "b"), ("serve", "--set")]
+)
 def test_a_wrong_command_line(arguments: tuple[str, ...]) -> None:
     result = canopy(*arguments)
     assert result.exit_code == 2
@@ -225,6 +227,48 @@ class TestCheckConfig:
         password.write_text("hunter2\n")
         assert told() == [second]
 
+    def test_without_a_file_the_environment_is_all_there_is(self) -> None:
+        result = canopy("check-config", CANOPY_SESSION__QUEUE_QOS0="true", CANOPY_PORT="tcp://10.0.0.1:1883")
+        assert result.exit_code == 0
+        assert result.stdout.splitlines() == ["environment: OK", "  session.queue_qos0 = true  (default false)"]
+        result = canopy("check-config", CANOPY_MQTT__MAX_QOS="7")
+        assert result.exit_code == 2
+        assert result.stderr.startswith("canopy: environment variable CANOPY_MQTT__MAX_QOS: mqtt.max_qos: found 7; ")
+
+    def test_a_variable_that_is_no_setting_is_suspicious(self) -> None:
+        result = canopy("check-config", CANOPY_IMAGE__TAG="7")
+        assert result.exit_code == 0
+        assert result.stdout.splitlines()[1:] == [
+            "  suspicious: environment variable CANOPY_IMAGE__TAG: no such setting; it is ignored"
+        ]
+
+    def test_what_lets_everybody_in_is_suspicious(self, tmp_path: Path) -> None:
+        config = tmp_path / "canopy.toml"
+        config.write_text('listen = ["mqtt://0.0.0.0:1883", "mqtt://127.0.0.1"]\n[mqtt]\nallow_anonymous = false\n')
+        result = canopy("check-config", str(config))
+        assert result.exit_code == 0
+        told = [line for line in result.stdout.splitlines() if line.startswith("  suspicious: ")]
+        assert [line.split()[1] for line in told] == ["mqtt.allow_anonymous", "listen"]
+
+    def test_the_defaults_are_a_file_that_changes_nothing(self, tmp_path: Path) -> None:
+        result = canopy("check-config", "--defaults")
+        assert result.exit_code == 0
+        assert "# Open network connections in all." in result.stdout
+        config = tmp_path / "canopy.toml"
+        config.write_text(result.stdout)
+        assert canopy("check-config", str(config)).stdout == f"{config}: OK\n"
+
+    def test_the_defaults_of_no_file(self, tmp_path: Path) -> None:
+        result = canopy("check-config", "--defaults", str(tmp_path / "canopy.toml"))
+        assert result.exit_code == 2
+        assert result.stderr == "canopy: --defaults prints the defaults and takes no FILE\n"
+
+    def test_defaults_that_are_not_there(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setattr(configuration, "DEFAULTS", (tmp_path / "none.toml",))
+        result = canopy("check-config", "--defaults")
+        assert result.exit_code == 2
+        assert result.stderr == f"canopy: {tmp_path / 'none.toml'}: missing; install Canopy again\n"
+
     def test_bad(self, tmp_path: Path) -> None:
         config = tmp_path / "canopy.toml"
         config.write_text("[limits]\nmax_packet_size = 1\nnonsense = 2\n")
@@ -245,6 +289,19 @@ def test_health_of_no_broker_at_all(target: str) -> None:
     result = canopy("health", "--target", target)
     assert result.exit_code == 2
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_health_of_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By flags, and by the environment, where nobody else on the machine sees a password."""
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(cli, "check", lambda *given: asked.append(given[2:]))
+    assert canopy("health").exit_code == 0
+    assert canopy("health", "--user", "probe", "--password", "secret").exit_code == 0
+    assert canopy("health", CANOPY_HEALTH_USER="probe", CANOPY_HEALTH_PASSWORD="secret").exit_code == 0
+    assert asked == [(None, None), ("probe", "secret"), ("probe", "secret")]
+    result = canopy("health", "--password", "secret")
+    assert result.exit_code == 2
+    assert result.stderr == "canopy: --password needs --user: MQTT 3.1.1 has no password without a user name\n"
 
 
 def test_the_command_says_who_speaks_on_every_line(capsys: pytest.CaptureFixture[str]) -> None:

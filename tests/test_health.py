@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.packets import Connect
 from broker.health import UnhealthyError, check
 from broker.settings import Address
 
@@ -77,6 +79,53 @@ def test_a_broker_that_cannot_serve_is_not(code: int) -> None:
         pytest.raises(UnhealthyError, match=f"refused with return code {code}$"),
     ):
         check(address, 10)
+
+
+@pytest.mark.parametrize(
+    ("user", "password", "flags"),
+    [("u", None, 0x82), ("u", "p", 0xC2), ("", "", 0xC2), ("é" * 100, "p" * 20_000, 0xC2)],
+)
+def test_a_user(user: str, password: str | None, flags: int) -> None:
+    """The fields in their order behind the client identifier, as the broker's own decoder reads them."""
+    seen: list[bytes] = []
+
+    def handle(connection: socket.socket) -> None:
+        sent = b""
+        decoder = Decoder(100_000)
+        while not decoder.next_frame():
+            piece = connection.recv(100_000)
+            sent += piece
+            decoder.feed(piece)
+        packet = decoder.packet()
+        assert isinstance(packet, Connect)
+        found.append(packet)
+        seen.append(sent)
+        connection.sendall(b"\x20\x02\x00\x00")
+        seen.append(connection.recv(100))
+
+    found: list[Connect] = []
+    with answering(handle) as address:
+        check(address, 10, user, password)
+    (packet,) = found
+    assert (packet.user_name, packet.password) == (user, None if password is None else password.encode())
+    assert packet.client_id.startswith("canopy-health-")
+    assert packet.clean_start
+    assert seen[0][seen[0].index(b"MQTT") + 5] == flags
+    assert seen[1] == b"\xe0\x00"
+
+
+@pytest.mark.parametrize("code", [4, 5])
+def test_a_user_has_to_be_let_in(code: int) -> None:
+    with (
+        answering(connack(code, [])) as address,
+        pytest.raises(UnhealthyError, match=f"refused with return code {code}$"),
+    ):
+        check(address, 10, "probe")
+
+
+def test_a_user_that_cannot_be_sent() -> None:
+    with pytest.raises(UnhealthyError, match="more than 65535 bytes"):
+        check(Address("127.0.0.1", 1), 10, "u", "p" * 65_536)
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x20\x03\x00\x00\x00", b"\x00\x00\x00\x00"])

@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from broker.configuration import NOT_SETTINGS, SettingsError, allowed, changed, load_settings, of_tables, show
+from broker.configuration import SettingsError, allowed, changed, ignored, load_settings, of_tables, show
 from broker.core.codec.errors import ProtocolError
 from broker.core.codec.packets import NEVER
 from broker.core.codec.topic_names import validate_filter
 from broker.core.queues.queue_policy import POLICIES, UNSET
 from broker.core.queues.queue_rules import queue_terms, sub_queue_terms, subscription_rules
 from broker.core.queues.queue_totals import UNLIMITED
+from broker.environment import NOT_SETTINGS
 from broker.net.server import Server, limits
 from broker.settings import (
     EFFECTS,
@@ -253,8 +254,41 @@ class TestMessages:
 
     def test_a_name_like_nothing_else(self) -> None:
         assert problems(sets=("zzz=1",)) == [
-            "--set zzz=1: zzz: no such setting; config/default.toml lists them all",
+            "--set zzz=1: zzz: no such setting; canopy check-config --defaults lists them all",
         ]
+
+    @pytest.mark.parametrize(
+        "variable",
+        [
+            "CANOPY_SERVICE_HOST", "CANOPY_SERVICE_PORT", "CANOPY_SERVICE_PORT_MQTT", "CANOPY_PORT",
+            "CANOPY_PORT_1883_TCP", "CANOPY_PORT_1883_TCP_PROTO", "CANOPY_PORT_1883_TCP_PORT",
+            "CANOPY_PORT_1883_TCP_ADDR", "CANOPY_METRICS_SERVICE_HOST", "CANOPY_UPSTREAM_PORT",
+            "CANOPY_LISTEN_SERVICE_PORT", "CANOPY_VERSION", "CANOPY_HOME", "CANOPY_LEVEL", "CANOPY_IMAGE__TAG",
+        ],
+    )  # fmt: skip
+    def test_variables_of_others_are_left_alone(self, variable: str) -> None:
+        """Kubernetes makes some of them beside a Service of the same name."""
+        assert load(environ={variable: "tcp://10.0.0.1:1883"}) == Settings()
+
+    @pytest.mark.parametrize(
+        ("variable", "nearest"),
+        [
+            ("CANOPY_LIMITS_MAX_PACKET_SIZE", "CANOPY_LIMITS__MAX_PACKET_SIZE"),
+            ("CANOPY_MAX_CONNECTIONS", "CANOPY_LIMITS__MAX_CONNECTIONS"),
+            ("CANOPY_LISTENN", "CANOPY_LISTEN"),
+            ("CANOPY_LIMIT__MAX_PACKET_SIZE", "CANOPY_LIMITS__MAX_PACKET_SIZE"),
+            ("CANOPY_LOG__LEVELS", "CANOPY_LOG__LEVEL"),
+        ],
+    )
+    def test_what_comes_near_a_setting_is_not(self, variable: str, nearest: str) -> None:
+        """A misspelt limit must not be no limit."""
+        (problem,) = problems(environ={variable: "1"})
+        assert problem.endswith(f"no such setting; the nearest is {nearest}")
+
+    def test_what_is_left_alone_can_be_asked_for(self) -> None:
+        """By whoever checks: what is spelt like a setting. What Kubernetes makes is no news."""
+        environ = {"CANOPY_IMAGE__TAG": "1", "CANOPY_PORT": "tcp://h:1", "CANOPY_LIMITS__MAX_CONNECTIONS": "1"}
+        assert ignored(environ) == ["environment variable CANOPY_IMAGE__TAG: no such setting; it is ignored"]
 
     def test_a_misspelt_variable_is_answered_with_a_variable(self) -> None:
         (problem,) = problems(environ={"CANOPY_LIMITS__MAX_CONECTIONS": "5"})

@@ -51,6 +51,12 @@ FIELDS: Final = {REFUSAL: "refused", VIOLATION: "protocol_errors", EVICTION: "ev
 OF_THE_CLIENT: Final = (CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, CONNECTION_LOST, WRITE_FAILED, SHUTDOWN)
 """Causes of "client disconnected"."""
 
+HEALTH_CHECK: Final = "canopy-health-"
+"""How the client identifiers of `canopy health` begin."""
+
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
+"""From where its refusals are no news. From elsewhere, whoever calls itself so is a stranger."""
+
 LONGEST_NAME: Final = 256
 """Characters of a client identifier and of a user name in a line: both may have 65,535 bytes in a refused CONNECT."""
 
@@ -88,7 +94,10 @@ class ConnectionLog:
         kept: dict[str, Any] = {}
         if session is not None:  # else the client left with the read that brought its CONNECT
             expiry = int(session.expiry_interval)
-            kept = {"session_expiry": "never" if expiry == NEVER else expiry, "will": session.will is not None}
+            if session.link_peer and not session.link:
+                # A Canopy whose requests would else wait for answers from here, and nobody knows why they do not.
+                kept["link"] = "federation.link_users and link_client_ids do not name it"
+            kept |= {"session_expiry": "never" if expiry == NEVER else expiry, "will": session.will is not None}
         self._server.log.info(
             "client connected",
             client_id=_cut(protocol.client_id),
@@ -130,6 +139,9 @@ class ConnectionLog:
         elif cause in (KEEP_ALIVE, TAKEN_OVER):
             # Every day's traffic of clients on thin links.
             self._server.log.info(EVICTION, **known)
+        elif cause == REFUSED and connection.host in LOOPBACK and protocol.client_id.startswith(HEALTH_CHECK):
+            # `canopy health` without a user name, every few seconds, where there are no anonymous clients.
+            self._server.log.debug(REFUSAL, **known)
         elif cause == REFUSED:
             self._warn(connection.host, REFUSAL, known)
         elif cause == PROTOCOL_ERROR:

@@ -211,3 +211,18 @@ async def test_a_flood_of_bad_connects_over_sockets_is_a_few_lines(told: Lines, 
     assert len([line for line in told if line["event"] == "client broke the protocol"]) == 3
     (line,) = [line for line in told if line["event"] == "warnings about clients left out"]
     assert (line["total"], line["most_from"]) == (17, "127.0.0.1")
+
+
+@pytest.mark.parametrize(("patterns", "named"), [([], False), (["link-*"], True)])
+async def test_a_link_that_the_settings_do_not_name_is_told_of(
+    told: Lines, dial: Dial, patterns: list[str], named: bool
+) -> None:
+    """Its requests wait for nobody, and whoever runs both brokers wants to know why."""
+    async with Broker(settings(federation={"link_client_ids": patterns})) as broker:
+        for client_id, props in (("link-7", ((wire.USER_PROPERTY, ("canopy-link", "below")),)), ("c", ())):
+            peer = await dial(broker, wire.connect(client_id, props=props))
+            assert (await peer.expect(wire.CONNACK)).code == 0
+        (line,) = [each for each in about(told, "link-7") if each["event"] == "client connected"]
+        assert ("link" in line) == (not named)
+        (line,) = [each for each in about(told, "c") if each["event"] == "client connected"]
+        assert "link" not in line

@@ -103,6 +103,8 @@ def check(connect: Connect, router: Router) -> None:
         raise Refused(f"client identifiers that begin with {UPLINKS} are reserved", reasons.CLIENT_IDENTIFIER_NOT_VALID)
     user_name = connect.user_name
     if user_name is None and not limits.allow_anonymous:
+        # A health check has to hear that nobody could come in, rather than that it may not.
+        check_room(router)
         raise Refused("a user name is needed", reasons.NOT_AUTHORIZED)
     if not limits.control_characters:
         if has_control(client_id):

@@ -1,0 +1,65 @@
+"""Which environment variables are settings, and which only begin like one.
+
+Owns the spelling: `CANOPY_`, then the setting's name in capitals with two underscores between section and name.
+
+Promises: a misspelt setting is told from a variable of somebody else. Kubernetes gives each container variables for
+each Service of its namespace, beside a Service named `canopy` such as `CANOPY_PORT=tcp://10.0.0.1:1883`; those, and
+whatever else comes near no setting, are left alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+PREFIX: Final = "CANOPY_"
+
+HEALTH_USER: Final = "CANOPY_HEALTH_USER"
+HEALTH_PASSWORD: Final = "CANOPY_HEALTH_PASSWORD"
+
+NOT_SETTINGS: Final = frozenset(
+    {"CANOPY_PURE", "CANOPY_REQUIRE_COMPILED", "CANOPY_EXPECT", "CANOPY_NO_SKIP", HEALTH_USER, HEALTH_PASSWORD}
+)
+"""Variables of the build, the test run and `canopy health`. They share the prefix and say nothing about a broker."""
+
+SERVICE_LINK: Final = re.compile(
+    r"([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+"""What follows the name of a Service in the variables that Kubernetes makes for it, a further name before it."""
+
+ALIKE: Final = 0.85
+"""How alike a variable with single underscores has to be to a setting to be taken for it."""
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + name.upper().replace(".", "__")
+
+
+def candidates(environ: Mapping[str, str], known: Iterable[str]) -> list[tuple[str, str]]:
+    """The variables that may be meant as settings, sorted, each with the name that it spells."""
+    settings = set(known)
+    found: list[tuple[str, str]] = []
+    for each in sorted(environ):
+        if not each.startswith(PREFIX) or each in NOT_SETTINGS:
+            continue
+        rest = each.removeprefix(PREFIX)
+        name = rest.lower().replace("__", ".")
+        if name in settings or "__" in rest or SERVICE_LINK.fullmatch(rest) is None:
+            found.append((each, name))
+    return found
+
+
+def nearest_flat(name: str, known: Iterable[str]) -> str | None:
+    """The setting that a name without a section was meant for, if it is all but one: `limits_max_connections`."""
+    flat = {full.replace(".", "_"): full for full in known}
+    for full in flat.values():
+        last = full.rpartition(".")[2]
+        # Of one word (`version`, `level`) it is as likely somebody else's.
+        if last == name and "_" in name:
+            return full
+    for near in difflib.get_close_matches(name, list(flat), n=1, cutoff=ALIKE):
+        return flat[near]
+    return None
