@@ -21,16 +21,15 @@ from mypy_extensions import i64
 from broker.core.counters import FULL_BYTES, FULL_MESSAGES, GLOBAL, NO_QUOTA, Counters
 from broker.core.queues.message import Message
 from broker.core.queues.outbox import ACCEPTED, KEPT_BACK
-from broker.core.queues.subscription_queue import SubscriptionQueue, queue_of
+from broker.core.queues.subscription_queue import queue_of
 from broker.core.routing.bursts import Run
 from broker.core.routing.peers import PeerListener
+from broker.core.routing.plans import FanoutPlan
 from broker.core.routing.subscription_table import SubscriptionTable
 from broker.core.session.session import Session
 from broker.core.tap import Tap
 from broker.core.topics.match_cache import Route
 from broker.core.topics.subscription import FilterEntry, SharedGroup, Subscription, identifiers
-
-NO_IDENTIFIERS: Final[tuple[int, ...]] = ()
 
 FULL: Final = frozenset({FULL_MESSAGES, FULL_BYTES, GLOBAL, NO_QUOTA})
 """The causes of a drop that say that a queue was full."""
@@ -50,68 +49,6 @@ TRIES: Final = 16
 
 SLOW: Final = 8
 """What a delivery that has an object of its own counts for in a turn, in deliveries of bytes as they came."""
-
-
-class Recipient:
-    """One session's share of a publish that several of its filters match: `add` each of them, then `settle`, once."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self._parts: list[Subscription] = []
-        self.qos = 0
-        self.retain_as_published = False
-        self.no_local = False
-        self.identifiers: tuple[int, ...] = NO_IDENTIFIERS
-        self.sub_queue: SubscriptionQueue | None = None
-        # With No Local: what the others make of a message of the session's own; None without any others.
-        self.rest: Recipient | None = None
-
-    def add(self, subscription: Subscription) -> None:
-        """Join another matching subscription of the same session."""
-        self._parts.append(subscription)
-        if subscription.qos > self.qos:
-            self.qos = subscription.qos
-        if subscription.retain_as_published:
-            self.retain_as_published = True
-        if subscription.no_local:
-            self.no_local = True
-
-    def settle(self) -> int:
-        """All are there: work out what is left. How many references this target holds from now on."""
-        parts = self._parts
-        self._parts = []
-        found: list[int] = []
-        first = parts[0]
-        for part in parts:
-            if part.identifier > 0:
-                found.append(part.identifier)  # [MQTT-3.3.4-4]
-            if first.sub_queue is not None and (part.sub_queue is None or part.topic_filter < first.topic_filter):
-                first = part
-        # It waits once: on the terms of a subscription that has none of its own, or else of the first by its filter.
-        self.sub_queue = queue_of(first)
-        if found:
-            self.identifiers = tuple(found)
-        references = 1 + len(found)
-        if self.no_local:
-            # The subscriptions with No Local do not count for one's own messages; the others still do.
-            rest = Recipient(self.session)
-            count = 0
-            for part in parts:
-                if not part.no_local:
-                    rest.add(part)
-                    count += 1
-            if count > 0:
-                self.rest = rest
-                references += rest.settle()
-        return references
-
-
-class FanoutPlan:
-    """Whom a topic with several matching filters goes to; good while the entries' versions stay as they are."""
-
-    def __init__(self) -> None:
-        self.targets: list[Recipient] = []
-        self.groups: list[SharedGroup] = []
 
 
 class Fanout(PeerListener):
@@ -268,34 +205,23 @@ class Fanout(PeerListener):
         entry.took_one_by_one(slow)
 
     def _plan(self, route: Route) -> FanoutPlan:
-        """The merged targets of a route with several entries, made again only when one of them changed."""
+        """The merged targets of a route with several entries, mended or made again only when one of them changed."""
         version = route.version()
-        plan = route.plan
+        plan = cast("FanoutPlan | None", route.plan)
         if plan is not None and route.plan_version == version:
-            return cast(FanoutPlan, plan)
-        made = FanoutPlan()
-        by_session: dict[Session, Recipient] = {}
-        looked: i64 = 0
-        for entry in route.entries:
-            for subscription in entry.subscriptions:
-                session = cast(Session, subscription.session)
-                target = by_session.get(session)
-                if target is None:
-                    target = Recipient(session)
-                    by_session[session] = target
-                target.add(subscription)
-                looked += 1
-            made.groups.extend(entry.groups.values())
-        made.targets = list(by_session.values())
-        references = len(made.groups)
-        for target in made.targets:
-            references += target.settle()
-        route.plan = made
+            return plan
+        made: i64 = 0 if plan is None else plan.made
+        if plan is None or not plan.mend(route.entries):
+            plan = FanoutPlan(route.entries)
+            made = 0
+            # Also what many subscriptions of one session took: whoever changes one of them each time pays for all.
+            self.work += plan.references + plan.looked
+        else:
+            self.work += (1 + plan.made - made) * len(route.entries) + len(plan.groups)
+        route.plan = plan
         route.plan_version = version
-        self.cache.charge(route, references)
-        # Also what many subscriptions of one session took: whoever changes one of them each time pays for all.
-        self.work += references + looked
-        return made
+        self.cache.charge(route, plan.references)
+        return plan
 
     def _forward_plan(self, plan: FanoutPlan, message: Message, origin: Session | None) -> int:
         count: i64 = 0

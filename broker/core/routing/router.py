@@ -346,8 +346,7 @@ class Router(Fanout):
             subscription.retain_as_published = request.retain_as_published
             subscription.retain_handling = request.retain_handling
             subscription.identifier = identifier
-            assert subscription.entry is not None
-            subscription.entry.touch()
+            self.table.touch(subscription)
         self.give_sub_queue(session, subscription, terms, options)
         # Retain Handling 0 asks for retained messages each time [MQTT-3.3.1-9] [MQTT-3.8.4-4], 1 if the subscription
         # is new [MQTT-3.3.1-10], 2 never [MQTT-3.3.1-11]. 3.1.1 has 0 alone [MQTT3-3.3.1-6]. Shared subscriptions get

@@ -77,7 +77,7 @@ class SubscriptionTable:
         before = cache.walked + cache.extended
         entry = cache.insert(topic_filter)
         work += cache.walked + cache.extended - before
-        entry.add(subscription, group_name)
+        cache.add(entry, subscription, group_name)
         session.subscriptions[subscription.topic_filter] = subscription
         self._account(subscription, group_name, topic_filter, 1)
         if self.listener is not None and not session.uplink:
@@ -92,8 +92,12 @@ class SubscriptionTable:
             change = SUB_QUEUE_BYTES if before is None else -SUB_QUEUE_BYTES
             self.own_bytes += change
             subscription.session.filter_bytes += change
+        self.touch(subscription)
+
+    def touch(self, subscription: Subscription) -> None:
+        """The options of a subscription have changed in place."""
         if subscription.entry is not None:
-            subscription.entry.touch()
+            self.cache.touch(subscription.entry, subscription)
 
     def drop(self, subscription: Subscription) -> None:
         """Take a subscription away from its filter, and the filter with the last one. Its session has let go of it."""
@@ -102,7 +106,7 @@ class SubscriptionTable:
         group = subscription.group
         topic_filter = entry.topic_filter
         self._account(subscription, "" if group is None else group.name, topic_filter, -1)
-        entry.discard(subscription)
+        self.cache.discard(entry, subscription)
         if entry.empty:
             self.cache.remove(topic_filter)
         if self.listener is not None and not cast(Session, subscription.session).uplink:

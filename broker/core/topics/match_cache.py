@@ -26,7 +26,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.core.codec.topic_names import has_control, is_within
-from broker.core.topics.subscription import CHANGES, FilterEntry
+from broker.core.topics.subscription import FilterEntry, Subscription
 from broker.core.topics.topic_tree import Retainable, RetainedTree
 from broker.core.topics.trie_base import Trie
 
@@ -69,11 +69,19 @@ NAME_BYTES: Final = 4
 SHORT_NAME: Final = 256  # bytes that the weight of a level has room for
 
 
+class Changes:
+    """How often the version of any entry behind a cache has grown."""
+
+    def __init__(self) -> None:
+        self.count: int = 0
+
+
 class Route(Retainable):
     """The filters that match one topic."""
 
-    def __init__(self, topic: bytes, entries: list[FilterEntry]) -> None:
+    def __init__(self, topic: bytes, entries: list[FilterEntry], all_changes: Changes) -> None:
         self.topic = topic
+        self._changes = all_changes
         self.entries = entries  # to be read only; retired ones may be among them
         self.tapped: bool = False  # whether messages of the topic are recorded
         # The router's: what it made of the entries, and the `version()` it made it from.
@@ -96,7 +104,7 @@ class Route(Retainable):
         A new filter's entry comes in with version 0 and nobody listening, and so changes nothing by itself. Nothing is
         summed up again before some entry, of whatever topic, has changed.
         """
-        changes = CHANGES.count
+        changes = self._changes.count
         if changes == self._as_of:
             return self._version
         total = self._past
@@ -149,6 +157,8 @@ class MatchCache:
         # What is recorded: filters that are not subscriptions. Set while nothing is remembered.
         self.taps: Trie | None = None
         self.weight: int = 0  # of all remembered routes and of the tree that finds them
+        # As long as the count stands still, no version of an entry needs to be looked at.
+        self.changes = Changes()
         # Counters since the start.
         self.hits: int = 0
         self.misses: int = 0
@@ -187,7 +197,7 @@ class MatchCache:
         """
         self.misses += 1
         name = str(topic, "utf-8")
-        route = Route(topic, self.trie.match(name))
+        route = Route(topic, self.trie.match(name), self.changes)
         if self.taps is not None:
             route.tapped = len(self.taps.match(name)) > 0
         if self.max_topics <= 0 or len(topic) > LONGEST_TOPIC or self._alone(route) > self.max_weight:
@@ -229,6 +239,21 @@ class MatchCache:
         if self._routes and len(trie) != before:
             self._extend(entry)
         return entry
+
+    def add(self, entry: FilterEntry, subscription: Subscription, group_name: str = "") -> None:
+        """`FilterEntry.add`, and the plans made of the entry are looked at again."""
+        entry.add(subscription, group_name)
+        self.changes.count += 1
+
+    def discard(self, entry: FilterEntry, subscription: Subscription) -> bool:
+        """`FilterEntry.discard`, in the same way."""
+        self.changes.count += 1
+        return entry.discard(subscription)
+
+    def touch(self, entry: FilterEntry, subscription: Subscription) -> None:
+        """`FilterEntry.touch`, in the same way: the options of a subscription have changed in place."""
+        entry.touch(subscription)
+        self.changes.count += 1
 
     def remove(self, topic_filter: str) -> bool:
         """Take a filter out of the trie; False when it is not there.

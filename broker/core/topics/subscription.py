@@ -1,8 +1,7 @@
 """What hangs at a topic filter: its subscriptions and its share groups.
 
 Owns three records that know each other: a `FilterEntry` (one topic filter of the trie), its `Subscription`s, and its
-`SharedGroup`s; and `Changes`, the count of what happened to all of them. The trie finds entries; sessions hold
-subscriptions; the router reads both.
+`SharedGroup`s. The trie finds entries; sessions hold subscriptions; the router reads both.
 
 Promises:
 - `add` and `discard` cost the same however many subscribers share the filter: each subscription knows its slot in
@@ -13,8 +12,8 @@ Promises:
 - An entry that left the trie is retired and takes nobody any more: a subscription that would never get a message is
   an error at once.
 - `FilterEntry.version` grows at each change of what the entry would deliver, and never goes back. What was computed
-  from an entry holds as long as the version does. `CHANGES.count` grows with every version of every entry: as long as
-  it stands still, no version needs to be looked at.
+  from an entry holds as long as the version does. An entry with many subscriptions that somebody watches writes down
+  whose changed (`Changed`), so that what was computed can be mended.
 - Memory: two million filters, most with one subscriber, are the case to build for. An entry with a single ordinary
   subscription points at it; lists and dicts appear with the second, or with the first share group.
 
@@ -30,15 +29,8 @@ if TYPE_CHECKING:
     from mypy_extensions import u8
 
 
-class Changes:
-    """How often any entry's version has grown."""
-
-    def __init__(self) -> None:
-        self.count: int = 0
-
-
-CHANGES: Final = Changes()
-"""One for the process. With several brokers in it each may look at its versions once more than it had to."""
+CHANGES_KEPT: Final = 128
+"""Changes that an entry with many subscriptions remembers, for those who watch it."""
 
 
 class Subscriber:
@@ -153,6 +145,32 @@ class SharedGroup:
             self.add(member)
 
 
+class Changed:
+    """Whose subscriptions at an entry changed last: one subscriber for each version, None for a share group's."""
+
+    def __init__(self, version: int) -> None:
+        # The version before the first of these changes.
+        self._from = version
+        self._subscribers: list[Subscriber | None] = []
+
+    def note(self, subscriber: Subscriber | None) -> None:
+        """The entry's version has grown because of this subscriber (None: of a member of a share group)."""
+        self._subscribers.append(subscriber)
+        if len(self._subscribers) > 2 * CHANGES_KEPT:
+            self._from += CHANGES_KEPT
+            del self._subscribers[:CHANGES_KEPT]
+
+    def since(self, version: int, now: int) -> list[Subscriber] | None:
+        """Whose subscriptions changed from one version to the present one; None when that is not remembered."""
+        if version < self._from or now != self._from + len(self._subscribers):
+            return None
+        found: list[Subscriber] = []
+        for subscriber in self._subscribers[version - self._from :]:
+            if subscriber is not None:
+                found.append(subscriber)
+        return found
+
+
 class SubscriberSet:
     """What an entry holds beside a single ordinary subscription. Private to `FilterEntry`."""
 
@@ -161,6 +179,7 @@ class SubscriberSet:
         self.groups: dict[str, SharedGroup] = {}
         # How many of the subscribers took the last run of publishes one by one (`routing.bursts`).
         self.slow: int = 0
+        self.changed: Changed | None = None
 
 
 _NO_GROUPS: Final[dict[str, SharedGroup]] = {}
@@ -186,6 +205,14 @@ class FilterEntry:
         if isinstance(held, SubscriberSet):
             return held.subscriptions
         return []
+
+    @property
+    def ordinary_count(self) -> int:
+        """How many ordinary subscriptions there are."""
+        held = self._held
+        if isinstance(held, SubscriberSet):
+            return len(held.subscriptions)
+        return 0 if held is None else 1
 
     @property
     def sole(self) -> Subscription | None:
@@ -270,7 +297,7 @@ class FilterEntry:
             subscription.slot = len(crowd.subscriptions)
             crowd.subscriptions.append(subscription)
         subscription.entry = self
-        self.touch()
+        self.touch(subscription)
 
     def discard(self, subscription: Subscription) -> bool:
         """Take a subscription away; False when it does not hang here. Cost: independent of how many are here."""
@@ -294,15 +321,26 @@ class FilterEntry:
             self._held = None
         if isinstance(held, SubscriberSet) and not held.subscriptions and not held.groups:
             self._held = None
+        self.touch(subscription)
         subscription.entry = None
         subscription.group = None
-        self.touch()
         return True
 
-    def touch(self) -> None:
-        """Say that a subscription's options changed in place, so that nothing computed before is used again."""
+    def touch(self, subscription: Subscription) -> None:
+        """Say that a subscription here has changed, also in place, so that nothing computed before is used again."""
         self.version += 1
-        CHANGES.count += 1
+        held = self._held
+        if isinstance(held, SubscriberSet) and held.changed is not None:
+            held.changed.note(subscription.session if subscription.group is None else None)
+
+    def watch(self) -> Changed | None:
+        """Have it written down from now on whose subscriptions change; None for an entry with one at most."""
+        held = self._held
+        if not isinstance(held, SubscriberSet) or held is _GONE:
+            return None
+        if held.changed is None:
+            held.changed = Changed(self.version)
+        return held.changed
 
     @property
     def retired(self) -> bool:

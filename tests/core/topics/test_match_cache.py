@@ -86,10 +86,10 @@ def test_subscribers_that_come_and_go_change_no_route() -> None:
     crowd = [Subscription(Subscriber(), "a/+") for _ in range(5)]
     for one in crowd:
         assert cache.insert("a/+") is entry
-        entry.add(one)
+        cache.add(entry, one)
         versions.append(route.version())
     for one in crowd:
-        entry.discard(one)
+        cache.discard(entry, one)
         versions.append(route.version())
     assert versions == sorted(set(versions))
     assert cache.lookup(b"a/b") is route
@@ -106,9 +106,9 @@ def test_versions_are_summed_up_only_after_a_change() -> None:
     before = route.version()
     entry.version += 7  # behind its back: without a change that was announced, nobody looks
     assert route.version() == before
-    other.touch()
+    cache.touch(other, Subscription(Subscriber(), "b"))
     assert route.version() == before + 7
-    entry.touch()
+    cache.touch(entry, Subscription(Subscriber(), "a"))
     assert route.version() == before + 8
 
 
@@ -123,7 +123,7 @@ def test_a_route_keeps_the_plan() -> None:
     again = cache.route(b"a/b")
     assert again.plan is route.plan
     assert again.plan_version == again.version()
-    entry.touch()
+    cache.touch(entry, Subscription(Subscriber(), "a/+"))
     assert again.plan_version != again.version()
 
 
@@ -157,7 +157,7 @@ def test_a_plan_is_stale_as_soon_as_somebody_listens_at_the_new_filter() -> None
     route.plan_version = route.version()
     entry = cache.insert("#")
     assert route.plan_version == route.version()  # nobody is there yet
-    entry.add(Subscription(Subscriber(), "#"))
+    cache.add(entry, Subscription(Subscriber(), "#"))
     assert route.plan_version != route.version()
 
 
@@ -190,10 +190,10 @@ def test_a_filter_that_comes_and_goes_piles_nothing_up(others: int, flapping: st
     versions = [route.version()]
     for _ in range(200):
         entry = cache.insert(flapping)
-        entry.add(subscription)
+        cache.add(entry, subscription)
         versions.append(route.version())
         assert entry in route.entries
-        entry.discard(subscription)
+        cache.discard(entry, subscription)
         versions.append(route.version())
         cache.remove(flapping)
         assert len(route.entries) == others + 1

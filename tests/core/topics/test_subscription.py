@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from broker.core.queues.queue_policy import LATEST
 from broker.core.queues.subscription_queue import SubscriptionQueue
-from broker.core.topics.subscription import CHANGES, FilterEntry, SharedGroup, Subscriber, Subscription
+from broker.core.topics.subscription import CHANGES_KEPT, FilterEntry, SharedGroup, Subscriber, Subscription
 
 
 def subscription(topic_filter: str = "a/+", qos: int = 0) -> Subscription:
@@ -95,7 +95,7 @@ def test_every_change_raises_the_version() -> None:
     seen.append(entry.version)
     entry.add(shared, "g")
     seen.append(entry.version)
-    entry.touch()
+    entry.touch(ordinary)
     seen.append(entry.version)
     entry.discard(shared)
     seen.append(entry.version)
@@ -106,24 +106,47 @@ def test_every_change_raises_the_version() -> None:
     assert entry.version == seen[-1]
 
 
-def test_every_change_is_counted() -> None:
-    """As long as the count stands still, no version has grown."""
-    entry, other = FilterEntry("a"), FilterEntry("b")
-    one, two = subscription(), subscription()
-    seen = [CHANGES.count]
-    entry.add(one)
-    seen.append(CHANGES.count)
-    other.add(two, "g")
-    seen.append(CHANGES.count)
-    other.touch()
-    seen.append(CHANGES.count)
-    entry.discard(one)
-    seen.append(CHANGES.count)
-    other.discard(two)
-    seen.append(CHANGES.count)
-    assert seen == sorted(set(seen))
-    entry.discard(one)
-    assert CHANGES.count == seen[-1]
+def test_who_changed_is_written_down() -> None:
+    """For an entry with several subscriptions that is watched: whose subscriptions changed since a version."""
+    entry = FilterEntry("a")
+    assert entry.watch() is None
+    many = [subscription() for _ in range(3)]
+    for one in many:
+        entry.add(one)
+    changed = entry.watch()
+    assert changed is not None
+    assert entry.watch() is changed
+    start = entry.version
+    assert changed.since(start, entry.version) == []
+    entry.touch(many[1])
+    entry.discard(many[0])
+    shared = subscription()
+    entry.add(shared, "g")
+    entry.discard(shared)
+    entry.add(many[0])
+    assert changed.since(start, entry.version) == [many[1].session, many[0].session, many[0].session]
+    assert changed.since(start + 4, entry.version) == [many[0].session]
+    assert changed.since(start - 1, entry.version) is None
+
+
+def test_changes_that_are_remembered_are_bounded() -> None:
+    """Beyond, nobody knows; the latest are there."""
+    entry = FilterEntry("a")
+    many = [subscription() for _ in range(3)]
+    for one in many:
+        entry.add(one)
+    changed = entry.watch()
+    assert changed is not None
+    for number in range(10_000):
+        before = entry.version
+        entry.touch(many[number % 3])
+        assert changed.since(before, entry.version) == [many[number % 3].session]
+        assert len(changed._subscribers) <= 2 * CHANGES_KEPT
+    assert changed.since(entry.version - CHANGES_KEPT, entry.version) is not None
+    assert changed.since(3, entry.version) is None
+    for one in many:
+        entry.discard(one)
+    assert changed.since(entry.version - 1, entry.version) is None
 
 
 def test_share_groups() -> None:
