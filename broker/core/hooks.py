@@ -6,6 +6,7 @@ calls them synchronously. A hook that is not set costs nothing; one that is set 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from mypy_extensions import mypyc_attr
@@ -19,13 +20,16 @@ LATER: Final = -1
 class Ticket:
     """A CONNECT whose decision comes later. Nothing more is read from its client until then."""
 
+    def __init__(self, told: Callable[[int], None]) -> None:
+        self._told = told
+
     def answer(self, reason_code: int) -> None:
         """The decision, in the sense of `AccessControl.admit`: the client has its CONNACK at once.
 
         Call it once, in the thread of the event loop (elsewhere: `loop.call_soon_threadsafe(ticket.answer, code)`). It
         does nothing when the connection has ended meanwhile or was answered, and raises nothing.
         """
-        raise NotImplementedError
+        self._told(reason_code)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

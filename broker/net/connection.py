@@ -26,7 +26,8 @@ from broker.core.causes import (
     WRITE_FAILED,
 )
 from broker.core.codec import reasons
-from broker.core.connection.protocol import CONNECTED, LARGE_READ, ServerProtocol
+from broker.core.connection.phases import CONNECTED
+from broker.core.connection.protocol import LARGE_READ, ServerProtocol
 from broker.core.queues.outbox import Outbox
 from broker.net import sockets
 from broker.net.hub import FlushScheduler, Link

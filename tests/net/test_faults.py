@@ -386,7 +386,7 @@ async def test_a_slow_hook_is_told_by_its_name() -> None:
     guard = guards.GuardedAccessControl(Slow(), reporter, lambda: clock[0])
     guard.may_subscribe("c", None, "t")
     assert not reporter.told
-    guard.admit(Connect("c"), "", Ticket())
+    guard.admit(Connect("c"), "", Ticket(lambda _: None))
     assert reporter.told == [(guards.ACCESS_CONTROL, "admit", 10 * guards.SLOW)]
 
 

@@ -10,8 +10,8 @@ from typing import Final
 
 from broker.core.codec import reasons
 from broker.core.codec.encoder import encode
-from broker.core.codec.errors import MalformedPacket, Refused
-from broker.core.codec.packets import NEVER, V5, V311, Connack, Connect, Packet
+from broker.core.codec.errors import MalformedPacket, ProtocolViolation, Refused
+from broker.core.codec.packets import NEVER, V5, V311, Connack, Connect, Disconnect, Packet
 from broker.core.codec.properties import (
     ASSIGNED_CLIENT_IDENTIFIER,
     MAXIMUM_PACKET_SIZE,
@@ -33,6 +33,7 @@ from broker.core.limits import Limits
 from broker.core.queues.outbox import LARGEST_PACKET
 from broker.core.routing.loop_detection import LINK, UPLINKS
 from broker.core.routing.router import Router
+from broker.core.session.session import Session
 
 LONGEST_ID: Final = 64
 """Characters of a broker's id in a CONNECT."""
@@ -76,6 +77,19 @@ def granted_expiry(requested: int, limits: Limits) -> int:
         return 0
     longest = limits.max_session_expiry
     return requested if longest == 0 else min(requested, longest)
+
+
+def change_expiry(packet: Disconnect, session: Session, requested: int, limits: Limits) -> None:
+    """A DISCONNECT may change the Session Expiry Interval; the CONNECT has `requested` one.
+
+    Raises:
+        ProtocolViolation: it was 0, and cannot be raised from that [MQTT-3.14.2-2] (section 3.14.2.2.2).
+    """
+    expiry = packet.properties.integers.get(SESSION_EXPIRY_INTERVAL, -1)
+    if expiry > 0 and requested == 0:
+        raise ProtocolViolation("Session Expiry Interval raised from 0 in DISCONNECT")
+    if expiry >= 0:
+        session.expiry_interval = granted_expiry(expiry, limits)
 
 
 def check(connect: Connect, router: Router) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 
 from broker.core.codec import reasons
 from broker.core.codec.errors import ProtocolError
+from broker.core.limits import Limits
 
 BREAK: Final = 1.0
 """Seconds for which a client must not have been held back for its patience to begin anew."""
@@ -125,3 +126,10 @@ class PublishLimit:
         raise ProtocolError(
             f"more than {self._rate:g} PUBLISH packets a second for {patience:g} s", reasons.MESSAGE_RATE_TOO_HIGH
         )
+
+
+def publish_limit(limits: Limits) -> PublishLimit | None:
+    """What the settings hold a client to; None: nothing."""
+    if limits.max_publish_rate <= 0.0 and limits.max_publish_bytes <= 0:
+        return None
+    return PublishLimit(limits.max_publish_rate, limits.max_publish_bytes, limits.publish_patience)

@@ -1,7 +1,7 @@
 """SUBSCRIBE and UNSUBSCRIBE: what each filter gets for an answer, and in which turn (sections 3.8 to 3.11).
 
-Owns `FilterWork`, one such packet that is being worked off. A packet may hold a quarter of a million filters, so it is
-worked off in turns: a bounded piece, then others are served. The connection acts on none of its later packets before.
+A packet may hold a quarter of a million filters, so it is worked off in turns (`FilterWork`): a bounded piece, then
+others are served. The connection (`FilterHandler`) acts on none of its later packets before.
 A filter that breaks the grammar ends the connection before any filter of its packet was acted on; one that is
 well-formed and not wanted here gets its own reason code, and the others of the packet are served.
 """
@@ -11,12 +11,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from broker.core.codec import reasons
+from broker.core.codec.decoder import Decoder
 from broker.core.codec.errors import Refused
 from broker.core.codec.filter_list import FilterList
 from broker.core.codec.packets import Packet, Suback, Unsuback
 from broker.core.codec.properties import REASON_STRING, SUBSCRIPTION_IDENTIFIER
 from broker.core.codec.topic_names import SHARE_PREFIX, has_wildcard, level_count, parse_shared
+from broker.core.connection.answers import Answers
 from broker.core.queues import queue_options
+from broker.core.queues.outbox import Outbox
 from broker.core.queues.queue_options import BadQueueOptions
 from broker.core.queues.queue_policy import QueueOptions, SubscriptionQueueTerms
 from broker.core.routing.router import Router
@@ -35,9 +38,55 @@ filters are there already."""
 LENGTH_WORK: Final = 4
 """A filter counts for one more by so many bits of its length: 16 bytes."""
 
+STREAM_WORK: Final = 2_048
+"""What the beginning of a stream of retained messages counts for in a turn: the topics that are looked at, at most."""
+
 MOST_TOLD: Final = 256
 """Filters of one SUBSCRIBE whose queue options are told one by one; beyond, a SUBACK would be many times as large as
 its SUBSCRIBE, and it tells none. Where all are alike they are told once, however many there are."""
+
+
+class FilterHandler:
+    """The SUBSCRIBE and UNSUBSCRIBE packets of one connection: one at a time, in as many turns as it takes."""
+
+    def __init__(self, router: Router, outbox: Outbox, decoder: Decoder, answers: Answers) -> None:
+        self._router = router
+        self._outbox = outbox
+        self._decoder = decoder
+        self._answers = answers
+        self._session: Session | None = None
+        self._work: FilterWork | None = None
+        # While one is being worked off.
+        self.busy = False
+
+    def begin(self, session: Session) -> None:
+        """Take the decoder's current frame; `turn` does what it asks for."""
+        self._session = session
+        self._work = FilterWork(self._decoder.filters(), session, self._router)
+        self.busy = True
+
+    def turn(self, until: i64, now: float) -> None:
+        """Go on until `router.work` has come to `until`; answer the packet when all of it was acted on."""
+        work = self._work
+        session = self._session
+        assert work is not None
+        assert session is not None
+        if not work.turn(until):
+            return
+        self.ended()
+        answer = work.answer()
+        self._answers.send(answer)  # [MQTT-3.8.4-1] [MQTT-3.10.4-4]
+        if session.streams is not None and isinstance(answer, Suback):
+            # The first retained messages go at once; the others at the receiver's pace, as its writer fetches them.
+            self._router.work += STREAM_WORK
+            if session.pump(now):
+                self._outbox.schedule_flush()
+
+    def ended(self) -> None:
+        """It is done, or the connection is over."""
+        self._work = None
+        self._session = None
+        self.busy = False
 
 
 class FilterWork:

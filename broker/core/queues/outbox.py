@@ -69,6 +69,11 @@ class Peer:
         """It is known whether its request reached anybody: acknowledge it (`requests`)."""
         raise NotImplementedError
 
+    def comes_from(self, host: str) -> bool:
+        """Whether it is a client's connection from that IP address."""
+        del host
+        return False
+
 
 class Outbox(SendQueue):
     """The bounded queue of one peer. All sizes in bytes."""

@@ -7,7 +7,7 @@ import pytest
 from broker.core.codec import packets as p
 from broker.core.codec.packets import V5, Auth, Connack, Connect, Disconnect
 from broker.core.codec.properties import Properties
-from broker.core.connection.protocol import CONNECTED
+from broker.core.connection.phases import CONNECTED
 from broker.core.hooks import AccessControl, AuthExchange, AuthMethod
 from tests.core.harness import Client, Network, bag
 

@@ -1,0 +1,54 @@
+"""Control packets to one client that may be long: never longer than it takes, and without what it does not want."""
+
+from __future__ import annotations
+
+from broker.core.codec import reasons
+from broker.core.codec.encoder import encode
+from broker.core.codec.errors import ProtocolError
+from broker.core.codec.packets import Connect, Disconnect, Packet, Suback
+from broker.core.codec.properties import MAXIMUM_PACKET_SIZE, REQUEST_PROBLEM_INFORMATION, Properties
+from broker.core.connection import handshake
+from broker.core.queues.outbox import LARGEST_PACKET, Outbox
+
+
+class Answers:
+    """Encodes and queues them, as the CONNECT has it."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._version = 0
+        # Whether a SUBACK may have properties [MQTT-3.1.2-29]; of our answers only CONNACK and DISCONNECT do besides.
+        self._wants_problems = True
+
+    def connecting(self, connect: Connect) -> None:
+        """The CONNECT came: how much the client takes, and what it wants to be told."""
+        self._version = connect.version
+        integers = connect.properties.integers
+        self._wants_problems = integers.get(REQUEST_PROBLEM_INFORMATION, 1) != 0
+        self._outbox.max_packet = integers.get(MAXIMUM_PACKET_SIZE, LARGEST_PACKET)
+
+    def send(self, packet: Packet) -> None:
+        """Queue a control packet. One that the client cannot take ends the connection [MQTT-3.1.2-24].
+
+        A SUBACK goes without its properties where the client takes less [MQTT-3.9.2-1] [MQTT-3.9.2-2], or wants none:
+        its Request Problem Information was 0 [MQTT-3.1.2-29].
+
+        Raises:
+            ProtocolError: 0x95.
+        """
+        raw = encode(packet, self._version)
+        largest = self._outbox.max_packet
+        if isinstance(packet, Suback) and packet.properties and (not self._wants_problems or len(raw) > largest):
+            packet.properties = Properties()
+            raw = encode(packet, self._version)
+        if len(raw) > largest:
+            raise ProtocolError("the answer exceeds the client's Maximum Packet Size", reasons.PACKET_TOO_LARGE)
+        self._outbox.control(raw)
+
+    def disconnect(self, reason_code: int, text: str) -> bytes:
+        """A DISCONNECT, to be written last.
+
+        Never longer than the client takes [MQTT-3.14.2-3]; it has no User Property to leave out [MQTT-3.14.2-4].
+        """
+        packet = Disconnect(reason_code)
+        return handshake.with_reason(packet, packet.properties, text, self._outbox.max_packet)

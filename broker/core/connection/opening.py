@@ -1,0 +1,104 @@
+"""The way of a CONNECT that is in order to its session: who has to go for it, and what the session takes from it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.core.codec import reasons
+from broker.core.codec.encoder import encode
+from broker.core.codec.errors import Refused
+from broker.core.codec.packets import Connack, Connect
+from broker.core.connection import handshake, identity
+from broker.core.connection.authenticating import Authentication
+from broker.core.queues.outbox import Outbox
+from broker.core.routing.router import Router
+from broker.core.session.session import Session
+
+_CROWDED: Final[dict[int, str]] = {
+    reasons.QUOTA_EXCEEDED: "too many connections from this address",
+    reasons.CONNECTION_RATE_EXCEEDED: "too many new connections",
+}
+"""What a client is told whose connection is one too many."""
+
+
+def check(connect: Connect, refused: int, host: str, router: Router, now: float) -> None:
+    """Hold a CONNECT against load, admission and settings [MQTT-3.1.4-2]. Raises Refused.
+
+    `refused` is the reason code of a connection that is one too many of its address, or 0. A client of such an address
+    may come in place of its own old connection: that may well be dead, and would keep it out until somebody notices.
+    """
+    handshake.check_load(router, now)
+    if refused != 0:
+        earlier = router.sessions.get(connect.client_id)
+        outbox = None if earlier is None else earlier.outbox
+        peer = None if outbox is None else outbox.peer
+        if refused != reasons.QUOTA_EXCEEDED or peer is None or not peer.comes_from(host):
+            raise Refused(_CROWDED.get(refused, ""), refused)
+    handshake.check(connect, router)
+
+
+def connack_for(
+    connect: Connect,
+    terms: handshake.Terms,
+    assigned: str,
+    authentication: Authentication | None,
+    router: Router,
+    max_packet: int,
+) -> Connack | None:
+    """The CONNACK, but for Session Present; None when the client can take none: then nothing has been done yet."""
+    connack = handshake.accept(connect, terms, assigned, router)
+    if authentication is not None:  # else no method is named [MQTT-4.12.0-6]
+        authentication.tell(connack)
+    if len(encode(connack, connect.version)) <= max_packet:
+        return connack
+    connack.properties.user.clear()  # [MQTT-3.2.2-20]
+    return connack if len(encode(connack, connect.version)) <= max_packet else None  # [MQTT-3.1.2-24]
+
+
+def open_session(
+    connect: Connect, client_id: str, terms: handshake.Terms, outbox: Outbox, router: Router, now: float
+) -> tuple[Session, bool]:
+    """Take over an earlier connection [MQTT-3.1.4-3], and open or resume the session. Whether it was there before.
+
+    Raises:
+        Refused: its will, its user or the room that is left do not allow it.
+    """
+    access_control = router.access_control
+    will = connect.will
+    if (
+        will is not None
+        and access_control is not None
+        and not access_control.may_publish(client_id, connect.user_name, will.topic)
+    ):
+        raise Refused("the will's topic", reasons.NOT_AUTHORIZED)  # section 5.4.2
+    earlier = router.sessions.get(client_id)
+    identity.check_owner(earlier, connect.user_name, router.limits, now)
+    handshake.check_session(connect, client_id, router, now)
+    if earlier is None or earlier.outbox is None:
+        handshake.check_room(router)
+    else:
+        peer = earlier.outbox.peer
+        assert peer is not None
+        peer.take_over(now)
+        router.fanout.drain(router, now)
+    outbox.v5 = connect.version == 5
+    outbox.max_aliases = terms.max_aliases
+    session, present = router.connect(
+        client_id, connect.clean_start, outbox, connect.version, terms.window, terms.max_aliases == 0, now
+    )
+    another = session.user_name != connect.user_name
+    session.user_name = connect.user_name
+    router.apply_queue_limits(session)
+    if another and session.subscriptions and router.limits.rules:
+        router.renew_lanes(session)
+    session.link_peer = handshake.link_peer(connect)
+    session.link = identity.is_link(client_id, connect.user_name, router.limits)
+    # A broker of our own kind says 0x10 by itself where it reaches nobody.
+    session.answers = session.link and session.link_peer != ""
+    session.bridge = connect.bridge
+    session.expiry_interval = terms.expiry
+    session.will = will  # [MQTT-3.1.2-7]
+    router.session_table.count(session)
+    if router.journal is not None:
+        router.settle(session)
+    return session, present
