@@ -1,15 +1,10 @@
 """Compiles the core with mypyc where that is possible, and installs it interpreted where it is not.
 
-Owns: the one list of compiled modules, and the rule "all or nothing": either every listed module that exists is
-compiled, or none is, so that an install never mixes the two by accident.
-
-Promises: without a C compiler, without Python's headers, with ``CANOPY_PURE=1``, or when mypyc itself refuses the
-source, the build still succeeds and says in one line why the core is interpreted. ``CANOPY_REQUIRE_COMPILED=1`` turns
-each of those into a failed build. The annotated defaults (`config/default.toml`) and the
-built-in scenarios of the load tester (`config/load/`) go into their packages.
-
-Refuses: to compile for an editable install. It would leave extension modules beside the sources, and those hide every
-later edit.
+Owns: the list of compiled modules, and the rule "all or nothing": of the broker, each of them is compiled or none.
+Without a C compiler, without Python's headers, with ``CANOPY_PURE=1``, or when mypyc refuses the source, the build
+succeeds and says in one line why. ``CANOPY_REQUIRE_COMPILED=1`` turns each of those into a failed build. What mypyc
+refuses of the load tester costs the broker nothing. An editable install is never compiled: extension modules beside the
+sources would hide every later edit. `config/default.toml` and `config/load/` go into their packages.
 """
 
 from __future__ import annotations
@@ -17,21 +12,22 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import shlex
+import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
 from setuptools import Extension, setup
-from setuptools._distutils.ccompiler import new_compiler
-from setuptools._distutils.sysconfig import customize_compiler, get_python_inc
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 # The modules compiled with mypyc, as patterns from the root of the tree. Package files (__init__.py) stay interpreted:
 # the import system needs them as files, and they hold no code worth compiling.
-COMPILED = [
+BROKER = [
     "broker/core/**/*.py",
     "broker/net/connection.py",
     "broker/net/admission.py",
@@ -42,6 +38,8 @@ COMPILED = [
     "broker/record/unpack.py",
     "broker/upstream/filters/*.py",
     "broker/upstream/protocol/*.py",
+]
+LOAD_TESTER = [
     "loadtest/load/checks/deliveries.py",
     "loadtest/load/checks/mark.py",
     "loadtest/load/engine/pacer.py",
@@ -51,7 +49,7 @@ COMPILED = [
     "loadtest/load/engine/connection.py",
 ]
 
-# All modules share one extension, so that calls between them are C calls.
+# All modules share one extension, so that calls between them are C calls, also from the load tester into the codec.
 GROUP = "canopy_core"
 OPTIMISATION = "3"
 
@@ -76,9 +74,9 @@ def wanted(name: str) -> bool:
     return os.environ.get(name, "") not in ("", "0")
 
 
-def modules() -> list[str]:
+def modules(patterns: Iterable[str]) -> list[str]:
     """The files to compile that exist now, relative to the root, sorted."""
-    found = {path for pattern in COMPILED for path in ROOT.glob(pattern) if path.name != "__init__.py"}
+    found = {path for pattern in patterns for path in ROOT.glob(pattern) if path.name != "__init__.py"}
     return sorted(path.relative_to(ROOT).as_posix() for path in found)
 
 
@@ -88,29 +86,27 @@ def scenarios() -> list[str]:
 
 
 def probe_compiler() -> None:
-    """Compile a three-line file that needs Python's headers.
-
-    mypyc works for many seconds before it calls the C compiler; this tells in a moment that there is none.
+    """Compile a file that needs Python's headers: mypyc works for many seconds before it calls the C compiler.
 
     Raises:
         InterpretedError: there is no working compiler, or the headers are missing.
     """
-    compiler = new_compiler()
-    customize_compiler(compiler)
+    command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "")
+    if not command:
+        return  # not built by a Unix compiler: the build itself will tell
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "probe.c")
         source.write_text("#include <Python.h>\nint canopy_probe(void) { return PY_MAJOR_VERSION; }\n")
+        probe = [*command, "-I", sysconfig.get_path("include"), "-c", str(source), "-o", str(Path(folder, "probe.o"))]
         try:
-            compiler.compile([str(source)], output_dir=folder, include_dirs=[get_python_inc()])
-        except Exception as error:
+            subprocess.run(probe, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as error:
             reason = "no working C compiler with Python's headers (Debian: apt install gcc python3-dev)"
             raise InterpretedError(reason) from error
-        if not list(Path(folder).rglob("*.o*")):
-            raise InterpretedError("the C compiler produced nothing")
 
 
-def to_c() -> list[Extension]:
-    """Let mypyc write the C of the core.
+def to_c(files: list[str]) -> list[Extension]:
+    """Let mypyc write the C of these modules.
 
     Raises:
         InterpretedError: mypyc is missing or refuses the source (its own messages stand above, on the terminal).
@@ -121,7 +117,7 @@ def to_c() -> list[Extension]:
         raise InterpretedError(f"mypyc is not installed ({error})") from error
     # Types are checked by `make lint`. Here mypy reads the core alone: the rest of the broker, and its dependencies,
     # need not be installed where a wheel is built.
-    arguments = ["--config-file=", "--follow-imports=skip", "--ignore-missing-imports", *modules()]
+    arguments = ["--config-file=", "--follow-imports=skip", "--ignore-missing-imports", *files]
     output = io.StringIO()
     try:
         with contextlib.redirect_stdout(output):
@@ -134,9 +130,28 @@ def to_c() -> list[Extension]:
         raise InterpretedError(f"mypyc failed: {type(error).__name__}: {error}") from error
 
 
+def to_c_what_can_be() -> list[Extension]:
+    """The broker and the load tester; the broker alone where the load tester is refused.
+
+    Raises:
+        InterpretedError: the broker is refused, or both are and both are required.
+    """
+    broker, load_tester = modules(BROKER), modules(LOAD_TESTER)
+    if not load_tester:
+        return to_c(broker)
+    try:
+        return to_c([*broker, *load_tester])
+    except InterpretedError as refusal:
+        extensions = to_c(broker)
+        if wanted("CANOPY_REQUIRE_COMPILED"):
+            raise
+        tell(f"the load tester is installed interpreted (it works, slower): {refusal}")
+        return extensions
+
+
 def plan() -> list[Extension]:
     """The extensions of this build; empty when the core stays interpreted."""
-    if not BUILDS.intersection(sys.argv) or not modules():
+    if not BUILDS.intersection(sys.argv):
         return []
     RECORD.unlink(missing_ok=True)
     try:
@@ -145,7 +160,7 @@ def plan() -> list[Extension]:
         if sys.implementation.name != "cpython":
             raise InterpretedError(f"mypyc needs CPython, this is {sys.implementation.name}")
         probe_compiler()
-        return to_c()
+        return to_c_what_can_be()
     except InterpretedError as reason:
         interpret(str(reason))
         return []
@@ -155,11 +170,14 @@ def interpret(reason: str) -> None:
     """Tell why the core is installed interpreted, or fail where compiling is required."""
     if wanted("CANOPY_REQUIRE_COMPILED"):
         raise SystemExit(f"canopy: CANOPY_REQUIRE_COMPILED is set, but {reason}")
-    text = f"canopy: the core is installed interpreted (it works, slower): {reason}"
-    print(text, file=sys.stderr)
-    # Installers hide what a successful build prints; `.ci/environment` shows this file instead.
+    tell(f"the core is installed interpreted (it works, slower): {reason}")
+
+
+def tell(text: str) -> None:
+    """Say it, and write it down: installers hide what a build prints, and `.ci/environment` shows the file instead."""
+    print(f"canopy: {text}", file=sys.stderr)
     RECORD.parent.mkdir(exist_ok=True)
-    RECORD.write_text(f"{text}\n", encoding="utf-8")
+    RECORD.write_text(f"canopy: {text}\n", encoding="utf-8")
 
 
 def remove(paths: Iterable[Path]) -> None:
