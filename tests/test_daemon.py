@@ -22,6 +22,7 @@ from broker.buildinfo import build_info
 from broker.configuration import SettingsError
 from broker.net.sockets import OWN_DESCRIPTORS
 from broker.settings import Limits, Log, Mqtt, Runtime, Settings
+from tests.support.waiting import until
 
 CALM = Settings(listen=["mqtt://127.0.0.1:0"], runtime=Runtime(gc_freeze=False), log=Log(format="console"))
 
@@ -178,11 +179,6 @@ daemon.run(Settings(log={"format": "console"}), lambda settings: Stuck())
             assert process.stdout.readline() == "stopping\n"
             process.send_signal(number)
             assert process.wait(30) == status
-
-
-async def until(true: Callable[[], bool]) -> None:
-    while not true():  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
 
 
 class TestHangup:

@@ -1,7 +1,7 @@
 """Clients that mean harm, one way each: what a broker does that was attacked so, found by trying.
 
-Most run a broker in the test's own process, because what counts is what is left inside. Some ask the core alone, where
-the cost of a packet can be counted instead of timed.
+Most run a broker in the test's own process, because what counts is what is left inside. What can be asked of the core
+alone is in `tests/core/connection/test_adversary.py`.
 """
 
 from __future__ import annotations
@@ -17,23 +17,14 @@ from typing import Any, Final
 import pytest
 
 from broker.app import Broker
-from broker.core.connection.protocol import ServerProtocol
-from broker.core.limits import Limits
 from broker.core.queues.message import Message
-from broker.core.queues.outbox import Outbox
-from broker.core.routing.router import Router
-from broker.core.session.retained_stream import RetainedStream
-from broker.core.topics.match_cache import MatchCache
-from broker.core.topics.trie import create
 from broker.net.connection import Connection
 from broker.settings import Settings
 from tests.e2e import wire
 from tests.e2e.wire import Peer, Properties
+from tests.support.waiting import until
 
 Serve = Callable[..., Awaitable[Broker]]
-
-LARGEST_REMAINING: Final = 268_435_455
-"""Bytes behind the fixed header at most, section 2.1.4."""
 
 
 _joined: Final[list[Peer]] = []
@@ -79,33 +70,6 @@ async def join(
     peer.connack = await peer.expect(wire.CONNACK)
     assert peer.connack.code == 0
     return peer
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Give the broker its turns until something holds."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + wire.TIMEOUT
-    while not condition():
-        assert loop.time() < end, "it never came about"
-        await asyncio.sleep(0.01)
-
-
-def channel(router: Router, connect: bytes) -> ServerProtocol:
-    """A connected client of a core without sockets; its CONNACK is taken."""
-    limits = router.limits
-    outbox = Outbox(router.fanout.touched, router.counters, limits.live_messages, limits.live_bytes)
-    made = ServerProtocol(router, outbox, "nowhere")
-    made.receive(connect, 0.0)
-    outbox.take_batch(1 << 20, 0.0)
-    assert made.accepted
-    return made
-
-
-def running(client: ServerProtocol) -> list[RetainedStream]:
-    """The retained messages that are on their way to a client."""
-    session = client.session
-    assert session is not None
-    return [] if session.streams is None else list(session.streams._streams.values())
 
 
 class Counting(asyncio.Protocol):
@@ -161,22 +125,6 @@ async def test_a_client_text_too_long_for_a_reason_string(serve: Serve) -> None:
     peer.abort()
 
 
-@pytest.mark.parametrize("qos", [0, 1])
-def test_a_message_that_no_packet_of_the_receiver_can_hold(qos: int) -> None:
-    """The largest PUBLISH of 3.1.1 has no form in 5.0, where a byte of property length comes in."""
-    limits = Limits()
-    limits.live_bytes = 0
-    limits.session_bytes = 0
-    router = Router(limits)
-    receiver = channel(router, wire.connect("receiver"))
-    receiver.receive(wire.subscribe(1, [("t", qos)]), 1.0)
-    receiver.outbox.take_batch(1 << 20, 1.0)
-    size = LARGEST_REMAINING - 3 - (2 if qos else 0)
-    router.publish(Message(b"t", bytes(size), qos, False, b"", 0.0, "sender"), None)
-    assert receiver.outbox.take_batch(1 << 30, 1.0) == []
-    assert sum(router.counters.dropped) == 1
-
-
 async def test_an_exception_in_the_writer_ends_the_connection(serve: Serve) -> None:
     """Whatever it was: a connection that nobody writes to any more must not stay."""
     broker = await serve()
@@ -209,55 +157,6 @@ async def test_a_second_connect_is_a_protocol_error_whatever_it_holds(serve: Ser
 
 
 # ------------------------------------------------------------------------------------------- what one packet may cost
-
-
-def test_a_new_filter_does_not_look_at_every_cached_topic() -> None:
-    """25 bytes that cost as much as the match cache is large, again and again."""
-    router = Router(Limits())
-    client = channel(router, wire.connect("c"))
-    for number in range(10_000):
-        router.publish(Message(b"d/%d/t" % number, b"", 0, False, b"", 0.0, ""), None)
-    pair = wire.subscribe(1, [("+/+/#", 0)]) + wire.unsubscribe(2, ["+/+/#"])
-    client.receive(pair * 20, 1.0)
-    assert router.cache.extended + router.cache.walked < 20 * 4_096
-
-
-def test_a_subscribe_does_not_look_at_every_retained_message() -> None:
-    """What it does not find at once its writer goes on looking for, in its turns."""
-    router = Router(Limits())
-    client = channel(router, wire.connect("c"))
-    for number in range(10_000):
-        router.retain(Message(b"d/%d/t" % number, b"x", 0, True, b"", 0.0, ""))
-    client.receive(wire.subscribe(1, [("+/+/nothing", 0)]), 1.0)
-    steps = [stream.cursor().steps for stream in running(client)]
-    assert sum(steps) < 4_096
-    assert steps, "the walk was finished in one go"
-
-
-@pytest.mark.parametrize("between", [b"", wire.unsubscribe(2, ["#"])], ids=["replaced", "unsubscribed"])
-def test_retained_streams_do_not_pile_up_behind_a_shut_window(between: bytes) -> None:
-    router = Router(Limits())
-    client = channel(router, wire.connect("c", props=[(wire.RECEIVE_MAXIMUM, 1)]))
-    client.receive(wire.subscribe(1, [("q", 1)]), 1.0)
-    for number in range(3):
-        router.publish(Message(b"q", b"%d" % number, 1, False, b"", 0.0, ""), None)
-    router.retain(Message(b"r", b"x", 0, True, b"", 0.0, ""))
-    for _ in range(100):
-        client.receive(between + wire.subscribe(1, [("#", 1)]), 1.0)
-        client.outbox.take_batch(1 << 20, 1.0)
-    assert len(running(client)) <= 2
-
-
-@pytest.mark.parametrize("interval", [1, 60, 86_400, 4_294_967_295])
-def test_a_message_expiry_never_grows(interval: int) -> None:
-    """[MQTT-3.3.2-6]: (now + interval) - now is not always the interval, in binary fractions."""
-    for turn in range(2_000):
-        now = 1_000 + turn * 17.123
-        message = Message(b"t", b"", 0, False, b"", now + interval, "")
-        assert message.remaining_expiry(now) == interval
-        assert message.remaining_expiry(now + 0.5) == interval
-        assert message.remaining_expiry(now + interval) == 0
-        message.frame(True, 0, False, False, 0, (), message.remaining_expiry(now), 0, True)
 
 
 # --------------------------------------------------------------------------------------- one busy client, and the rest
@@ -309,30 +208,6 @@ async def test_a_burst_to_a_subscriber_who_keeps_up(serve: Serve, qos: int) -> N
     await publisher.disconnect()
 
 
-@pytest.mark.parametrize("taken", [True, False], ids=["in flight", "waiting"])
-def test_a_share_is_not_lost_with_a_member_who_unsubscribes(taken: bool) -> None:
-    """Section 4.8.2: what its session leaves unfinished is for another member, also after it unsubscribed."""
-    limits = Limits()
-    limits.max_inflight = 1
-    router = Router(limits)
-    share = wire.subscribe(1, [("$share/g/t", 1)])
-    leaving = channel(router, wire.connect("leaving"))
-    leaving.receive(share, 1.0)
-    for number in range(1 if taken else 2):
-        router.publish(Message(b"t", b"%d" % number, 1, False, b"", 0.0, ""), None)
-    if taken:
-        leaving.outbox.take_batch(1 << 20, 1.0)
-    staying = channel(router, wire.connect("staying"))
-    staying.receive(share, 1.0)
-    staying.outbox.take_batch(1 << 20, 1.0)
-    leaving.receive(wire.unsubscribe(2, ["$share/g/t"]), 1.0)
-    leaving.lost("connection-lost", 1.0)
-    assert "leaving" not in router.sessions
-    session = staying.session
-    assert session is not None
-    assert session.queued() == (1 if taken else 2)
-
-
 async def test_a_dead_peer_is_noticed_by_the_system(serve: Serve) -> None:
     """Without keep alive nothing in MQTT tells that a client was switched off; TCP has to."""
     broker = await serve()
@@ -345,42 +220,6 @@ async def test_a_dead_peer_is_noticed_by_the_system(serve: Serve) -> None:
 
 
 # --------------------------------------------------------------------------------------------------------------- memory
-
-
-def test_levels_of_retained_topics_count_for_their_limit() -> None:
-    """127 levels in 255 bytes: the tree is most of what such a message takes."""
-    router = Router(Limits())
-    for number in range(10):
-        topic = b"/".join([b"%d" % number] + [b"a"] * 126)
-        router.retain(Message(topic, b"x", 0, True, b"", 0.0, ""))
-    assert router.retained_bytes >= 48 * router.retained.node_count
-    for number in range(10):
-        topic = b"/".join([b"%d" % number] + [b"a"] * 126)
-        router.retain(Message(topic, b"", 0, True, b"", 0.0, ""))
-    assert router.retained_bytes == 0
-
-
-def test_levels_of_cached_topics_count_for_their_limit() -> None:
-    cache = MatchCache(create("nodes"), 10_000, max_weight=1_000)
-    for number in range(100):
-        cache.store(b"/".join([b"%d" % number] + [b"a"] * 126))
-    assert cache._index.node_count <= 2_000
-
-
-def test_a_retained_message_does_not_keep_its_wire_forms() -> None:
-    """`retained.max_bytes` counts a payload once."""
-    router = Router(Limits())
-    for name, version, qos in (("a", 4, 0), ("b", 5, 0), ("c", 5, 1)):
-        client = channel(router, wire.connect(name, version=version))
-        client.receive(wire.subscribe(1, [("#", qos)], version=version), 1.0)
-    publisher = channel(router, wire.connect("p"))
-    publisher.receive(wire.publish("t", b"x" * 1_000, qos=1, packet_id=1, retain=True), 1.0)
-    for outbox in router.fanout.peers.values():
-        outbox.take_batch(1 << 20, 1.0)
-    kept = router.retained.get("t")
-    assert isinstance(kept, Message)
-    assert (kept.frame_v3, kept.frame_v5) == (None, None)
-    assert kept.payload() == b"x" * 1_000
 
 
 async def test_a_connection_that_is_gone_is_forgotten_whatever_its_keep_alive(serve: Serve) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from broker.store.memory import MemoryStore
 from broker.upstream.links.links import Links
 from tests.e2e import wire
 from tests.e2e.wire import Peer
+from tests.support.waiting import until
 
 TOPIC = "site/7/presence"
 PATIENCE = 10.0
@@ -75,12 +76,6 @@ def present(broker: Broker) -> dict[str, bytes]:
         assert isinstance(node.value, Message)
         found[node.topic.removeprefix(f"{TOPIC}/")] = node.value.payload()
     return found
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not true():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
 
 
 async def test_a_client_comes_and_goes(broker: Broker) -> None:

@@ -32,6 +32,7 @@ from tests.e2e import wire
 from tests.e2e.faults import FaultProxy, Link
 from tests.e2e.upstream.scripted import Scripted
 from tests.e2e.wire import Packet, Peer
+from tests.support import waiting
 
 KINDS: Final = ("canopy", "mosquitto", "aedes")
 V5: Final = ("canopy", "mosquitto")
@@ -350,12 +351,7 @@ async def told(peer: Peer, topic: str, condition: Callable[[str], object]) -> st
 
 async def until(what: str, condition: Callable[[], object]) -> None:
     """Wait for something in a broker of this process, for which there is no event."""
-    try:
-        async with asyncio.timeout(wire.TIMEOUT):
-            while not condition():  # noqa: ASYNC110 (there is nobody to set an event)
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"not within {wire.TIMEOUT:g} s: {what}") from None
+    await waiting.until(condition, what)
 
 
 async def still(*brokers: Broker) -> None:

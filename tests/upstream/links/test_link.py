@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from broker.settings import Federation, Shutdown, Sys, Upstream
 from broker.upstream.links.link import UpstreamLink
 from broker.upstream.links.status import status
 from tests.e2e.wire import Peer, connect
+from tests.support.waiting import until
 
 Kind = TypeVar("Kind", bound=Packet)
 
@@ -52,13 +53,6 @@ def alone(broker_id: str = "there") -> Settings:
 def link_of(broker: Broker) -> UpstreamLink:
     assert broker.links is not None
     return broker.links.links["up"]
-
-
-async def until(true: Callable[[], bool]) -> None:
-    """Wait until something is so."""
-    async with asyncio.timeout(PATIENCE):
-        while not true():  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
 
 
 @asynccontextmanager

@@ -17,7 +17,8 @@ import pytest
 from broker import Broker, Settings
 from broker.settings import Federation, Shutdown, Sys, Upstream
 from tests.e2e.wire import Peer, connect
-from tests.upstream.links.test_link import PATIENCE, Call, Played, link_of, until
+from tests.support.waiting import until
+from tests.upstream.links.test_link import PATIENCE, Call, Played, link_of
 
 OPENSSL = shutil.which("openssl")
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")

@@ -1,0 +1,24 @@
+"""Waiting for something of a broker in this process for which there is no event."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+PATIENCE: Final = 30.0
+"""Seconds after which something did not come about. No test waits so long unless it fails."""
+
+
+async def until(condition: Callable[[], object], what: str = "") -> None:
+    """Give the event loop its turns until something holds.
+
+    Raises:
+        AssertionError: it did not within `PATIENCE` seconds; names `what`.
+    """
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not condition():  # noqa: ASYNC110 (there is nobody to set an event)
+                await asyncio.sleep(0.002)
+    except TimeoutError:
+        raise AssertionError(f"not within {PATIENCE:g} s: {what or condition}") from None
