@@ -5,7 +5,7 @@ Owns the list of topics and the timer that publishes them. Promises:
   state of a link to an upstream broker does not wait for the interval.
 - A client has topics of its own (`clients/<id>/dropped` and below) from the first message that it lost until its
   session ends; then they are cleared. What is remembered here is bounded by the number of such clients.
-- Each interval costs one pass over a few dozen numbers and over the clients that have lost something, never over all.
+- Each interval costs one pass over a few dozen numbers and, in turns, over the clients that have lost something.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ LONGEST_TOPIC: Final = 65_535
 CLIENTS: Final = 200
 """Clients whose losses are published in one turn: some milliseconds."""
 
+LOOKED_AT: Final = 5_000
+"""Clients with topics of which one turn sees whether they are still there: a millisecond or two."""
+
 PAUSE: Final = 0.05
 """Seconds between two such turns."""
 
@@ -64,6 +67,8 @@ class SysTopics:
         # Ledgers with something to tell, in order, and the timer for those that had to wait.
         self._changed: dict[Ledger, None] = {}
         self._more: asyncio.TimerHandle | None = None
+        # Ledgers of clients with topics that are still to be looked at since the last interval: is the client there?
+        self._unseen: list[Ledger] = []
         # How many of the places under `slow/` were taken.
         self._places = 0
         # What was told of links.
@@ -97,6 +102,7 @@ class SysTopics:
         self._timer = self._more = self._telling = None
         self._moved.clear()
         self._changed.clear()
+        self._unseen.clear()
 
     def _turn(self) -> None:
         # First: whatever happens, there is another turn.
@@ -115,10 +121,8 @@ class SysTopics:
         for topic, value in self.values(now):
             self._tell(topic, str(value).encode())
         self._changed.update(dict.fromkeys(server.monitor.take_changed()))
-        lives = server.monitor.lives
-        for ledger in self._clients.values():
-            if not lives(ledger):
-                self._changed[ledger] = None
+        if not self._unseen:
+            self._unseen = list(self._clients.values())
         self._tell_clients()
         server.after_batch()
 
@@ -161,6 +165,10 @@ class SysTopics:
     def _tell_clients(self) -> None:
         """Some of them now; the others in turns of their own, since there may be very many."""
         lives = self._server.monitor.lives
+        for ledger in self._unseen[-LOOKED_AT:]:
+            if not lives(ledger):
+                self._changed[ledger] = None
+        del self._unseen[-LOOKED_AT:]
         for ledger in list(islice(self._changed, CLIENTS)):
             del self._changed[ledger]
             client_id = ledger.client_id
@@ -175,7 +183,7 @@ class SysTopics:
             if dropped is not None:
                 for topic, count in zip(_topics(client_id), (sum(dropped), *dropped), strict=True):
                     self._tell(topic, b"%d" % count if count else b"")
-        if self._changed and self._more is None and self._interval > 0:
+        if (self._changed or self._unseen) and self._more is None and self._interval > 0:
             self._more = self._server.loop.call_later(PAUSE, self._go_on)
 
     def _go_on(self) -> None:

@@ -10,10 +10,11 @@ import pytest
 
 from broker import Broker, Settings
 from broker.core.counters import AGE, FULL_MESSAGES, GLOBAL
+from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.message import Message
 from broker.core.session.session import Session
 from broker.net.monitor import SlowClient
-from broker.observe.systopics import LONGEST_TOPIC, SysTopics
+from broker.observe.systopics import CLIENTS, LONGEST_TOPIC, LOOKED_AT, SysTopics
 from broker.settings import Federation, Limits, Log, Queue, Shutdown, Sys, Upstream
 from tests.e2e import wire
 from tests.e2e.clients.frozen import Frozen
@@ -163,6 +164,28 @@ async def test_the_end_of_a_session(broker: Broker) -> None:
     assert len(topics(broker)._last) == before
     assert topics(broker)._clients == {}
     event_listener.abort()
+
+
+async def test_very_many_clients_are_looked_at_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they are still there is asked of some in each turn, and of all before the next interval."""
+    system = topics(broker)
+    count = 3 * LOOKED_AT // 2
+    system._clients.update((str(number), Ledger(str(number), broker.router.counters)) for number in range(count))
+    asked: list[Ledger] = []
+    there = broker.monitor.lives
+
+    def lives(ledger: Ledger) -> bool:
+        asked.append(ledger)
+        return there(ledger)
+
+    monkeypatch.setattr(broker.monitor, "lives", lives)
+    system.update()
+    assert len(asked) == LOOKED_AT + CLIENTS
+    while system._changed or system._unseen:
+        before = len(asked)
+        system._tell_clients()
+        assert len(asked) - before <= LOOKED_AT + CLIENTS
+    assert system._clients == {}
 
 
 async def test_names_that_a_topic_cannot_have(broker: Broker) -> None:
