@@ -72,6 +72,7 @@ class Limits:
         self.rules: tuple[QueueRule, ...] = ()
         self.max_retained_messages = 0
         self.max_retained_bytes = 0
+        self.max_retained_bytes_per_client = 0
         # Links that a message may have come over before it goes nowhere; 0: any number.
         self.hop_limit = 8
         # Who may be a link: shell patterns over user names, and over client identifiers.

@@ -310,6 +310,8 @@ class Retained(Section):
     """Retained messages in all. 0: no limit."""
     max_bytes: SizeOrUnlimited = 268_435_456
     """Bytes of topics and payloads retained in all, with 256 for each topic level not shared. 0: no limit."""
+    max_bytes_per_client: SizeOrUnlimited = 41_943_040
+    """The same of what one client has published, as long as it is retained; links excepted. 0: no limit."""
 
 
 class Routing(Section):

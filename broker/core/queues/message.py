@@ -150,12 +150,6 @@ class Message(Retainable):
         # A microsecond more is an error of floating point and no second: it must not grow on its way.
         return min(int(left + 0.999999), LONGEST_EXPIRY)
 
-    def bare(self) -> Message:
-        """The message without the wire forms that its fanout made: what is worth keeping for long."""
-        return Message(
-            self.topic, self.payload(), self.qos, self.retain, self.properties, self.expires_at, self.publisher
-        )
-
     def qos0_frame(self, v5: bool) -> bytes:
         """The QoS 0 frame without retain flag for one version, made once. Not for v5 when the message expires.
 

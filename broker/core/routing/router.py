@@ -37,6 +37,7 @@ from broker.core.routing.bursts import RunFinder
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.fanout import Fanout
 from broker.core.routing.peers import FanoutState, PeerConnected, PeerDisconnected
+from broker.core.routing.retained_shares import RetainedMessage, RetainedShares
 from broker.core.routing.session_table import SessionTable
 from broker.core.routing.subscription_table import DROP_WORK
 from broker.core.session.global_limit import GlobalLimiter
@@ -100,6 +101,7 @@ class Router(Fanout):
         self.retained = RetainedTree()
         # What counts against the limits: all but the broker's own, and of those the number.
         self.retained_bytes = 0
+        self.retained_shares = RetainedShares(limits.max_retained_bytes_per_client)
         self.system_retained = 0
         self.session_table = SessionTable()
         self.sessions = self.session_table.sessions
@@ -209,8 +211,7 @@ class Router(Fanout):
                 return True
             self.counters.retained_refused += 1
             return False
-        message = message.bare()
-        self.put_retained(topic, message)  # whatever its QoS
+        message = self.put_retained(topic, message)  # whatever its QoS
         if self.journal is not None and not is_system(message.topic):
             self.journal.retained_set(message)
         return True
@@ -222,37 +223,57 @@ class Router(Fanout):
         limits = self.limits
         if old is None and 0 < limits.max_retained_messages <= len(self.retained) - self.system_retained:
             return False
-        if limits.max_retained_bytes == 0:
+        most = limits.max_retained_bytes
+        shares = self.retained_shares
+        if most == 0 and shares.most == 0:
             return True
-        size = self.retained_bytes + message.size()
+        size = message.size()
+        if old is None:
+            size += self.retained.missing(topic) * NODE_BYTES
+        if not self._is_link(message.publisher) and not shares.has_room(message, size, old):
+            return False
         if old is not None:
             size -= old.size()
-        else:
-            size += self.retained.missing(topic) * NODE_BYTES
-        return size <= limits.max_retained_bytes
+        return most == 0 or self.retained_bytes + size <= most
 
-    def put_retained(self, topic: str, message: Message) -> None:
-        """Make a message the retained one of its topic and count it, whatever the limits say. No journal is told."""
+    def _is_link(self, client_id: str) -> bool:
+        """Whether a client is another broker's link, which publishes what many clients have published there."""
+        session = self.sessions.get(client_id)
+        return session is not None and session.link_peer != ""
+
+    def put_retained(self, topic: str, message: Message) -> Message:
+        """Make a message the retained one of its topic and count it, whatever the limits say. No journal is told.
+
+        Returns it as it is kept: without the wire forms that its fanout made.
+        """
         tree = self.retained
         levels = tree.node_count
+        message = RetainedMessage(message)
         old = cast("Message | None", tree.set(topic, message))
         self.work += RETAIN_WORK + tree.node_count - levels
         if not is_system(message.topic):
-            self.retained_bytes += message.size() + (tree.node_count - levels) * NODE_BYTES
-            if old is not None:
+            size = message.size() + (tree.node_count - levels) * NODE_BYTES
+            self.retained_bytes += size
+            if isinstance(old, RetainedMessage):
                 self.retained_bytes -= old.size()
+                size += old.levels
+                self.retained_shares.give_back(old)
+            if not self._is_link(message.publisher):
+                self.retained_shares.charge(message, size)
         elif old is None:
             self.system_retained += 1
         if message.expires_at != 0.0:
             self.deadlines.set(topic, message.expires_at)
         elif old is not None:
             self.deadlines.cancel(topic)
+        return message
 
     def _clear_retained(self, topic: str, message: Message) -> None:
         """Take a topic's retained message away, with all that was counted for it."""
         tree = self.retained
         levels = tree.node_count
         tree.remove(topic)
+        self.retained_shares.give_back(message)
         if is_system(message.topic):
             self.system_retained -= 1
         else:

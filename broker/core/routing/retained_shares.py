@@ -1,0 +1,83 @@
+"""How much of the room for retained messages each client takes: bytes by the client identifier of the publisher.
+
+A message is charged to whoever published it, with the levels that the tree got for it, and given back when it goes.
+The broker's own messages are nobody's, and what comes over a link to an upstream broker is not one client's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.core.queues.message import Message
+from broker.core.routing.loop_detection import UPLINKS
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+
+class RetainedMessage(Message):
+    """A message as it is retained: without the wire forms that its fanout made, and with what it was charged."""
+
+    def __init__(self, message: Message) -> None:
+        super().__init__(
+            message.topic,
+            message.payload(),
+            message.qos,
+            message.retain,
+            message.properties,
+            message.expires_at,
+            message.publisher,
+        )
+        self.charge: i64 = 0
+
+    @property
+    def levels(self) -> int:
+        """The bytes that the levels of its topic are charged with; they pass on to the message that replaces it."""
+        return self.charge - self.size() if self.charge > 0 else 0
+
+
+class RetainedShares:
+    """The bytes that each client's retained messages take. `most`: for one client, 0: no limit."""
+
+    def __init__(self, most: int) -> None:
+        self.most: i64 = most
+        self._bytes: dict[str, int] = {}
+
+    def of(self, client_id: str) -> int:
+        """The bytes of one client's retained messages."""
+        return self._bytes.get(client_id, 0)
+
+    def has_room(self, message: Message, size: int, old: Message | None) -> bool:
+        """Whether its publisher may have a message of `size` bytes, its new levels included, in place of `old`."""
+        client_id = message.publisher
+        if self.most <= 0 or _nobodys(client_id):
+            return True
+        if isinstance(old, RetainedMessage):
+            size += old.levels
+            if old.publisher == client_id:
+                size -= old.charge
+        return self.of(client_id) + size <= self.most
+
+    def charge(self, message: RetainedMessage, size: int) -> None:
+        """A message of its publisher takes `size` bytes from now on."""
+        client_id = message.publisher
+        if _nobodys(client_id):
+            return
+        message.charge = size
+        self._bytes[client_id] = self.of(client_id) + size
+
+    def give_back(self, message: Message | None) -> None:
+        """A message, if there is one, is retained no longer."""
+        if not isinstance(message, RetainedMessage) or message.charge == 0:
+            return
+        client_id = message.publisher
+        left = self.of(client_id) - message.charge
+        message.charge = 0
+        if left > 0:
+            self._bytes[client_id] = left
+        else:
+            self._bytes.pop(client_id, None)
+
+
+def _nobodys(client_id: str) -> bool:
+    return client_id == "" or client_id.startswith(UPLINKS)
