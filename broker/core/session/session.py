@@ -267,7 +267,7 @@ class Session(SessionQueue):
             count = self.quota
         while count > 0 and not (
             outbox.takes(count, count * size + HEADROOM)
-            and self.inflight_bytes + count * size <= self.max_bytes
+            and self.inflight_bytes + count * size <= self.max_inflight_bytes
             and load.has_room(count, count * size)
             and load.in_flight_room(count * size)
             and self.inflight.count + count <= LARGEST_ID
