@@ -28,7 +28,7 @@ from broker.core.codec.encoder import PINGRESP, encode
 from broker.core.codec.errors import PacketTooLarge, ProtocolError, ProtocolViolation, Refused
 from broker.core.codec.packets import V5, V31, Auth, Connect, Disconnect
 from broker.core.codec.properties import TOPIC_ALIAS_MAXIMUM
-from broker.core.connection import authenticating, first_bytes, handshake, opening, phases, subscribing
+from broker.core.connection import authenticating, first_bytes, handshake, opening, phases
 from broker.core.connection.ack_packets import AckHandler
 from broker.core.connection.acknowledging import Acknowledger
 from broker.core.connection.answers import Answers
@@ -488,8 +488,7 @@ class ServerProtocol(Peer):
                 client_id, self.address, connect.user_name, self.version, connect.clean_start, connack.session_present
             )
         if present:
-            subscribing.ask_again(session, router)
-            session.resume(now)
+            self._filters.resume(session, now)
 
     def _on_disconnect(self, packet: Disconnect) -> None:
         session = self.session

@@ -1,7 +1,8 @@
 """SUBSCRIBE and UNSUBSCRIBE: what each filter gets for an answer, and in which turn (sections 3.8 to 3.11).
 
 A packet may hold a quarter of a million filters, so it is worked off in turns (`FilterWork`): a bounded piece, then
-others are served. The connection (`FilterHandler`) acts on none of its later packets before.
+others are served. So are the subscriptions of a session that goes on (`SubscriptionReview`). The connection
+(`FilterHandler`) acts on none of its later packets before.
 A filter that breaks the grammar ends the connection before any filter of its packet was acted on; one that is
 well-formed and not wanted here gets its own reason code, and the others of the packet are served.
 """
@@ -18,6 +19,7 @@ from broker.core.codec.packets import Packet, Suback, Unsuback
 from broker.core.codec.properties import REASON_STRING, SUBSCRIPTION_IDENTIFIER
 from broker.core.codec.topic_names import SHARE_PREFIX, has_wildcard, level_count, parse_shared
 from broker.core.connection.answers import Answers
+from broker.core.hooks import AccessControl
 from broker.core.queues import queue_options
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.queue_options import BadQueueOptions
@@ -46,8 +48,15 @@ MOST_TOLD: Final = 256
 its SUBSCRIBE, and it tells none. Where all are alike they are told once, however many there are."""
 
 
+ASK_WORK: Final = 32
+"""What asking access control about one subscription counts for in a turn: two microseconds, where it is quick."""
+
+
 class FilterHandler:
-    """The SUBSCRIBE and UNSUBSCRIBE packets of one connection: one at a time, in as many turns as it takes."""
+    """The SUBSCRIBE and UNSUBSCRIBE packets of one connection: one at a time, in as many turns as it takes.
+
+    Before the first, access control is asked again about what the session has subscribed to already.
+    """
 
     def __init__(self, router: Router, outbox: Outbox, decoder: Decoder, answers: Answers) -> None:
         self._router = router
@@ -56,6 +65,7 @@ class FilterHandler:
         self._answers = answers
         self._session: Session | None = None
         self._work: FilterWork | None = None
+        self._review: SubscriptionReview | None = None
         # While one is being worked off.
         self.busy = False
 
@@ -65,12 +75,28 @@ class FilterHandler:
         self._work = FilterWork(self._decoder.filters(), session, self._router)
         self.busy = True
 
+    def resume(self, session: Session, now: float) -> None:
+        """A session goes on: `Session.resume`, once it is known what its client may still subscribe to."""
+        access_control = self._router.access_control
+        if access_control is None:
+            session.resume(now)
+            return
+        self._session = session
+        self._review = SubscriptionReview(session, access_control, self._router)
+        self.busy = True
+
     def turn(self, until: i64, now: float) -> None:
         """Go on until `router.work` has come to `until`; answer the packet when all of it was acted on."""
         work = self._work
         session = self._session
-        assert work is not None
         assert session is not None
+        review = self._review
+        if review is not None:
+            if review.turn(until):
+                self.ended()
+                session.resume(now)
+            return
+        assert work is not None
         if not work.turn(until):
             return
         self.ended()
@@ -85,6 +111,7 @@ class FilterHandler:
     def ended(self) -> None:
         """It is done, or the connection is over."""
         self._work = None
+        self._review = None
         self._session = None
         self.busy = False
 
@@ -248,15 +275,32 @@ def _judge(session: Session, router: Router, name: str, group: str, topic_filter
     return 0
 
 
-def ask_again(session: Session, router: Router) -> None:
-    """Take back the subscriptions of a session that goes on which its client may not make any more.
+class SubscriptionReview:
+    """The subscriptions of a session that goes on: those that are forbidden to its client by now end.
 
     What waits because of them stays: it came while they were allowed.
     """
-    access_control = router.access_control
-    if access_control is None:
-        return
-    router.work += len(session.subscriptions)
-    for name in list(session.subscriptions):
-        if not access_control.may_subscribe(session.client_id, session.user_name, parse_shared(name)[1]):
-            router.unsubscribe(session, name)
+
+    def __init__(self, session: Session, access_control: AccessControl, router: Router) -> None:
+        self._session = session
+        self._access_control = access_control
+        self._router = router
+        self._names = list(session.subscriptions)
+        self._at: i64 = 0
+
+    def turn(self, until: i64) -> bool:
+        """Ask about as many as one turn allows. True when nothing is left to do."""
+        session = self._session
+        router = self._router
+        names = self._names
+        while self._at < len(names):
+            if router.work >= until:
+                return False
+            name = names[self._at]
+            self._at += 1
+            router.work += ASK_WORK
+            topic_filter = parse_shared(name)[1]
+            if not self._access_control.may_subscribe(session.client_id, session.user_name, topic_filter):
+                router.work += FILTER_WORK
+                router.unsubscribe(session, name)
+        return True

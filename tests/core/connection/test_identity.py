@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from broker.core.codec import packets as p
 from broker.core.codec.packets import PUBACK, PUBREC, V5, V31, V311, Will
 from broker.core.codec.properties import encode_forward
+from broker.core.connection.protocol import TURN_WORK
+from broker.core.connection.subscribing import ASK_WORK
 from broker.core.hooks import AccessControl
 from broker.core.limits import Limits
 from broker.core.persistence.journal import Saved, SessionRecord, WillRecord
@@ -13,7 +16,7 @@ from broker.core.persistence.restore import restore
 from broker.core.queues.message import Message
 from broker.core.routing.loop_detection import LINK
 from broker.store.memory import MemoryStore
-from tests.core.harness import Client, Network, bag, limits
+from tests.core.harness import Client, Network, bag, limits, total_ledger
 
 HOUR = 3600
 
@@ -142,6 +145,59 @@ class TestAskedAgain:
         rules.asked.clear()
         client.connect(clean=False, expiry=HOUR, user_name="bob")
         assert rules.asked == [("c", "bob", "a")]
+
+    def subscribed(self, network: Network, count: int) -> tuple[Client, list[str]]:
+        """A client with so many subscriptions, which is away, and a message for it."""
+        client = network.client("c", clean=False, expiry=HOUR, user_name="u")
+        names = [f"t/{number}" for number in range(count)]
+        for at in range(0, count, 500):
+            client.subscribe(*names[at : at + 500], qos=1)
+        client.cut()
+        network.client("p").publish("t/1", b"queued", 1)
+        return client, names
+
+    def test_in_turns(self) -> None:
+        """However many they are: each turn is bounded, and what waits goes when all were asked about."""
+        network = Network()
+        client, names = self.subscribed(network, 5_000)
+        rules = Rules()
+        network.router.access_control = rules
+        rules.forbidden.update(names[::2])
+        client.connect(clean=False, expiry=HOUR, user_name="u", settle=False)
+        client.send(p.Pingreq())
+        link = client.wire
+        link.to_channel()
+        turns = 1
+        while link.protocol.unfinished:
+            asked, work = len(rules.asked), network.router.work
+            link.go_on()
+            assert len(rules.asked) - asked <= TURN_WORK // ASK_WORK + 1
+            assert network.router.work - work < 2 * TURN_WORK
+            turns += 1
+        network.settle()
+        assert turns > 2
+        assert len(rules.asked) == 5_000
+        assert client.connack.session_present
+        assert [packet.kind for packet in client.packets] == [p.CONNACK, p.PUBLISH, p.PINGRESP]
+        assert list(network.session("c").subscriptions) == names[1::2]
+
+    @pytest.mark.parametrize("taken_over", [False, True])
+    def test_an_end_in_between(self, taken_over: bool) -> None:
+        """The session is there for the next connection, with what nobody has been asked about yet."""
+        network = Network()
+        client, _ = self.subscribed(network, 5_000)
+        network.router.access_control = Rules()
+        client.connect(clean=False, expiry=HOUR, user_name="u", settle=False)
+        client.wire.to_channel()
+        assert client.wire.protocol.unfinished
+        # What was written to the first connection nobody has read.
+        client.judge.enabled = False
+        if not taken_over:
+            client.cut()
+        assert client.connect(clean=False, expiry=HOUR, user_name="u").session_present
+        assert client.payloads() == [b"queued"]
+        assert len(network.session("c").subscriptions) == 5_000
+        assert total_ledger(network.router.sessions.values()) == []
 
 
 class TestLinks:
