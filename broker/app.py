@@ -71,13 +71,18 @@ class Broker(Server):
             if self.recorder is not None:
                 await self.recorder.stop()
             raise
-        self._reloading = asyncio.Lock()
-        self.links = Links(self)
-        self.links.start()
-        self._sys = SysTopics(self, self.settings.sys.interval, self.recorder, self.links)
-        self._sys.start()
-        if self.presence is not None:
-            await self.presence.start()
+        try:
+            self._reloading = asyncio.Lock()
+            self.links = Links(self)
+            self.links.start()
+            self._sys = SysTopics(self, self.settings.sys.interval, self.recorder, self.links)
+            self._sys.start()
+            if self.presence is not None:
+                await self.presence.start()
+        except BaseException:
+            # It listens already, and nobody will stop what did not start.
+            await self.stop()
+            raise
 
     async def stop(self) -> None:
         """End in order (see `Server.stop`)."""

@@ -12,7 +12,9 @@ from structlog.testing import capture_logs
 from broker import Broker, Settings
 from broker.core.hooks import AccessControl
 from broker.health import UnhealthyError, check
+from broker.observe.presence import Presence
 from broker.settings import Address, Federation, Log, Mqtt, Shutdown, Sys, Upstream
+from broker.settings import Presence as PresenceSettings
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 
@@ -230,3 +232,17 @@ async def test_a_health_check_that_only_connects_is_no_warning(told: list[Mutabl
     ended = [line for line in told if line["event"] == "connection ended before CONNECT was accepted"]
     assert [line["cause"] for line in ended] == ["connection-lost"] * 2
     assert {line["log_level"] for line in told} <= {"debug", "info"}
+
+
+async def test_a_start_that_fails_half_way_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It listens already when presence begins: whoever waits for the start cannot stop what did not start."""
+
+    async def fault(_: Presence) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(Presence, "start", fault)
+    broker = Broker(Settings(listen=["mqtt://127.0.0.1:0"], presence=PresenceSettings(topic="canopy/presence")))
+    with pytest.raises(RuntimeError, match="a fault"):
+        await broker.start()
+    assert broker.ports == []
+    assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

@@ -12,42 +12,21 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from broker.core.causes import (
-    CLIENT_DISCONNECT,
-    CLIENT_DISCONNECT_WITH_WILL,
-    CONNECT_TIMEOUT,
-    CONNECTION_LOST,
-    INTERNAL_ERROR,
-    KEEP_ALIVE,
-    PACKET_TIMEOUT,
-    PARTIAL_PACKETS,
-    REFUSED,
-    STALLED,
-    WRITE_FAILED,
-)
+from broker.core import causes
 from broker.core.codec import reasons
 from broker.core.connection.phases import CONNECTED
 from broker.core.connection.protocol import LARGE_READ, ServerProtocol
 from broker.core.queues.outbox import Outbox
 from broker.net import sockets
 from broker.net.hub import FlushScheduler, Link
-from broker.net.stream import LINGER, STALL, STALL_LOOKS, Stream
+from broker.net.partial_packets import EVICTIONS
+from broker.net.stream import FULL_READ, LINGER, STALL, STALL_LOOKS, STALL_ROUNDS, Stream
 
 if TYPE_CHECKING:
     from broker.net.server import Server
 
 GRACE: Final = 1.5
 """A client may be silent for this many keep alive times, section 3.1.2.10 [MQTT-3.1.2-22]."""
-
-FULL_READ: Final = 256_000
-"""Bytes of a read that has filled uvloop's buffer."""
-
-STALL_ROUNDS: Final = 32
-"""Rounds of the event loop that it is held up at least: on a busy machine the time alone may pass in a single one, and
-nobody's acknowledgements have been read then."""
-
-EVICTIONS: Final = 16
-"""Connections that are ended for one read, at most, when all clients together hold too much of incomplete packets."""
 
 
 class Connection(Link):
@@ -95,13 +74,7 @@ class Connection(Link):
 
     def _begin(self, transport: asyncio.BaseTransport) -> None:
         hub = self.hub
-        peer = transport.get_extra_info("peername")
-        if isinstance(peer, tuple) and len(peer) >= 2:
-            host = str(peer[0])
-            self.host = host
-            self.address = f"[{host}]:{peer[1]}" if ":" in host else f"{host}:{peer[1]}"
-        else:
-            self.address = str(peer) if peer else "unknown"
+        self.host, self.address = sockets.peer_name(transport)
         if not sockets.INHERITED:
             sockets.tune(transport.get_extra_info("socket"), self.server.settings)
         router = hub.router
@@ -207,7 +180,7 @@ class Connection(Link):
         if self.stream.lost:
             return
         try:
-            self.abort(INTERNAL_ERROR)
+            self.abort(causes.INTERNAL_ERROR)
         except Exception as another:
             self._fault(another)
             self.stream.abort()
@@ -223,7 +196,7 @@ class Connection(Link):
         """The socket is gone."""
         self.stream.lost = True
         self.hub.wheel.remove(self)
-        cause = WRITE_FAILED if isinstance(exc, BrokenPipeError) else CONNECTION_LOST
+        cause = causes.WRITE_FAILED if isinstance(exc, BrokenPipeError) else causes.CONNECTION_LOST
         # Each by itself: whatever becomes of the session, the connection is forgotten.
         try:
             self.protocol.lost(cause, self.loop.time())
@@ -232,9 +205,6 @@ class Connection(Link):
         try:
             self.server.left(self)
             self._release()
-        except Exception as error:
-            self._fault(error)
-        try:
             self.hub.after_batch()
         except Exception as error:
             self._fault(error)
@@ -382,7 +352,8 @@ class Connection(Link):
             return
         self._over()
         # What comes behind the last packet of a client is not read.
-        silent = self.protocol.close_cause in (CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, STALLED)
+        cause = self.protocol.close_cause
+        silent = cause in (causes.CLIENT_DISCONNECT, causes.CLIENT_DISCONNECT_WITH_WILL, causes.STALLED)
         if silent and self.stream.reading:
             self.stream.transport.pause_reading()
         self.hub.wheel.add(self, self.stream.closing_at + LINGER)
@@ -426,20 +397,20 @@ class Connection(Link):
             if self.hub.connect_timeout > 0.0:
                 due = self.opened_at + self.hub.connect_timeout
                 if now >= due:
-                    self.close(CONNECT_TIMEOUT, reasons.MAXIMUM_CONNECT_TIME, "no CONNECT in time")
+                    self.close(causes.CONNECT_TIMEOUT, reasons.MAXIMUM_CONNECT_TIME, "no CONNECT in time")
                     return self.stream.linger_due(now)
                 again = due
         elif protocol.keep_alive > 0 and protocol.held_until > 0.0:
             # It is not read from, and so cannot be silent; but it can be gone.
             if self.stream.peer_is_gone:
-                self.abort(CONNECTION_LOST)
+                self.abort(causes.CONNECTION_LOST)
                 return 0.0
             again = now + GRACE * protocol.keep_alive
         elif protocol.keep_alive > 0 and self.stream.reading:
             due = protocol.last_received + GRACE * protocol.keep_alive
             if now >= due:
                 text = f"nothing received for {GRACE} x {protocol.keep_alive} s"
-                self.close(KEEP_ALIVE, reasons.KEEP_ALIVE_TIMEOUT, text)
+                self.close(causes.KEEP_ALIVE, reasons.KEEP_ALIVE_TIMEOUT, text)
                 return self.stream.linger_due(now)
             again = due
         if self._partial > 0 and protocol.state == CONNECTED and self.hub.packet_timeout > 0.0:
@@ -449,14 +420,14 @@ class Connection(Link):
             due = self._partial_at + self.hub.packet_timeout
             if now >= due:
                 text = f"less than {LARGE_READ} bytes of a packet in {self.hub.packet_timeout:g} s"
-                self.close(PACKET_TIMEOUT, reasons.IMPLEMENTATION_SPECIFIC_ERROR, text)
+                self.close(causes.PACKET_TIMEOUT, reasons.IMPLEMENTATION_SPECIFIC_ERROR, text)
                 return self.stream.linger_due(now)
             if again == 0.0 or due < again:
                 again = due
         if self.stream.full and self.hub.stall_timeout > 0.0:
             due = self.stream.stall_due(now, self.hub.stall_timeout)
             if due == 0.0:
-                self.abort(STALLED)
+                self.abort(causes.STALLED)
                 return 0.0
             if again == 0.0 or due < again:
                 again = due
@@ -481,7 +452,7 @@ class Connection(Link):
             # It took the place of a connection that the core has ended; here it may have to leave first.
             self.hub.after_batch()
             if not self.server.readmit(self):
-                self.close(REFUSED, reasons.QUOTA_EXCEEDED, "too many connections from this address")
+                self.close(causes.REFUSED, reasons.QUOTA_EXCEEDED, "too many connections from this address")
                 return
         self.server.opened(self)
         keep_alive = self.protocol.keep_alive
@@ -509,7 +480,8 @@ class Connection(Link):
             if oldest is None:
                 break
             assert isinstance(oldest, Connection)
-            oldest.close(PARTIAL_PACKETS, reasons.QUOTA_EXCEEDED, "all clients together hold too much unfinished")
+            text = "all clients together hold too much unfinished"
+            oldest.close(causes.PARTIAL_PACKETS, reasons.QUOTA_EXCEEDED, text)
 
     def _resume_reading(self) -> None:
         stream = self.stream

@@ -7,9 +7,14 @@ ordinary pace completes its packet within moments and is never the oldest, one t
 
 from __future__ import annotations
 
+from typing import Final
+
 from mypy_extensions import i64
 
 from broker.net.timers import Checked
+
+EVICTIONS: Final = 16
+"""Connections that are ended for one read, at most, when all clients together hold too much of incomplete packets."""
 
 
 class PartialPackets:

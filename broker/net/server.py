@@ -12,9 +12,7 @@ and leaves no task behind.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import os
 import secrets
 import time
 from typing import Any, Final, cast
@@ -207,7 +205,7 @@ class Server:
                 reuse_address=True,
             )
         except OSError as error:
-            raise StartupError(_why(address, error)) from error
+            raise StartupError(sockets.why_not_listening(address, error)) from error
         self._servers.append(server)
         port = address.port
         for sock in server.sockets:
@@ -479,19 +477,3 @@ def _shorten_runs(router: Router) -> None:
         runs.most = min(runs.most, max(1, int(limits.max_publish_rate)))
     if limits.max_publish_bytes > 0:
         runs.most_bytes = min(runs.most_bytes, limits.max_publish_bytes)
-
-
-def _why(address: Address, error: OSError) -> str:
-    """One line that says what is wrong with an address and what to do."""
-    where = address.url()
-    if error.errno == errno.EADDRINUSE:
-        return f"cannot listen on {where}: the port is in use; stop the other program or choose another port (--listen)"
-    if error.errno == errno.EACCES:
-        return f"cannot listen on {where}: ports below 1024 need a privilege; choose a higher port (--listen)"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return f"cannot listen on {where}: this machine does not have that address"
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        return f"cannot listen on {where}: too few file descriptors (ulimit -n)"
-    if error.errno is None or error.errno < 0 or type(error).__name__ == "gaierror":
-        return f"cannot listen on {where}: unknown host {address.host!r}"
-    return f"cannot listen on {where}: {os.strerror(error.errno)}"

@@ -7,7 +7,9 @@ inherit all of it, so that a connect costs no system call for it; elsewhere each
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
+import os
 import resource
 import socket
 import struct
@@ -15,7 +17,7 @@ import sys
 import termios
 from typing import Any, Final
 
-from broker.settings import Settings
+from broker.settings import Address, Settings
 
 PROBE_AFTER: Final = 60
 """Seconds of silence after which TCP asks whether the peer is still there."""
@@ -73,6 +75,31 @@ def tune(sock: Any, settings: Settings) -> None:
         option = getattr(socket, name, None)
         if option is not None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def peer_name(transport: asyncio.BaseTransport) -> tuple[str, str]:
+    """The IP address of the peer ("": it has none, as over a Unix socket), and the whole address for the log."""
+    peer = transport.get_extra_info("peername")
+    if isinstance(peer, tuple) and len(peer) >= 2:
+        host = str(peer[0])
+        return host, f"[{host}]:{peer[1]}" if ":" in host else f"{host}:{peer[1]}"
+    return "", str(peer) if peer else "unknown"
+
+
+def why_not_listening(address: Address, error: OSError) -> str:
+    """One line that says what is wrong with an address and what to do."""
+    where = address.url()
+    if error.errno == errno.EADDRINUSE:
+        return f"cannot listen on {where}: the port is in use; stop the other program or choose another port (--listen)"
+    if error.errno == errno.EACCES:
+        return f"cannot listen on {where}: ports below 1024 need a privilege; choose a higher port (--listen)"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"cannot listen on {where}: this machine does not have that address"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"cannot listen on {where}: too few file descriptors (ulimit -n)"
+    if error.errno is None or error.errno < 0 or type(error).__name__ == "gaierror":
+        return f"cannot listen on {where}: unknown host {address.host!r}"
+    return f"cannot listen on {where}: {os.strerror(error.errno)}"
 
 
 def keep_fresh(sock: Any) -> None:

@@ -14,6 +14,9 @@ from typing import Final, cast
 from broker.core.counters import Counters
 from broker.net import sockets
 
+FULL_READ: Final = 256_000
+"""Bytes of a read that has filled uvloop's buffer."""
+
 LINGER: Final = 2.0
 """Seconds a closing connection has to take its last packet; a reset would throw that packet away."""
 
@@ -22,6 +25,10 @@ WRITE_HIGH: Final = 65_536
 
 STALL: Final = 0.005
 """Seconds that a sender is held up when a subscriber's session has become half full, once for each time."""
+
+STALL_ROUNDS: Final = 32
+"""Rounds of the event loop that it is held up at least: on a busy machine the time alone may pass in a single one, and
+nobody's acknowledgements have been read then."""
 
 STALL_LOOKS: Final = 4
 """How often within the stall time a waiting write's progress is looked at."""

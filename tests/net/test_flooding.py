@@ -15,8 +15,8 @@ from broker.core.causes import PACKET_TIMEOUT, PARTIAL_PACKETS, PROTOCOL_ERROR
 from broker.core.connection.protocol import LARGE_READ, TURN_WORK
 from broker.core.queues.outbox import CONTROL_LIMIT
 from broker.net.admission import HALF_OPEN_ROOM
-from broker.net.connection import FULL_READ
 from broker.net.hub import WAKES
+from broker.net.stream import FULL_READ
 from tests.e2e import wire
 from tests.net.transports import Client, rounds
 
