@@ -18,6 +18,7 @@ from broker.core.codec.properties import (
     RESPONSE_TOPIC,
     decode_forward,
 )
+from broker.core.codec.publish_layout import plain_payload, topic_end
 from broker.core.tap import DELIVER, PUBLISH, RUN
 
 if TYPE_CHECKING:
@@ -95,13 +96,11 @@ class Rows:
         keep = self._payloads
         start: i64 = 0
         stop: i64 = len(data)
-        extra: i64 = 1 if v5 else 0
         for _ in range(count):
             end: i64 = frame_end(data, start, stop)
-            topic_at: i64 = frame_body(data, start) + 2
-            topic_end: i64 = topic_at + (data[topic_at - 2] << 8 | data[topic_at - 1])
-            payload_at: i64 = topic_end + extra
-            topics.append(data[topic_at:topic_end])
+            body: i64 = frame_body(data, start)
+            payload_at: i64 = plain_payload(data, body, end, 0, v5)
+            topics.append(data[body + 2 : topic_end(data, body)])
             payloads.append(data[payload_at:end] if keep else None)
             sizes.append(end - payload_at)
             start = end

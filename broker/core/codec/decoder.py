@@ -38,6 +38,7 @@ from broker.core.codec.packets import (
 )
 from broker.core.codec.primitives import Reader, utf8
 from broker.core.codec.properties import ForwardScan, Properties
+from broker.core.codec.publish_layout import topic_end
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -125,7 +126,7 @@ class Decoder(Frames):
         qos: i64 = header >> 1 & 3
         if position + 2 > end:
             raise MalformedPacket("a field runs past the end of the packet")
-        stop: i64 = position + 2 + (data[position] << 8 | data[position + 1])
+        stop: i64 = topic_end(data, position)
         if stop > end:
             raise MalformedPacket("a field runs past the end of the packet")
         topic = data[position + 2 : stop]  # [MQTT-3.3.2-1]

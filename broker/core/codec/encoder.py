@@ -31,6 +31,7 @@ from broker.core.codec.packets import (
 )
 from broker.core.codec.primitives import BYTE, string, text, two_bytes, varint
 from broker.core.codec.properties import Properties
+from broker.core.codec.publish_layout import build
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -114,8 +115,7 @@ def publish(packet: Publish, version: int) -> bytes:
 
     Raises:
         ValueError: QoS, packet identifier or DUP that do not fit together, a topic of more than 65,535 bytes, a
-        property
-            value that cannot be written, more than 268,435,455 bytes in all.
+            property value that cannot be written, more than 268,435,455 bytes in all.
     """
     qos: i64 = packet.qos
     topic = packet.topic
@@ -128,24 +128,20 @@ def publish(packet: Publish, version: int) -> bytes:
     size: i64 = len(topic)
     if size > 65_535:
         raise ValueError(f"a topic name of {len(topic)} bytes")
-    middle = b""
+    packet_id = packet.packet_id
     if qos > 0:
-        middle = _packet_id(packet.packet_id)
+        if packet_id < 1 or packet_id > 65_535:
+            raise ValueError(f"a packet identifier of {packet_id}")
         if packet.dup:
             head |= 8
-    elif packet.packet_id != 0 or packet.dup:  # [MQTT-2.2.1-2] [MQTT-3.3.1-2]
+    elif packet_id != 0 or packet.dup:  # [MQTT-2.2.1-2] [MQTT-3.3.1-2]
         raise ValueError("a PUBLISH with QoS 0 has no packet identifier and no DUP")
+    section = b""
     if version >= 5:
-        middle += publish_properties(
+        section = publish_properties(
             packet.properties, packet.topic_alias, packet.message_expiry, packet.subscription_ids
         )
-    total: i64 = 2 + size + len(middle) + len(payload)
-    if total < 128:
-        start = bytes((head, total, size >> 8, size & 255))
-    else:
-        start = bytes((head,)) + varint(total) + bytes((size >> 8, size & 255))
-    # From left to right, so that the payload is copied once; for small parts this is faster than a join.
-    return start + topic + middle + payload
+    return build(head, topic, packet_id, section, payload)
 
 
 def encode(packet: Packet, version: int) -> bytes:

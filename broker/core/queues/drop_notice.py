@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 from broker.core.codec.framing import frame_body, frame_end
 from broker.core.codec.primitives import Reader, string, varint
 from broker.core.codec.properties import USER_PROPERTY
+from broker.core.codec.publish_layout import LONGEST_REMAINING, fields_end
 from broker.core.counters import DROP_CAUSES
 from broker.core.queues.drop_ledger import Ledger
-from broker.core.queues.message import LONGEST_REMAINING
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -81,9 +81,7 @@ def property_of(cause: int, count: int) -> bytes:
 def with_properties(frame: bytes, section: bytes) -> bytes:
     """A whole 5.0 PUBLISH with more properties behind those that it has; empty where none can be so large."""
     body: i64 = frame_body(frame, 0)
-    at: i64 = body + 2 + (frame[body] << 8 | frame[body + 1])
-    if frame[0] & 0x06:
-        at += 2
+    at: i64 = fields_end(frame, body, frame[0] & 0x06)
     reader = Reader(frame, at, len(frame))
     length: i64 = reader.varint()
     start: i64 = at

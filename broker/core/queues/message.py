@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i32, i64, mypyc_attr, u8
 
-from broker.core.codec.primitives import BYTE, string, two_bytes, varint
+from broker.core.codec.primitives import two_bytes, varint
 from broker.core.codec.properties import MESSAGE_EXPIRY_INTERVAL, SUBSCRIPTION_IDENTIFIER
+from broker.core.codec.publish_layout import LONGEST_REMAINING, build, head
 from broker.core.queues.subscription_queue import Place, SubscriptionQueue
 from broker.core.topics.subscription import SharedGroup
 from broker.core.topics.topic_tree import Retainable
@@ -29,9 +30,6 @@ IDENTIFIER_PREFIX: Final = bytes((SUBSCRIPTION_IDENTIFIER,))
 
 LONGEST_EXPIRY: Final = 0xFFFFFFFF
 """The largest Message Expiry Interval, in seconds (section 3.3.2.3.3)."""
-
-LONGEST_REMAINING: Final = 268_435_455
-"""The largest Remaining Length (section 2.1.4)."""
 
 NEAR_LONGEST: Final = 268_000_000
 """Message size from which on it must be worked out whether a frame can hold it."""
@@ -159,13 +157,10 @@ class Message(Retainable):
         if frame is None:
             payload = self.payload()
             if v5:
-                section = varint(len(self.properties)) + self.properties
-                size = 2 + len(self.topic) + len(section) + len(payload)
-                frame = b"".join((b"\x30", varint(size), string(self.topic), section, payload))
+                frame = build(0x30, self.topic, 0, varint(len(self.properties)) + self.properties, payload)
                 self.frame_v5 = frame
             else:
-                size = 2 + len(self.topic) + len(payload)
-                frame = b"".join((b"\x30", varint(size), string(self.topic), payload))
+                frame = build(0x30, self.topic, 0, b"", payload)
                 self.frame_v3 = frame
         return frame
 
@@ -188,8 +183,7 @@ class Message(Retainable):
         if v5:
             key += 1
         if key != self._head_key:
-            size = 4 + len(self.topic) + len(tail)
-            self._head = b"".join((BYTE[0x30 | (qos << 1)], varint(size), string(self.topic)))
+            self._head = head(0x30 | (qos << 1), self.topic, len(tail))
             self._head_key = u8(key)
         # From left to right: for three parts that is half of what a join costs.
         return self._head + two_bytes(packet_id) + tail
@@ -212,10 +206,7 @@ class Message(Retainable):
             header |= 0x01
         if dup:
             header |= 0x08
-        payload = self.payload()
-        parts: list[bytes] = [string(self.topic) if with_topic else b"\x00\x00"]
-        if qos > 0:
-            parts.append(two_bytes(packet_id))
+        encoded = b""
         if v5:
             section: list[bytes] = []
             if alias > 0:
@@ -227,13 +218,8 @@ class Message(Retainable):
                 section.append(IDENTIFIER_PREFIX)
                 section.append(varint(identifier))
             joined = b"".join(section)
-            parts.append(varint(len(joined)))
-            parts.append(joined)
-        parts.append(payload)
-        size = 0
-        for part in parts:
-            size += len(part)
-        return bytes((header,)) + varint(size) + b"".join(parts)
+            encoded = varint(len(joined)) + joined
+        return build(header, self.topic if with_topic else b"", packet_id if qos > 0 else 0, encoded, self.payload())
 
     def frame_size(self, v5: bool, qos: int, identifiers: tuple[int, ...], expires: bool) -> int:
         """The exact size in bytes of a PUBLISH of this message without a topic alias.

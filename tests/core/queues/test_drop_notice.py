@@ -14,11 +14,11 @@ from broker.core.codec.decoder import Decoder
 from broker.core.codec.encoder import encode
 from broker.core.codec.packets import V5, V311, Packet, Publish
 from broker.core.codec.properties import decode_forward
+from broker.core.codec.publish_layout import LONGEST_REMAINING
 from broker.core.counters import AGE, DISCONNECTED, DROP_CAUSES, EXPIRED, FULL_MESSAGES, Counters
 from broker.core.limits import Limits
 from broker.core.queues import drop_notice
 from broker.core.queues.drop_ledger import Ledger
-from broker.core.queues.message import LONGEST_REMAINING
 from broker.core.queues.queue_policy import DROP_OLDEST, LATEST
 from broker.core.queues.queue_rules import QueueRule
 from tests.core.harness import Client, Network, bag, limits

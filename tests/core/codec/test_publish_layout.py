@@ -1,0 +1,76 @@
+"""The layout of a PUBLISH: what is found in the bytes, and what is built, held against decoder and encoder."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.encoder import encode, publish_properties
+from broker.core.codec.packets import V5, V311, Publish
+from broker.core.codec.publish_layout import build, fields_end, head, plain_payload, topic_end
+from tests.core.strategies import publishes
+
+ROOM = b"before"
+
+
+def _decoded(frame: bytes, version: int) -> tuple[Decoder, Publish]:
+    decoder = Decoder(1 << 20, True, version)
+    decoder.feed(frame)
+    assert decoder.next_frame()
+    return decoder, decoder.publish()
+
+
+@given(st.sampled_from((V311, V5)).flatmap(lambda version: st.tuples(st.just(version), publishes(version))))
+def test_places(drawn: tuple[int, Publish]) -> None:
+    """Wherever the frame stands in its buffer [MQTT-3.3.2-1]."""
+    version, packet = drawn
+    frame = encode(packet, version)
+    decoder, found = _decoded(frame, version)
+    assert found == packet
+    data, body, end = ROOM + frame + b"behind", decoder.body + len(ROOM), len(ROOM) + len(frame)
+    assert data[body + 2 : topic_end(data, body)] == packet.topic
+    at = fields_end(data, body, packet.qos)
+    assert at - topic_end(data, body) == (2 if packet.qos else 0)
+    section = publish_properties(
+        packet.properties, packet.topic_alias, packet.message_expiry, packet.subscription_ids
+    ) if version == V5 else b""  # fmt: skip
+    assert data[at:end] == section + packet.payload
+    payload_at = plain_payload(data, body, end, packet.qos, version == V5)
+    if section in (b"", b"\0"):
+        assert data[payload_at:end] == packet.payload
+    else:
+        assert payload_at == -1
+
+
+@given(st.binary(max_size=12), st.sampled_from((0, 1, 2)), st.booleans())
+def test_no_payload_behind_the_end(body: bytes, qos: int, v5: bool) -> None:
+    """Whatever the bytes say: a place within the frame, or none."""
+    found = plain_payload(body + b"\0" * 70_000, 0, len(body), qos, v5)
+    assert found == -1 or 2 <= found <= len(body)
+
+
+@given(st.sampled_from((V311, V5)).flatmap(lambda version: st.tuples(st.just(version), publishes(version))))
+def test_building(drawn: tuple[int, Publish]) -> None:
+    """What is built is read back as it was; in one piece, or head by head for a fanout."""
+    version, packet = drawn
+    section = b""
+    if version == V5:
+        section = publish_properties(
+            packet.properties, packet.topic_alias, packet.message_expiry, packet.subscription_ids
+        )
+    header = 0x30 | packet.qos << 1 | packet.retain | packet.dup << 3
+    frame = build(header, packet.topic, packet.packet_id, section, packet.payload)
+    assert _decoded(frame, version)[1] == packet
+    if packet.qos:
+        tail = section + packet.payload
+        assert head(header, packet.topic, len(tail)) + packet.packet_id.to_bytes(2, "big") + tail == frame
+
+
+def test_too_long() -> None:
+    """Beyond the largest Remaining Length, or the longest topic name, there is no PUBLISH (section 2.1.4)."""
+    with pytest.raises(ValueError, match="268435456"):
+        build(0x30, b"t", 0, b"", bytes(268_435_456 - 3))
+    with pytest.raises(ValueError, match="65536"):
+        build(0x30, bytes(65_536), 0, b"", b"")
