@@ -36,7 +36,6 @@ def attack(
     calm: Annotated[float, typer.Option(help="Seconds without an attack before each.", min=0.1, max=60)] = 0.4,
     scale: Annotated[float, typer.Option(help="Part of each attack's numbers.", min=0.001, max=1)] = 1.0,
     pairs: Annotated[int, typer.Option(help="Well-behaved pairs.", min=1, max=1000)] = 100,
-    wait: Annotated[float, typer.Option(help="Bar: seconds of other work before a PINGRESP.")] = 0.05,
     ratio: Annotated[float, typer.Option(help="Bar: p99 of the pairs, times that without an attack.")] = 3.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and no table.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="List the attacks and run none.")] = False,
@@ -49,7 +48,7 @@ def attack(
             console.print(f"{each.name}: {each.about}", highlight=False)
         raise typer.Exit(0 if chosen else 2)
     raise_file_limit(FILES)
-    bars = Bars(wait, ratio)
+    bars = Bars(ratio)
     results: list[Result] = []
     with at_work() as cores, World(pairs, cores.generator) as world:
         console.print(f"{len(chosen)} attacks beside {pairs} pairs; {cores}", highlight=False)
@@ -87,6 +86,7 @@ def as_row(result: Result, calm: float, missed: list[str]) -> dict[str, object]:
         "cpu": result.cpu,
         "ping_wait": result.under.wait,
         "ping_wait_cpu": result.under.wait_cpu,
+        "ping_wait_allowed": result.attack.wait,
         "pings": result.under.pings,
         "p99": p99(result.under.latencies),
         "p99_calm": calm,

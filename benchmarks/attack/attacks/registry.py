@@ -15,25 +15,37 @@ CROWD: Final = 256 << 20
 """The same for an attack of some hundred clients, each of which keeps to its own bounds."""
 
 
+WAIT: Final = 0.05
+"""Seconds of the broker's processor time that a PING may wait: one call takes at most 0.01, and there may be a few."""
+
+CROWD_WAIT: Final = 0.3
+"""The same beside some hundred hostile connections: each of them has its turn, and short ones, before a PING's."""
+
+
 @dataclass(frozen=True)
 class Attack:
-    """One kind of hostile client. `growth`: bytes by which the broker may grow."""
+    """One kind of hostile client. `growth`: bytes by which the broker may grow; `wait`: what a PING may wait for."""
 
     name: str
     about: str
     run: Callable[[Field], None]
     growth: int = GROWTH
+    wait: float = WAIT
 
 
 REGISTRY: Final[dict[str, Attack]] = {}
 
 
 def attack(growth: int = GROWTH) -> Callable[[Callable[[Field], None]], Callable[[Field], None]]:
-    """Enter a function into the list, under its name with spaces; its docstring says what it does."""
+    """Enter a function into the list, under its name with spaces; its docstring says what it does.
+
+    `growth` above `GROWTH` is for attacks of many clients: these may wait as a crowd makes one wait.
+    """
 
     def enter(run: Callable[[Field], None]) -> Callable[[Field], None]:
         name = run.__name__.replace("_", " ")
-        REGISTRY[name] = Attack(name, (run.__doc__ or "").strip(), run, growth)
+        wait = CROWD_WAIT if growth > GROWTH else WAIT
+        REGISTRY[name] = Attack(name, (run.__doc__ or "").strip(), run, growth, wait)
         return run
 
     return enter

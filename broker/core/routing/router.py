@@ -51,7 +51,7 @@ from broker.core.topics.trie import create
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-SWEEP: Final = 20_000
+SWEEP: Final = 12_000
 """Messages that are too old and are dropped in one sweep: some milliseconds. The others follow in the next ones."""
 
 PROBES: Final = 4
