@@ -27,13 +27,11 @@ REFUSED: Final = "refused"
 NOT_ALLOWED: Final = "not-allowed"
 """A 3.1 or 3.1.1 client sent what the settings do not allow, and its protocol has no way to tell it so beforehand."""
 SHUTDOWN: Final = "shutdown"
-ADMINISTRATIVE: Final = "administrative"
 INTERNAL_ERROR: Final = "internal-error"
 """A fault of the broker while it served this connection; the log has more."""
 
 EVICTIONS: Final = frozenset(
     {
-        WRITE_FAILED,
         STALLED,
         KEEP_ALIVE,
         QUEUE_FULL,
@@ -42,7 +40,6 @@ EVICTIONS: Final = frozenset(
         TAKEN_OVER,
         PROTOCOL_ERROR,
         NOT_ALLOWED,
-        ADMINISTRATIVE,
         INTERNAL_ERROR,
     }
 )

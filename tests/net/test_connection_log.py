@@ -101,9 +101,12 @@ async def test_a_lost_connection_is_no_warning(told: Lines, dial: Dial) -> None:
         await peer.expect(wire.CONNACK)
         peer.abort()
         await gone(broker)
-        for _ in range(2):
-            peer = await dial(broker, wire.connect("twice"))
-            await peer.expect(wire.CONNACK)
+        twice = [await dial(broker, wire.connect("twice")) for _ in range(2)]
+        await twice[0].closed()
+        await twice[1].expect(wire.CONNACK)
+        for peer in twice:
+            peer.abort()
+        await gone(broker)
     lost = about(told, "phone")[-1]
     assert (lost["event"], lost["cause"], lost["log_level"]) == ("client disconnected", "connection-lost", "info")
     first_end = next(line for line in about(told, "twice") if "cause" in line)
@@ -123,6 +126,8 @@ async def test_who_is_not_let_in_is_named(told: Lines, dial: Dial, connect: byte
     async with Broker(settings()) as broker:
         peer = await dial(broker, connect)
         assert (await peer.recv()).kind == wire.CONNACK
+        assert await peer.closed() == []
+        peer.abort()
         await gone(broker)
     (line,) = [line for line in told if "cause" in line]
     assert (line["cause"], line["client_id"]) == (cause, client_id)
@@ -141,6 +146,8 @@ async def test_only_who_was_told_of_a_limit_breaks_the_protocol_by_it(
         peer = await dial(broker, wire.connect("big", version=version), version=version)
         await peer.expect(wire.CONNACK)
         await peer.send(wire.publish("t", bytes(2000), version=version))
+        await peer.closed()
+        peer.abort()
         await gone(broker)
         assert broker.router.counters.protocol_errors == (version == 5)
     end = about(told, "big")[-1]
