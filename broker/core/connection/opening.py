@@ -88,9 +88,9 @@ def open_session(
     )
     another = session.user_name != connect.user_name
     session.user_name = connect.user_name
-    router.apply_queue_limits(session)
+    router.queue_limits.apply(session)
     if another and session.subscriptions and router.limits.rules:
-        router.renew_lanes(session)
+        router.queue_limits.renew_sub_queues(session)
     session.link_peer = handshake.link_peer(connect)
     session.link = identity.is_link(client_id, connect.user_name, router.limits)
     # A broker of our own kind says 0x10 by itself where it reaches nobody.

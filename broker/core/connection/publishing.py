@@ -148,17 +148,17 @@ class PublishHandler:
                 return 1
         if entry is not None:
             sole = entry.sole
-            if sole is not None and router.offer_plain(sole, data, count, largest, v5, session):
+            if sole is not None and router.delivery.offer_plain(sole, data, count, largest, v5, session):
                 return count
             if count > 1:
-                router.forward_run(Run(data, count, largest, v5, session.client_id), entry, session)
+                router.delivery.forward_run(Run(data, count, largest, v5, session.client_id), entry, session)
                 return count
         message = Message(topic, b"", 0, False, b"", 0.0, session.client_id)
         message.adopt_frame(data, v5, payload_at - start)
         if entry is None:
-            router.forward(route, message, session)
+            router.delivery.forward(route, message, session)
         else:
-            router.spread(route, message, session)
+            router.delivery.spread(route, message, session)
         return 1
 
     def _publish_qos12(self, route: Route, topic: bytes, id_at: i64, payload_at: i64) -> i64:
@@ -180,7 +180,7 @@ class PublishHandler:
         if packet_id == 0 or room <= 0 or qos > router.limits.max_qos:
             return 0
         head = buffer[start:id_at]
-        receiver = router.sole_receiver(route, qos)
+        receiver = router.delivery.sole_receiver(route, qos)
         if receiver is not None:
             count: i64 = 1
             if receiver.v5 == self._v5:
@@ -201,7 +201,7 @@ class PublishHandler:
             router.work += 1
             acknowledger.answer(qos, packet_id, reasons.SUCCESS)
         else:
-            reached = router.forward(route, message, session)
+            reached = router.delivery.forward(route, message, session)
             acknowledger.answer(qos, packet_id, reasons.SUCCESS if reached > 0 else self._reason(reached))
         return 1
 
@@ -325,13 +325,13 @@ class PublishHandler:
                 )
                 if publish.request and qos > 0:
                     request = Request(packet_id, qos)
-                    count = router.ask(message, session, request)
+                    count = router.publisher.ask(message, session, request)
                     peer = self._outbox.peer
                     if peer is not None and request.waits(peer, count):
                         acknowledger.hold(request, now)
                         return
                 else:
-                    count = router.publish(message, session)
+                    count = router.publisher.publish(message, session)
                 reason = self._reason(count)
         if qos > 0:
             acknowledger.answer(qos, packet_id, reason)

@@ -208,7 +208,7 @@ class FilterWork:
             options = self._options
             sub_queue: SubscriptionQueueTerms | None = None
             if options is not None or session.rules:
-                sub_queue = router.sub_queue_terms(session, topic_filter, options)
+                sub_queue = router.queue_limits.sub_queue_terms(session, topic_filter, options)
                 if options is not None:
                     self._tell(queue_options.tell(sub_queue))
             router.subscribe(session, group, topic_filter, request, self._identifier, sub_queue, options)
@@ -265,7 +265,7 @@ def _judge(session: Session, router: Router, name: str, group: str, topic_filter
     if group and 0 < limits.max_shared_subscriptions_per_client <= session.shared and name not in session.subscriptions:
         # Each of its groups is a delivery of its own: with 10,000 groups at "#", every PUBLISH of anybody is 10,000.
         return reasons.QUOTA_EXCEEDED
-    if not router.has_filter_room(session, name, group, topic_filter):
+    if not router.table.has_room(router.limits, session, name, group, topic_filter):
         return reasons.QUOTA_EXCEEDED
     access_control = router.access_control
     if access_control is not None and not access_control.may_subscribe(

@@ -42,7 +42,7 @@ def restore(router: Router, saved: Saved, now: float) -> None:
     # Before the sessions: an interrupted stream of retained messages begins again, over the whole tree.
     for kept in saved.retained:
         message = _message(kept, messages, now)
-        router.put_retained(message.topic.decode(), message)
+        router.retained_store.put(message.topic.decode(), message)
     for record in saved.sessions:
         _session(router, record, messages, now)
 
@@ -72,7 +72,7 @@ def _session(router: Router, record: SessionRecord, messages: dict[MessageRecord
     session.queue_qos0 = limits.queue_qos0
     session.user_name = record.user_name
     session.expiry_interval = record.expiry_interval
-    router.apply_queue_limits(session)
+    router.queue_limits.apply(session)
     router.session_table.add(session)
     _subscribe(router, session, record)
     if record.received:
@@ -131,11 +131,11 @@ def _subscribe(router: Router, session: Session, record: SessionRecord) -> None:
             kept.identifier,
         )
         router.table.add(session, subscription, group_name, topic_filter)
-        router.tell_subscribed(subscription, True)
+        router.table.tell(subscription, True)
         if kept.options is not None or router.limits.rules:
             # By what is allowed now.
-            terms = router.sub_queue_terms(session, topic_filter, kept.options)
-            router.give_sub_queue(session, subscription, terms, kept.options)
+            terms = router.queue_limits.sub_queue_terms(session, topic_filter, kept.options)
+            router.queue_limits.give_sub_queue(session, subscription, terms, kept.options)
         if kept.streaming:
             session.start_stream(subscription, router.retained)
 

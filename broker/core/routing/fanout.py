@@ -1,7 +1,7 @@
 """Who gets a message: from the filters that match its topic to the sessions behind them. The heart of the hot path.
 
 Owns the table of subscriptions, and what is computed from it: for a topic that several filters match, the merged
-`FanoutPlan`. The base of `Router`, which owns everything that changes them.
+`FanoutPlan`.
 
 Promises:
 - One look-up for each message, none of the trie where the cache answers; no lock, no await; a cost for each receiver
@@ -18,12 +18,12 @@ from typing import Final, cast
 
 from mypy_extensions import i64
 
-from broker.core.counters import FULL_BYTES, FULL_MESSAGES, GLOBAL, NO_QUOTA, Counters
-from broker.core.queues.message import Message
+from broker.core.counters import FULL_BYTES, FULL_MESSAGES, GLOBAL, NO_QUOTA
+from broker.core.queues.message import Delivery, Message
 from broker.core.queues.outbox import ACCEPTED, KEPT_BACK
+from broker.core.queues.queue_totals import QueueTotals
 from broker.core.queues.subscription_queue import queue_of
 from broker.core.routing.bursts import Run
-from broker.core.routing.peers import PeerListener
 from broker.core.routing.plans import FanoutPlan
 from broker.core.routing.subscription_table import SubscriptionTable
 from broker.core.session.session import Session
@@ -51,15 +51,14 @@ SLOW: Final = 8
 """What a delivery that has an object of its own counts for in a turn, in deliveries of bytes as they came."""
 
 
-class Fanout(PeerListener):
-    """The filters of one broker, and the way from a topic to those who asked for it."""
+class Fanout:
+    """The way from a topic to those who asked for it."""
 
-    def __init__(self, trie: str, match_cache: int) -> None:
-        self.counters = Counters()
-        self._load = self.counters.load
-        self.table = SubscriptionTable(trie, match_cache, self._load)
-        self.trie = self.table.trie
-        self.cache = self.table.cache
+    def __init__(self, table: SubscriptionTable, load: QueueTotals) -> None:
+        self.table = table
+        self._load = load
+        self._trie = table.trie
+        self._cache = table.cache
         # Deliveries, and what else is charged to whoever caused it; only grows.
         self.work: i64 = 0
         # Who records what happens, if anybody does. See `Router.record`.
@@ -220,7 +219,7 @@ class Fanout(PeerListener):
             self.work += (1 + plan.made - made) * len(route.entries) + len(plan.groups)
         route.plan = plan
         route.plan_version = version
-        self.cache.charge(route, plan.references)
+        self._cache.charge(route, plan.references)
         return plan
 
     def _forward_plan(self, plan: FanoutPlan, message: Message, origin: Session | None) -> int:
@@ -284,6 +283,39 @@ class Fanout(PeerListener):
                 return member
         # Nobody is there, or nobody has room: whose turn comes after those takes it, and so each of them in turn.
         return group.next_member()
+
+    def share_out(self, session: Session) -> None:
+        """Give what a leaving member of shared subscriptions did not finish to another member that is connected.
+
+        Where there is none it stays: the client may come back for it (section 4.8.2).
+        """
+        groups: set[SharedGroup] = set()
+        for group in session.unfinished_groups():
+            if self.present_group(group).connected:
+                groups.add(group)
+        if groups:
+            self.hand_on(session.take_shared(groups))
+
+    def present_group(self, group: SharedGroup) -> SharedGroup:
+        """The group of that name at that filter now: it may have lost all its members and come back since."""
+        if group.size > 0:
+            return group
+        entry = self._trie.find(group.topic_filter)
+        found = None if entry is None else entry.groups.get(group.name)
+        return group if found is None else found
+
+    def hand_on(self, deliveries: list[Delivery]) -> None:
+        """Give what was taken from a member to others of its group, which has some."""
+        for delivery in deliveries:
+            assert delivery.group is not None
+            group = self.present_group(delivery.group)
+            chosen = self._choose(group, delivery.message)
+            assert chosen is not None
+            session = cast(Session, chosen.session)
+            qos = min(delivery.message.qos, chosen.qos)
+            # As this member's subscription has it, and not as that of the member who left it behind [MQTT-3.3.1-12].
+            retain = delivery.message.retain and chosen.retain_as_published
+            session.deliver(delivery.message, qos, retain, identifiers(chosen), group, queue_of(chosen))
 
 
 def _weight(answer: int) -> i64:

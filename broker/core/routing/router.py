@@ -1,64 +1,48 @@
-"""What changes who gets what: subscriptions, retained messages and sessions, and what falls due among them.
+"""What changes who gets what: subscriptions and sessions that come and go, and what falls due among them.
 
-Owns the retained tree, the session map, the fanout state and the deadlines, and, through its base `Fanout`, the
-topic filters; nobody else changes them.
-
+Owns the parts of the routing state and whatever goes over several of them; nobody else changes them.
 Promises:
 - A will is published once on every end of a connection but DISCONNECT 0x00, after its delay, and not when the client
   is back before [MQTT-3.1.2-8] [MQTT-3.1.3-9].
 - A session is gone when its expiry interval has passed [MQTT-4.1.0-2].
-- Retained messages are bounded in number and bytes, the levels of their topics counted with them; one that does not
-  fit is delivered, counted, and not kept. The broker's own (`$SYS`) take no room from the clients' and need none.
-
-Refuses: packets and bytes (channel), packet identifiers and windows (session), clocks (callers pass `now`).
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from broker.core.causes import publishes_will
 from broker.core.codec.packets import NEVER, SubscriptionRequest, Will
-from broker.core.codec.topic_names import is_system, parse_shared
+from broker.core.counters import Counters
 from broker.core.hooks import AccessControl, AuthMethod, EventListener, SubscriptionListener
 from broker.core.limits import Limits
 from broker.core.persistence.journal import Journal
-from broker.core.queues.message import Delivery, Message
+from broker.core.queues.message import Message
 from broker.core.queues.outbox import Outbox
-from broker.core.queues.queue_options import grant
-from broker.core.queues.queue_policy import DROP_NEWEST, LATEST, QueueOptions, QueueTerms, SubscriptionQueueTerms
-from broker.core.queues.queue_rules import queue_terms, sub_queue_terms, subscription_rules
+from broker.core.queues.queue_policy import QueueOptions, SubscriptionQueueTerms
 from broker.core.queues.queue_totals import bound
 from broker.core.queues.requests import Request
-from broker.core.queues.subscription_queue import SubscriptionQueue, queue_of
+from broker.core.queues.subscription_queue import queue_of
 from broker.core.routing.bursts import RunFinder
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.fanout import Fanout
-from broker.core.routing.peers import FanoutState, PeerConnected, PeerDisconnected
-from broker.core.routing.retained_shares import RetainedMessage, RetainedShares
+from broker.core.routing.peers import FanoutState, PeerConnected, PeerDisconnected, PeerListener
+from broker.core.routing.publisher import Publisher
+from broker.core.routing.queue_limits import QueueLimits
+from broker.core.routing.retained_store import RetainedStore
 from broker.core.routing.session_table import SessionTable
-from broker.core.routing.subscription_table import DROP_WORK
+from broker.core.routing.subscription_table import DROP_WORK, SubscriptionTable
+from broker.core.routing.wills import DueWill, WillQueue
 from broker.core.session.global_limit import GlobalLimiter
 from broker.core.session.session import Session
-from broker.core.session.session_bytes import session_bytes
 from broker.core.tap import Tap
-from broker.core.topics.subscription import SharedGroup, Subscription, identifiers
-from broker.core.topics.topic_tree import NODE_BYTES, RetainedTree
+from broker.core.topics.subscription import SharedGroup, Subscription
 from broker.core.topics.trie import create
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
-
-SWEEP: Final = 12_000
-"""Messages that are too old and are dropped in one sweep: some milliseconds. The others follow in the next ones."""
-
-PROBES: Final = 4
-"""Look-ups in the trie that count as one delivery in a turn."""
-
-RETAIN_WORK: Final = 16
-"""What a retained message that is kept counts for in a turn, as deliveries; each level that is new counts one more."""
 
 MOST_ENDED: Final = 256
 """Empty sessions that may end for one that comes: a will of 400 KB takes the room of so many."""
@@ -73,20 +57,17 @@ PAUSE: Final = 0.005
 """Seconds that wills wait when one of them has half filled a session's queue."""
 
 
-class DueWill:
-    """A will that waits for its turn; its session may be gone."""
-
-    def __init__(self, message: Message, session: Session) -> None:
-        self.message = message
-        self.session = session
-
-
-class Router(Fanout):
-    """The routing state of one broker."""
+class Router(PeerListener):
+    """The routing state of one broker: its parts, and what goes over several of them."""
 
     def __init__(self, limits: Limits, trie: str = "nodes", match_cache: int = 16_384) -> None:
-        super().__init__(trie, match_cache)
         self.limits = limits
+        self.counters = Counters()
+        self._load = self.counters.load
+        self.table = SubscriptionTable(trie, match_cache, self._load)
+        self.trie = self.table.trie
+        self.cache = self.table.cache
+        self.delivery = Fanout(self.table, self._load)
         # How this broker calls itself in the path of a message (`path`); empty: it has no name yet, and meets no loop.
         self.broker_id = ""
         self.cache.guarded = limits.presence_topic
@@ -98,27 +79,42 @@ class Router(Fanout):
         load.max_messages = bound(limits.total_messages)
         load.max_bytes = bound(limits.total_bytes)
         self.fanout = FanoutState(load)
-        self.retained = RetainedTree()
-        # What counts against the limits: all but the broker's own, and of those the number.
-        self.retained_bytes = 0
-        self.retained_shares = RetainedShares(limits.max_retained_bytes_per_client)
-        self.system_retained = 0
         self.session_table = SessionTable()
         self.sessions = self.session_table.sessions
-        load.reliever = GlobalLimiter(self.sessions, load)
         self.deadlines = Deadlines()
+        self.retained_store = RetainedStore(limits, self.counters, self.deadlines, self.sessions, self.delivery)
+        self.retained = self.retained_store.tree
+        self.publisher = Publisher(limits, self._load, self.delivery, self.retained_store)
+        self.wills = WillQueue(self.publisher, self.counters, self.deadlines)
+        self.queue_limits = QueueLimits(limits, self.delivery)
+        load.reliever = GlobalLimiter(self.sessions, load)
         # Bytes that the topic aliases of all clients take.
         self.alias_bytes: i64 = 0
-        # Whether the last will has half filled a queue: the next ones wait for a turn (`tick`).
-        self._pressed = False
-        self._waiting_wills = 0
-        # What everybody's queues keep to, where there are no rules.
-        self._terms: QueueTerms | None = None
         self.access_control: AccessControl | None = None
         self.event_listener: EventListener | None = None
-        # Set before the first session, or never.
-        self.journal: Journal | None = None
         self.auth_methods: dict[str, AuthMethod] = {}
+        # Who records what happens, if anybody does.
+        self.tap: Tap | None = None
+        self._journal: Journal | None = None
+
+    @property
+    def journal(self) -> Journal | None:
+        """Who is told of what is to be kept. Set before the first session, or never."""
+        return self._journal
+
+    @journal.setter
+    def journal(self, journal: Journal | None) -> None:
+        self._journal = journal
+        self.retained_store.journal = journal
+
+    @property
+    def work(self) -> i64:
+        """Deliveries, and what else is charged to whoever caused it; only grows."""
+        return self.delivery.work
+
+    @work.setter
+    def work(self, work: i64) -> None:
+        self.delivery.work = work
 
     # -- recording -----------------------------------------------------------------------------------------------------
 
@@ -133,6 +129,7 @@ class Router(Fanout):
         for topic_filter in filters:
             taps.insert(topic_filter)
         self.tap = tap
+        self.delivery.tap = tap
         self.table.tap = tap
         self._load.tap = tap
         self.cache.clear()
@@ -141,165 +138,29 @@ class Router(Fanout):
             session.update_fast_path()
             if tap is not None:
                 for subscription in session.subscriptions.values():
-                    self.tell_subscribed(subscription, True)
-
-    def tell_subscribed(self, subscription: Subscription, snapshot: bool) -> None:
-        """Have a subscription recorded: a new one, or (`snapshot`) one that was there before."""
-        tap = self.tap
-        if tap is not None:
-            tap.subscribed(
-                cast(Session, subscription.session).client_id,
-                subscription.topic_filter,
-                subscription.qos,
-                subscription.no_local,
-                subscription.retain_as_published,
-                subscription.identifier,
-                snapshot,
-            )
+                    self.table.tell(subscription, True)
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     def publish(self, message: Message, origin: Session | None) -> int:
-        """Route a message; store or clear it when it is retained. Returns how many sessions and groups it was for.
-
-        `origin` is the publishing session (for No Local), None for the broker's own messages and wills.
-        """
-        if self.limits.upgrade_outgoing_qos:
-            # The lower of this and the granted QoS is the granted one, for live and retained messages alike.
-            message.qos = 2
-        cache = self.cache
-        route = cache.lookup(message.topic)
-        if route is None:
-            # Filters that a client chose decide how far the trie is walked: whoever publishes pays for it in turns.
-            before = self.trie.probes
-            route = cache.store(message.topic)
-            self.work += (self.trie.probes - before) // PROBES
-        count = self.forward(route, message, origin)
-        if message.retain:  # without, no retained message is touched [MQTT-3.3.1-8]
-            self.retain(message)
-        return count
-
-    def ask(self, message: Message, origin: Session | None, request: Request) -> int:
-        """`publish` a request: the links that take it with QoS 1 or 2 and are connected are asked whom they reach.
-
-        Afterwards `Request.waits` says whether there is anything to wait for.
-        """
-        if self.limits.answer_timeout <= 0.0:
-            return self.publish(message, origin)
-        load = self._load
-        load.request = request
-        try:
-            return self.publish(message, origin)
-        finally:
-            load.request = None
-
-    # -- retained messages ---------------------------------------------------------------------------------------------
+        """Route a message, and keep or clear it when it is retained: see `Publisher.publish`."""
+        return self.publisher.publish(message, origin)
 
     def retain(self, message: Message) -> bool:
-        """Keep a retained message in place of the topic's last; an empty payload clears it.
+        """Keep a retained message, or clear its topic: see `RetainedStore.retain`."""
+        return self.retained_store.retain(message)
 
-        False, and counted, when the limits of retained messages are reached. [MQTT-3.3.1-5] [MQTT-3.3.1-6]
-        """
-        topic = message.topic.decode()
-        old = cast("Message | None", self.retained.get(topic))
-        empty = len(message.payload()) == 0  # never kept itself [MQTT-3.3.1-7]
-        if empty or not self._has_room(topic, message, old):
-            # The old one goes in any case: it is not what the topic says any more [MQTT3-3.3.1-7].
-            if old is not None:
-                self._clear_retained(topic, old)
-            if empty:
-                return True
-            self.counters.retained_refused += 1
-            return False
-        message = self.put_retained(topic, message)  # whatever its QoS
-        if self.journal is not None and not is_system(message.topic):
-            self.journal.retained_set(message)
-        return True
+    @property
+    def retained_bytes(self) -> int:
+        """Bytes of retained messages that count against the limit."""
+        return self.retained_store.bytes
 
-    def _has_room(self, topic: str, message: Message, old: Message | None) -> bool:
-        """Whether the limits leave room for a retained message in place of `old`."""
-        if is_system(message.topic):
-            return True
-        limits = self.limits
-        if old is None and 0 < limits.max_retained_messages <= len(self.retained) - self.system_retained:
-            return False
-        most = limits.max_retained_bytes
-        shares = self.retained_shares
-        if most == 0 and shares.most == 0:
-            return True
-        size = message.size()
-        if old is None:
-            size += self.retained.missing(topic) * NODE_BYTES
-        if not self._is_link(message.publisher) and not shares.has_room(message, size, old):
-            return False
-        if old is not None:
-            size -= old.size()
-        return most == 0 or self.retained_bytes + size <= most
-
-    def _is_link(self, client_id: str) -> bool:
-        """Whether a client is another broker's link, which publishes what many clients have published there."""
-        session = self.sessions.get(client_id)
-        return session is not None and session.link_peer != ""
-
-    def put_retained(self, topic: str, message: Message) -> Message:
-        """Make a message the retained one of its topic and count it, whatever the limits say. No journal is told.
-
-        Returns it as it is kept: without the wire forms that its fanout made.
-        """
-        tree = self.retained
-        levels = tree.node_count
-        message = RetainedMessage(message)
-        old = cast("Message | None", tree.set(topic, message))
-        self.work += RETAIN_WORK + tree.node_count - levels
-        if not is_system(message.topic):
-            size = message.size() + (tree.node_count - levels) * NODE_BYTES
-            self.retained_bytes += size
-            if isinstance(old, RetainedMessage):
-                self.retained_bytes -= old.size()
-                size += old.levels
-                self.retained_shares.give_back(old)
-            if not self._is_link(message.publisher):
-                self.retained_shares.charge(message, size)
-        elif old is None:
-            self.system_retained += 1
-        if message.expires_at != 0.0:
-            self.deadlines.set(topic, message.expires_at)
-        elif old is not None:
-            self.deadlines.cancel(topic)
-        return message
-
-    def _clear_retained(self, topic: str, message: Message) -> None:
-        """Take a topic's retained message away, with all that was counted for it."""
-        tree = self.retained
-        levels = tree.node_count
-        tree.remove(topic)
-        self.retained_shares.give_back(message)
-        if is_system(message.topic):
-            self.system_retained -= 1
-        else:
-            self.retained_bytes -= message.size() + (levels - tree.node_count) * NODE_BYTES
-            if self.journal is not None:
-                self.journal.retained_cleared(topic)
-        self.deadlines.cancel(topic)
-
-    def drop_retained(self, topic: str) -> None:
-        """Keep the retained message of a topic no longer; nobody is told."""
-        message = cast("Message | None", self.retained.get(topic))
-        if message is not None:
-            self._clear_retained(topic, message)
+    @property
+    def system_retained(self) -> int:
+        """Retained messages of the broker's own."""
+        return self.retained_store.system_count
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
-
-    def sub_queue_terms(
-        self, session: Session, topic_filter: str, options: QueueOptions | None
-    ) -> SubscriptionQueueTerms:
-        """What the messages of a subscription will keep to, by the rules and by what its client wishes."""
-        terms = session.terms
-        if terms is None:
-            terms = queue_terms(self.limits, session.client_id, session.user_name)
-        self.work += len(session.rules)
-        found = sub_queue_terms(session.rules, topic_filter, terms)
-        return found if options is None else grant(options, self.limits, terms, found)
 
     @property
     def subscription_count(self) -> int:
@@ -320,20 +181,6 @@ class Router(Fanout):
     def subscription_listener(self, listener: SubscriptionListener | None) -> None:
         self.table.listener = listener
 
-    def has_filter_room(self, session: Session, name: str, group_name: str, topic_filter: str) -> bool:
-        """Whether a client may have another subscription, by what it takes; one that it has already it may replace.
-
-        `name` as the client wrote it, `topic_filter` without `$share/name/`.
-        """
-        limits = self.limits
-        size = self.table.cost(name, group_name, topic_filter)
-        if (
-            0 < limits.max_filter_bytes_per_client < session.filter_bytes + size
-            or 0 < limits.max_filter_bytes < self.table.bytes + size
-        ):
-            return name in session.subscriptions
-        return True
-
     def subscribe(
         self,
         session: Session,
@@ -347,7 +194,7 @@ class Router(Fanout):
         """Make or replace a subscription [MQTT-3.8.4-3], and start to stream the retained messages it asks for.
 
         `topic_filter` is valid, without `$share/name/`; `request.topic_filter` as the client wrote it. `terms`: see
-        `sub_queue_terms`; None where there are neither rules nor a wish.
+        `QueueLimits.sub_queue_terms`; None where there are neither rules nor a wish.
         """
         name = request.topic_filter
         qos = request.qos
@@ -368,7 +215,7 @@ class Router(Fanout):
             subscription.retain_handling = request.retain_handling
             subscription.identifier = identifier
             self.table.touch(subscription)
-        self.give_sub_queue(session, subscription, terms, options)
+        self.queue_limits.give_sub_queue(session, subscription, terms, options)
         # Retain Handling 0 asks for retained messages each time [MQTT-3.3.1-9] [MQTT-3.8.4-4], 1 if the subscription
         # is new [MQTT-3.3.1-10], 2 never [MQTT-3.3.1-11]. 3.1.1 has 0 alone [MQTT3-3.3.1-6]. Shared subscriptions get
         # none (section 4.8.2).
@@ -379,32 +226,7 @@ class Router(Fanout):
             session.journal.subscribed(session.client_id, subscription, session.is_streaming(subscription))
         if self.event_listener is not None:
             self.event_listener.subscribed(session.client_id, name, qos)
-        self.tell_subscribed(subscription, False)
-
-    def give_sub_queue(
-        self,
-        session: Session,
-        subscription: Subscription,
-        terms: SubscriptionQueueTerms | None,
-        options: QueueOptions | None,
-    ) -> None:
-        """Have a subscription's messages keep to `terms`: in a lane of their own where these are not the client's."""
-        before = queue_of(subscription)
-        sub_queue: SubscriptionQueue | None = None
-        if terms is not None and (options is not None or not session.has_terms(terms)):
-            sub_queue = before
-            if sub_queue is None or not sub_queue.same(terms.policy, terms.max_age, terms.depth):
-                sub_queue = SubscriptionQueue(session, terms.policy, terms.max_age, terms.depth)
-            sub_queue.options = options
-        if sub_queue is before:
-            return
-        self.table.give_queue(subscription, sub_queue)
-        if before is not None and before.fresh:
-            session.fresh_sub_queues -= 1
-        if sub_queue is not None and sub_queue.fresh:
-            session.fresh_sub_queues += 1
-        if session.outbox is not None:
-            session.outbox.fresh = session.sub_queue is not None or session.fresh_sub_queues > 0
+        self.table.tell(subscription, False)
 
     def unsubscribe(self, session: Session, name: str) -> bool:
         """Take a subscription back; False when there is none [MQTT-3.10.4-1].
@@ -481,69 +303,16 @@ class Router(Fanout):
         self.session_table.add(session)
 
     def has_session_room(self, client_id: str, user_name: str | None, will: Will | None, now: float) -> bool:
-        """Whether the limits leave room for the session of a client; empty ones end for it, if need be.
-
-        A session that is there already may stay, also beyond the limits, but not with a larger will or user name.
-        """
-        limits = self.limits
+        """Whether the limits leave room for the session of a client; empty ones end for it, if need be."""
         table = self.session_table
-        present = self.sessions.get(client_id)
-        grows = session_bytes(client_id, user_name, will)
-        if present is not None:
-            grows -= session_bytes(client_id, present.user_name, present.will)
-            if grows <= 0:
-                return True
         for _ in range(MOST_ENDED):
-            if not (
-                (present is None and 0 < limits.max_sessions <= len(self.sessions))
-                or 0 < limits.max_session_bytes < table.bytes + grows
-            ):
+            if table.has_room(self.limits, client_id, user_name, will):
                 return True
             empty = table.oldest_empty()
-            if empty is None or empty is present:
+            if empty is None or empty.client_id == client_id:
                 return False
             self.end_session(empty, now)
         return False
-
-    def apply_queue_limits(self, session: Session) -> None:
-        """Give a session's queues, and those of its connection, the terms that the settings have for its client.
-
-        What waits already stays where it is.
-        """
-        limits = self.limits
-        terms = self._terms
-        if terms is None or limits.rules:
-            terms = queue_terms(limits, session.client_id, session.user_name)
-            self._terms = terms
-        session.terms = terms
-        session.rules = subscription_rules(limits, session.client_id, session.user_name) if limits.rules else ()
-        policy = terms.policy
-        sub_queue = None
-        if policy == LATEST or terms.max_age > 0.0:
-            sub_queue = session.sub_queue
-            if sub_queue is None or not sub_queue.same(policy, terms.max_age, 0):
-                sub_queue = SubscriptionQueue(session, policy, terms.max_age, 0)
-        if policy == LATEST:
-            # Full of topics, it takes no more.
-            policy = DROP_NEWEST
-        session.limit(policy, sub_queue, terms.session_messages, terms.session_bytes)
-        session.max_inflight_bytes = min(session.max_inflight_bytes, bound(limits.max_inflight_bytes))
-        outbox = session.outbox
-        if outbox is not None:
-            outbox.limit(policy, terms.live_messages, terms.live_bytes)
-            outbox.tells = session.v5 and self.limits.tell_loss
-            outbox.fresh = sub_queue is not None or session.fresh_sub_queues > 0
-
-    def renew_lanes(self, session: Session) -> None:
-        """The rules are about another user than before: give the subscriptions the lanes that they have now."""
-        for subscription in session.subscriptions.values():
-            sub_queue = queue_of(subscription)
-            options = None if sub_queue is None else sub_queue.options
-            if session.rules or sub_queue is not None:
-                topic_filter = parse_shared(subscription.topic_filter)[1]
-                self.give_sub_queue(
-                    session, subscription, self.sub_queue_terms(session, topic_filter, options), options
-                )
 
     def overfull(self, now: float) -> None:
         """End the connections whose queues ran over where that is their policy: the events for it follow."""
@@ -556,15 +325,7 @@ class Router(Fanout):
     def sweep(self, now: float) -> None:
         """Drop what has grown too old in queues where nothing comes or goes: to be called every second or so."""
         self.fanout.drain(self, now)
-        aging = self.counters.load.aging
-        left: i64 = SWEEP
-        for sub_queue in list(aging):
-            session = cast(Session, sub_queue.session)
-            left -= session.shed_stale(sub_queue, now, left)
-            if sub_queue.waiting == 0:
-                del aging[sub_queue]
-            if left <= 0:
-                return
+        self.queue_limits.sweep(self._load, now)
 
     def settle(self, session: Session) -> None:
         """A connection's session has got its expiry interval and its will: have the journal keep it, if it lasts.
@@ -583,6 +344,12 @@ class Router(Fanout):
         journal.session_kept(session.client_id, session.user_name, session.expiry_interval, 0.0)
         if session.will is not None:
             journal.will_set(session.client_id, session.will, 0.0)
+
+    def _publish_will(self, session: Session, now: float) -> None:
+        will = session.will
+        assert will is not None
+        self._forget_will(session)
+        self.wills.publish(will, session, now)
 
     def _forget_will(self, session: Session) -> None:
         if session.will is not None and session.journal is not None:
@@ -613,7 +380,7 @@ class Router(Fanout):
                 session.will_due = now + delay
                 if session.journal is not None:
                     session.journal.will_set(session.client_id, session.will, session.will_due)
-        self._share_out(session)
+        self.delivery.share_out(session)
         if expiry == 0:
             self.end_session(session, now)
         elif expiry != NEVER:
@@ -625,38 +392,6 @@ class Router(Fanout):
             empty = table.oldest_empty()
             if empty is not None and 0 < self.limits.max_empty_sessions < table.empty_count:
                 self.end_session(empty, now)
-
-    def _share_out(self, session: Session) -> None:
-        """Give what a leaving member of shared subscriptions did not finish to another member that is connected.
-
-        Where there is none it stays: the client may come back for it (section 4.8.2).
-        """
-        groups: set[SharedGroup] = set()
-        for group in session.unfinished_groups():
-            if self._present_group(group).connected:
-                groups.add(group)
-        if groups:
-            self._hand_on(session.take_shared(groups))
-
-    def _present_group(self, group: SharedGroup) -> SharedGroup:
-        """The group of that name at that filter now: it may have lost all its members and come back since."""
-        if group.size > 0:
-            return group
-        entry = self.trie.find(group.topic_filter)
-        found = None if entry is None else entry.groups.get(group.name)
-        return group if found is None else found
-
-    def _hand_on(self, deliveries: list[Delivery]) -> None:
-        for delivery in deliveries:
-            assert delivery.group is not None
-            group = self._present_group(delivery.group)
-            chosen = self._choose(group, delivery.message)
-            assert chosen is not None
-            session = cast(Session, chosen.session)
-            qos = min(delivery.message.qos, chosen.qos)
-            # As this member's subscription has it, and not as that of the member who left it behind [MQTT-3.3.1-12].
-            retain = delivery.message.retain and chosen.retain_as_published
-            session.deliver(delivery.message, qos, retain, identifiers(chosen), group, queue_of(chosen))
 
     def end_session(self, session: Session, now: float) -> None:
         """Delete a session and all that belongs to it; its delayed will is published now [MQTT-3.1.3-9].
@@ -675,10 +410,10 @@ class Router(Fanout):
             self._publish_will(session, now)
         left: set[SharedGroup] = set()
         for group in session.unfinished_groups():
-            if self._present_group(group).size > 0:
+            if self.delivery.present_group(group).size > 0:
                 left.add(group)
         if left:
-            self._hand_on(session.take_shared(left))
+            self.delivery.hand_on(session.take_shared(left))
         session.end()
         self.deadlines.cancel(session)
         self.session_table.remove(session)
@@ -687,26 +422,6 @@ class Router(Fanout):
             self.deadlines.set(self.table, now)
         if self.event_listener is not None:
             self.event_listener.session_ended(session.client_id)
-
-    def _publish_will(self, session: Session, now: float) -> None:
-        """Publish the will of a session; where those before it have half filled a queue, it waits for a turn."""
-        will = session.will
-        assert will is not None
-        self._forget_will(session)
-        message = will_message(will, session.client_id, now)
-        if self._pressed:
-            self._waiting_wills += 1
-            self.deadlines.set(DueWill(message, session), now)
-        else:
-            self._send_will(message, session)
-
-    def _send_will(self, message: Message, session: Session) -> None:
-        counters = self.counters
-        half_full = counters.half_full
-        backed_up = counters.backed_up
-        self.publish(message, session)
-        if counters.half_full != half_full or counters.backed_up != backed_up:
-            self._pressed = True
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -731,7 +446,7 @@ class Router(Fanout):
         counters = self.counters
         deadlines = self.deadlines
         deadlines.held_until = 0.0
-        self._pressed = False
+        self.wills.begin_turn()
         half_full = counters.half_full
         backed_up = counters.backed_up
         until: i64 = self.work + TICK_WORK
@@ -745,10 +460,9 @@ class Router(Fanout):
             if isinstance(thing, Session):
                 self._session_due(thing, now)
             elif isinstance(thing, str):
-                self._retained_due(thing, now)
+                self.retained_store.expire(thing, now)
             elif isinstance(thing, DueWill):
-                self._waiting_wills -= 1
-                self._send_will(thing.message, thing.session)
+                self.wills.due(thing)
             elif isinstance(thing, Request):
                 thing.give_up()
         if counters.backed_up != backed_up:
@@ -761,12 +475,7 @@ class Router(Fanout):
     @property
     def hurried(self) -> bool:
         """True while wills, or subscriptions of sessions that are over, wait for nothing but a turn (`tick`)."""
-        return self._waiting_wills > 0 or self.table.leaving
-
-    def _retained_due(self, topic: str, now: float) -> None:
-        message = self.retained.get(topic)
-        if isinstance(message, Message) and 0.0 < message.expires_at <= now:
-            self._clear_retained(topic, message)
+        return self.wills.waiting > 0 or self.table.leaving
 
     def _session_due(self, session: Session, now: float) -> None:
         if session.will is not None and 0.0 < session.will_due <= now:
@@ -776,13 +485,3 @@ class Router(Fanout):
             self.end_session(session, now)
         else:
             self.schedule(session)
-
-
-def will_message(will: Will, client_id: str, now: float) -> Message:
-    """The application message of a will, its message expiry counted from its publication (section 3.1.3.2.4).
-
-    It is retained if the will says so [MQTT-3.1.2-15] and not otherwise [MQTT-3.1.2-14]. Its properties, the user's
-    among them, are the bytes of the CONNECT, and so in their order [MQTT-3.1.3-10].
-    """
-    expires_at = now + will.message_expiry if will.message_expiry >= 0 else 0.0
-    return Message(will.topic.encode(), will.payload, will.qos, will.retain, will.properties, expires_at, client_id)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from broker.core.codec.packets import Will
+from broker.core.limits import Limits
 from broker.core.session.session import Session
-from broker.core.session.session_bytes import bytes_of, is_empty
+from broker.core.session.session_bytes import bytes_of, is_empty, session_bytes
 
 
 class SessionTable:
@@ -52,6 +54,21 @@ class SessionTable:
         self._empty.pop(session, None)
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
+
+    def has_room(self, limits: Limits, client_id: str, user_name: str | None, will: Will | None) -> bool:
+        """Whether the limits leave room for the session of a client.
+
+        A session that is there already may stay, also beyond the limits, but not with a larger will or user name.
+        """
+        present = self.sessions.get(client_id)
+        grows = session_bytes(client_id, user_name, will)
+        if present is not None:
+            grows -= session_bytes(client_id, present.user_name, present.will)
+            if grows <= 0:
+                return True
+        elif 0 < limits.max_sessions <= len(self.sessions):
+            return False
+        return not 0 < limits.max_session_bytes < self.bytes + grows
 
     def oldest_empty(self) -> Session | None:
         """The session that has been empty for longest, if there is one."""

@@ -15,6 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, cast
 
 from broker.core.hooks import SubscriptionListener
+from broker.core.limits import Limits
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.queues.subscription_queue import queue_of
 from broker.core.session.session import Session
@@ -66,6 +67,19 @@ class SubscriptionTable:
         """
         return subscription_bytes(name, group_name) + self.trie.cost(topic_filter)
 
+    def has_room(self, limits: Limits, session: Session, name: str, group_name: str, topic_filter: str) -> bool:
+        """Whether a client may have another subscription, by what it takes; one that it has already it may replace.
+
+        `name` as the client wrote it, `topic_filter` without `$share/name/`.
+        """
+        size = self.cost(name, group_name, topic_filter)
+        if (
+            0 < limits.max_filter_bytes_per_client < session.filter_bytes + size
+            or 0 < limits.max_filter_bytes < self.bytes + size
+        ):
+            return name in session.subscriptions
+        return True
+
     def add(self, session: Session, subscription: Subscription, group_name: str, topic_filter: str) -> i64:
         """Hang a new subscription of a session at its filter. The work that it was, in deliveries."""
         work: i64 = 0
@@ -111,6 +125,20 @@ class SubscriptionTable:
             self.cache.remove(topic_filter)
         if self.listener is not None and not cast(Session, subscription.session).uplink:
             self.listener.unwanted(topic_filter)
+
+    def tell(self, subscription: Subscription, snapshot: bool) -> None:
+        """Have a subscription recorded: a new one, or (`snapshot`) one that was there before."""
+        tap = self.tap
+        if tap is not None:
+            tap.subscribed(
+                cast(Session, subscription.session).client_id,
+                subscription.topic_filter,
+                subscription.qos,
+                subscription.no_local,
+                subscription.retain_as_published,
+                subscription.identifier,
+                snapshot,
+            )
 
     # -- the ends of sessions ------------------------------------------------------------------------------------------
 

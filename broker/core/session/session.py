@@ -75,7 +75,7 @@ class Session(SessionQueue):
         super().__init__(client_id, max_messages, max_bytes, counters)
         # Whose it is (`connection.identity`); of a client without a user name: None.
         self.user_name: str | None = None
-        # What the settings and rules say of its client (`Router.apply_queue_limits`).
+        # What the settings and rules say of its client (`QueueLimits.apply`).
         self.terms: QueueTerms | None = None
         self.rules: tuple[QueueRule, ...] = ()
         self.subscriptions: dict[str, Subscription] = {}

@@ -253,7 +253,7 @@ class UpstreamLink(Owner):
             for node in cursor.take(LEAVING):
                 message = node.value
                 if isinstance(message, Message) and message.publisher == self.session.client_id:
-                    router.drop_retained(node.topic)
+                    router.retained_store.drop(node.topic)
             await asyncio.sleep(0)
 
     def _idle(self) -> bool:

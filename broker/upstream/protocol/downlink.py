@@ -120,7 +120,7 @@ class Downlink(Peer):
             router = self.router
             if packet.request and packet.qos > 0 and self.peer_id:
                 request = Request(packet_id, packet.qos)
-                count = router.ask(message, session, request)
+                count = router.publisher.ask(message, session, request)
                 if request.waits(self, count):
                     self._requests[packet_id] = request
                     self._acknowledge(kind, packet_id, UNANSWERED, now)

@@ -228,7 +228,7 @@ class Replays:
                 if isinstance(message, Message) and message.publisher == mine:
                     remote = self._session.mapping.remote_topic(message.topic)
                     if remote is None or not held.match(remote.decode()):
-                        router.drop_retained(message.topic.decode())
+                        router.retained_store.drop(message.topic.decode())
             left -= cursor.steps - before
             if cursor.done:
                 self._cursor = None
@@ -272,7 +272,7 @@ class Replays:
             message.publisher == self._session.client_id
             and cast("Message | None", router.retained.get(name)) is message
         ):
-            router.drop_retained(name)
+            router.retained_store.drop(name)
 
     def _walk(self, topic_filter: str) -> RetainedCursor:
         mapping = self._session.mapping

@@ -687,7 +687,7 @@ class TestAsking:
         """A request: how many it was for, and whether its answer waits."""
         request = Request(7, 1)
         message = Message(topic, b"?", 1, False, ASKS, 0.0, "north")
-        count = network.router.ask(message, None, request)
+        count = network.router.publisher.ask(message, None, request)
         waits = request.waits(peer, count)
         network.settle()
         return request, count, waits

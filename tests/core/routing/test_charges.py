@@ -13,7 +13,8 @@ from broker.core.codec.reasons import QUOTA_EXCEEDED
 from broker.core.connection.protocol import TURN_WORK
 from broker.core.routing.bursts import RUN_MESSAGES, SLOW_DELIVERIES
 from broker.core.routing.fanout import SLOW
-from broker.core.routing.router import PROBES, RETAIN_WORK
+from broker.core.routing.publisher import PROBES
+from broker.core.routing.retained_store import RETAIN_WORK
 from broker.core.topics.match_cache import NAME_BYTES, SHORT_NAME, MatchCache
 from broker.core.topics.trie import create
 from tests.core.harness import Client, Network, limits

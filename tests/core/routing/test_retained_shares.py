@@ -29,7 +29,7 @@ def test_one_client_does_not_take_all_the_room() -> None:
     for number in range(200):
         greedy.publish(f"greedy/{number}", b"x", retain=True)
     router = network.router
-    taken = router.retained_shares.of("greedy")
+    taken = router.retained_store.shares.of("greedy")
     assert SHARE - 2 * NODE_BYTES < taken <= SHARE
     assert router.counters.retained_refused == 200 - len(kept(router)) > 0
     assert len(listener.take()) == 200
@@ -46,16 +46,16 @@ def test_a_deep_topic_takes_what_its_levels_take() -> None:
     client.publish("d" + "/x" * 100, b"x", retain=True)
     assert kept(network.router) == set()
     client.publish("d" + "/x" * 20, b"x", retain=True)
-    assert network.router.retained_shares.of("deep") > 20 * NODE_BYTES
+    assert network.router.retained_store.shares.of("deep") > 20 * NODE_BYTES
 
 
 def test_what_another_replaces_is_the_others() -> None:
     network = Network(limits(max_retained_bytes_per_client=SHARE))
     one, other = network.client("one"), network.client("other")
     one.publish("a/b/c", b"x" * 100, retain=True)
-    before = network.router.retained_shares.of("one")
+    before = network.router.retained_store.shares.of("one")
     other.publish("a/b/c", b"x" * 100, retain=True)
-    shares = network.router.retained_shares
+    shares = network.router.retained_store.shares
     assert (shares.of("one"), shares.of("other")) == (0, before)
 
 
@@ -70,7 +70,7 @@ def test_links_are_excepted() -> None:
         router.retain(Message(b"up/%d" % number, b"x", 0, True, b"", 0.0, "$upstream/cloud"))
         router.retain(Message(b"own/%d" % number, b"x", 0, True, b"", 0.0, ""))
     assert len(kept(router)) == 600
-    assert router.retained_shares.of("link") == 0
+    assert router.retained_store.shares.of("link") == 0
 
 
 TOPICS = st.sampled_from(["a", "a/b", "a/b/c", "a/b/d", "e/f/g/h", "e", "$SYS/x"])
@@ -85,10 +85,10 @@ def test_the_account_is_exact(steps: list[tuple[str, str, int]]) -> None:
         if topic.startswith("$") and client_id:
             continue
         router.retain(Message(topic.encode(), b"x" * (size * 100), 0, True, b"", 0.0, client_id))
-        taken = [router.retained_shares.of(each) for each in clients]
+        taken = [router.retained_store.shares.of(each) for each in clients]
         assert all(0 <= each <= 2_000 for each in taken)
         assert sum(taken) <= router.retained_bytes
     for topic in kept(router):
-        router.drop_retained(topic)
-    assert [router.retained_shares.of(each) for each in clients] == [0, 0]
+        router.retained_store.drop(topic)
+    assert [router.retained_store.shares.of(each) for each in clients] == [0, 0]
     assert router.retained_bytes == 0

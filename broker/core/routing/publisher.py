@@ -1,0 +1,65 @@
+"""How a message is published: routed to everybody it is for, and kept where it is retained.
+
+Owns the order of the two. What comes in on a connection takes shorter ways where it can (`connection.publishing`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.core.limits import Limits
+from broker.core.queues.message import Message
+from broker.core.queues.queue_totals import QueueTotals
+from broker.core.queues.requests import Request
+from broker.core.routing.fanout import Fanout
+from broker.core.routing.retained_store import RetainedStore
+from broker.core.session.session import Session
+
+PROBES: Final = 4
+"""Look-ups in the trie that count as one delivery in a turn."""
+
+
+class Publisher:
+    """Publishes for clients, wills and the broker itself."""
+
+    def __init__(self, limits: Limits, load: QueueTotals, fanout: Fanout, retained: RetainedStore) -> None:
+        self._limits = limits
+        self._load = load
+        self._fanout = fanout
+        self._cache = fanout.table.cache
+        self._trie = fanout.table.trie
+        self._retained = retained
+
+    def publish(self, message: Message, origin: Session | None) -> int:
+        """Route a message; store or clear it when it is retained. Returns how many sessions and groups it was for.
+
+        `origin` is the publishing session (for No Local), None for the broker's own messages and wills.
+        """
+        if self._limits.upgrade_outgoing_qos:
+            # The lower of this and the granted QoS is the granted one, for live and retained messages alike.
+            message.qos = 2
+        cache = self._cache
+        route = cache.lookup(message.topic)
+        if route is None:
+            # Filters that a client chose decide how far the trie is walked: whoever publishes pays for it in turns.
+            before = self._trie.probes
+            route = cache.store(message.topic)
+            self._fanout.work += (self._trie.probes - before) // PROBES
+        count = self._fanout.forward(route, message, origin)
+        if message.retain:  # without, no retained message is touched [MQTT-3.3.1-8]
+            self._retained.retain(message)
+        return count
+
+    def ask(self, message: Message, origin: Session | None, request: Request) -> int:
+        """`publish` a request: the links that take it with QoS 1 or 2 and are connected are asked whom they reach.
+
+        Afterwards `Request.waits` says whether there is anything to wait for.
+        """
+        if self._limits.answer_timeout <= 0.0:
+            return self.publish(message, origin)
+        load = self._load
+        load.request = request
+        try:
+            return self.publish(message, origin)
+        finally:
+            load.request = None

@@ -1,0 +1,125 @@
+"""What the queues of each client and of each subscription keep to, by the settings, the rules and the client's wishes.
+
+Owns the way from limits and rules to the queues of a session, its connection and its subscriptions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+from broker.core.codec.topic_names import parse_shared
+from broker.core.limits import Limits
+from broker.core.queues.queue_options import grant
+from broker.core.queues.queue_policy import DROP_NEWEST, LATEST, QueueOptions, QueueTerms, SubscriptionQueueTerms
+from broker.core.queues.queue_rules import queue_terms, sub_queue_terms, subscription_rules
+from broker.core.queues.queue_totals import QueueTotals, bound
+from broker.core.queues.subscription_queue import SubscriptionQueue, queue_of
+from broker.core.routing.fanout import Fanout
+from broker.core.session.session import Session
+from broker.core.topics.subscription import Subscription
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+SWEEP: Final = 12_000
+"""Messages that are too old and are dropped in one sweep: some milliseconds. The others follow in the next ones."""
+
+
+class QueueLimits:
+    """Gives queues their terms."""
+
+    def __init__(self, limits: Limits, fanout: Fanout) -> None:
+        """`fanout` is who keeps account of the work."""
+        self._limits = limits
+        self._fanout = fanout
+        self._table = fanout.table
+        # What everybody's queues keep to, where there are no rules.
+        self._terms: QueueTerms | None = None
+
+    def sub_queue_terms(
+        self, session: Session, topic_filter: str, options: QueueOptions | None
+    ) -> SubscriptionQueueTerms:
+        """What the messages of a subscription will keep to, by the rules and by what its client wishes."""
+        terms = session.terms
+        if terms is None:
+            terms = queue_terms(self._limits, session.client_id, session.user_name)
+        self._fanout.work += len(session.rules)
+        found = sub_queue_terms(session.rules, topic_filter, terms)
+        return found if options is None else grant(options, self._limits, terms, found)
+
+    def apply(self, session: Session) -> None:
+        """Give a session's queues, and those of its connection, the terms that the settings have for its client.
+
+        What waits already stays where it is.
+        """
+        limits = self._limits
+        terms = self._terms
+        if terms is None or limits.rules:
+            terms = queue_terms(limits, session.client_id, session.user_name)
+            self._terms = terms
+        session.terms = terms
+        session.rules = subscription_rules(limits, session.client_id, session.user_name) if limits.rules else ()
+        policy = terms.policy
+        sub_queue = None
+        if policy == LATEST or terms.max_age > 0.0:
+            sub_queue = session.sub_queue
+            if sub_queue is None or not sub_queue.same(policy, terms.max_age, 0):
+                sub_queue = SubscriptionQueue(session, policy, terms.max_age, 0)
+        if policy == LATEST:
+            # Full of topics, it takes no more.
+            policy = DROP_NEWEST
+        session.limit(policy, sub_queue, terms.session_messages, terms.session_bytes)
+        session.max_inflight_bytes = min(session.max_inflight_bytes, bound(limits.max_inflight_bytes))
+        outbox = session.outbox
+        if outbox is not None:
+            outbox.limit(policy, terms.live_messages, terms.live_bytes)
+            outbox.tells = session.v5 and self._limits.tell_loss
+            outbox.fresh = sub_queue is not None or session.fresh_sub_queues > 0
+
+    def renew_sub_queues(self, session: Session) -> None:
+        """The rules are about another user than before: give the subscriptions the queues that they have now."""
+        for subscription in session.subscriptions.values():
+            sub_queue = queue_of(subscription)
+            options = None if sub_queue is None else sub_queue.options
+            if session.rules or sub_queue is not None:
+                topic_filter = parse_shared(subscription.topic_filter)[1]
+                self.give_sub_queue(
+                    session, subscription, self.sub_queue_terms(session, topic_filter, options), options
+                )
+
+    def give_sub_queue(
+        self,
+        session: Session,
+        subscription: Subscription,
+        terms: SubscriptionQueueTerms | None,
+        options: QueueOptions | None,
+    ) -> None:
+        """Have a subscription's messages keep to `terms`: in a queue of their own where these are not the client's."""
+        before = queue_of(subscription)
+        sub_queue: SubscriptionQueue | None = None
+        if terms is not None and (options is not None or not session.has_terms(terms)):
+            sub_queue = before
+            if sub_queue is None or not sub_queue.same(terms.policy, terms.max_age, terms.depth):
+                sub_queue = SubscriptionQueue(session, terms.policy, terms.max_age, terms.depth)
+            sub_queue.options = options
+        if sub_queue is before:
+            return
+        self._table.give_queue(subscription, sub_queue)
+        if before is not None and before.fresh:
+            session.fresh_sub_queues -= 1
+        if sub_queue is not None and sub_queue.fresh:
+            session.fresh_sub_queues += 1
+        if session.outbox is not None:
+            session.outbox.fresh = session.sub_queue is not None or session.fresh_sub_queues > 0
+
+    def sweep(self, load: QueueTotals, now: float) -> None:
+        """Drop what has grown too old in queues where nothing comes or goes."""
+        aging = load.aging
+        left: i64 = SWEEP
+        for sub_queue in list(aging):
+            session = cast(Session, sub_queue.session)
+            left -= session.shed_stale(sub_queue, now, left)
+            if sub_queue.waiting == 0:
+                del aging[sub_queue]
+            if left <= 0:
+                return

@@ -1,0 +1,144 @@
+"""The retained messages of a broker: kept, replaced, cleared and bounded (section 3.3.1.3).
+
+Owns the tree of retained messages and its accounts. Promises: retained messages are bounded in number and bytes, the
+levels of their topics counted with them; one that does not fit is delivered, counted, and not kept. The broker's own
+(`$SYS`) take no room from the clients' and need none.
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from broker.core.codec.topic_names import is_system
+from broker.core.counters import Counters
+from broker.core.limits import Limits
+from broker.core.persistence.journal import Journal
+from broker.core.queues.message import Message
+from broker.core.routing.deadlines import Deadlines
+from broker.core.routing.fanout import Fanout
+from broker.core.routing.retained_shares import RetainedMessage, RetainedShares
+from broker.core.session.session import Session
+from broker.core.topics.topic_tree import NODE_BYTES, RetainedTree
+
+RETAIN_WORK: Final = 16
+"""What a retained message that is kept counts for in a turn, as deliveries; each level that is new counts one more."""
+
+
+class RetainedStore:
+    """Retained messages by topic, with their times in the deadlines of the router."""
+
+    def __init__(
+        self, limits: Limits, counters: Counters, deadlines: Deadlines, sessions: dict[str, Session], fanout: Fanout
+    ) -> None:
+        """`sessions` tell which clients are links; `fanout` is who keeps account of the work."""
+        self.tree = RetainedTree()
+        # What counts against the limits: all but the broker's own, and of those the number.
+        self.bytes = 0
+        self.system_count = 0
+        self.journal: Journal | None = None
+        self._limits = limits
+        self._counters = counters
+        self._deadlines = deadlines
+        self._sessions = sessions
+        self._fanout = fanout
+        # What each client takes of them.
+        self.shares = RetainedShares(limits.max_retained_bytes_per_client)
+
+    def retain(self, message: Message) -> bool:
+        """Keep a retained message in place of the topic's last; an empty payload clears it.
+
+        False, and counted, when the limits of retained messages are reached. [MQTT-3.3.1-5] [MQTT-3.3.1-6]
+        """
+        topic = message.topic.decode()
+        old = cast("Message | None", self.tree.get(topic))
+        empty = len(message.payload()) == 0  # never kept itself [MQTT-3.3.1-7]
+        if empty or not self._has_room(topic, message, old):
+            # The old one goes in any case: it is not what the topic says any more [MQTT3-3.3.1-7].
+            if old is not None:
+                self._clear(topic, old)
+            if empty:
+                return True
+            self._counters.retained_refused += 1
+            return False
+        message = self.put(topic, message)  # whatever its QoS
+        if self.journal is not None and not is_system(message.topic):
+            self.journal.retained_set(message)
+        return True
+
+    def _has_room(self, topic: str, message: Message, old: Message | None) -> bool:
+        """Whether the limits leave room for a retained message in place of `old`."""
+        if is_system(message.topic):
+            return True
+        limits = self._limits
+        if old is None and 0 < limits.max_retained_messages <= len(self.tree) - self.system_count:
+            return False
+        most = limits.max_retained_bytes
+        shares = self.shares
+        if most == 0 and shares.most == 0:
+            return True
+        size = message.size()
+        if old is None:
+            size += self.tree.missing(topic) * NODE_BYTES
+        if not self._is_link(message.publisher) and not shares.has_room(message, size, old):
+            return False
+        if old is not None:
+            size -= old.size()
+        return most == 0 or self.bytes + size <= most
+
+    def _is_link(self, client_id: str) -> bool:
+        """Whether a client is another broker's link, which publishes what many clients have published there."""
+        session = self._sessions.get(client_id)
+        return session is not None and session.link_peer != ""
+
+    def put(self, topic: str, message: Message) -> Message:
+        """Make a message the retained one of its topic and count it, whatever the limits say. No journal is told.
+
+        Returns it as it is kept: without the wire forms that its fanout made.
+        """
+        tree = self.tree
+        levels = tree.node_count
+        message = RetainedMessage(message)
+        old = cast("Message | None", tree.set(topic, message))
+        self._fanout.work += RETAIN_WORK + tree.node_count - levels
+        if not is_system(message.topic):
+            size = message.size() + (tree.node_count - levels) * NODE_BYTES
+            self.bytes += size
+            if isinstance(old, RetainedMessage):
+                self.bytes -= old.size()
+                size += old.levels
+                self.shares.give_back(old)
+            if not self._is_link(message.publisher):
+                self.shares.charge(message, size)
+        elif old is None:
+            self.system_count += 1
+        if message.expires_at != 0.0:
+            self._deadlines.set(topic, message.expires_at)
+        elif old is not None:
+            self._deadlines.cancel(topic)
+        return message
+
+    def _clear(self, topic: str, message: Message) -> None:
+        """Take a topic's retained message away, with all that was counted for it."""
+        tree = self.tree
+        levels = tree.node_count
+        tree.remove(topic)
+        self.shares.give_back(message)
+        if is_system(message.topic):
+            self.system_count -= 1
+        else:
+            self.bytes -= message.size() + (levels - tree.node_count) * NODE_BYTES
+            if self.journal is not None:
+                self.journal.retained_cleared(topic)
+        self._deadlines.cancel(topic)
+
+    def drop(self, topic: str) -> None:
+        """Keep the retained message of a topic no longer; nobody is told."""
+        message = cast("Message | None", self.tree.get(topic))
+        if message is not None:
+            self._clear(topic, message)
+
+    def expire(self, topic: str, now: float) -> None:
+        """The time of a topic's retained message has come, if it still is the one."""
+        message = self.tree.get(topic)
+        if isinstance(message, Message) and 0.0 < message.expires_at <= now:
+            self._clear(topic, message)

@@ -1,0 +1,72 @@
+"""The publication of wills (section 3.1.2.5): in turns, where many are due together.
+
+Owns the wills that wait for a turn. Promises: a will that is to be published is published once, and none is lost
+because too many are due at one instant: as soon as one has half filled a queue, the others wait until its writer had
+a turn.
+"""
+
+from __future__ import annotations
+
+from broker.core.codec.packets import Will
+from broker.core.counters import Counters
+from broker.core.queues.message import Message
+from broker.core.routing.deadlines import Deadlines
+from broker.core.routing.publisher import Publisher
+from broker.core.session.session import Session
+
+
+class DueWill:
+    """A will that waits for its turn; its session may be gone."""
+
+    def __init__(self, message: Message, session: Session) -> None:
+        self.message = message
+        self.session = session
+
+
+class WillQueue:
+    """Publishes wills, now or in a turn of the router."""
+
+    def __init__(self, publisher: Publisher, counters: Counters, deadlines: Deadlines) -> None:
+        self._publisher = publisher
+        self._counters = counters
+        self._deadlines = deadlines
+        # Whether the last will has half filled a queue: the next ones wait.
+        self._pressed = False
+        # How many wait.
+        self.waiting = 0
+
+    def begin_turn(self) -> None:
+        """The writers have had theirs."""
+        self._pressed = False
+
+    def publish(self, will: Will, session: Session, now: float) -> None:
+        """Publish the will of a session; where those before it have half filled a queue, it waits for a turn."""
+        message = will_message(will, session.client_id, now)
+        if self._pressed:
+            self.waiting += 1
+            self._deadlines.set(DueWill(message, session), now)
+        else:
+            self._send(message, session)
+
+    def due(self, waiting: DueWill) -> None:
+        """It is the turn of one that waited."""
+        self.waiting -= 1
+        self._send(waiting.message, waiting.session)
+
+    def _send(self, message: Message, session: Session) -> None:
+        counters = self._counters
+        half_full = counters.half_full
+        backed_up = counters.backed_up
+        self._publisher.publish(message, session)
+        if counters.half_full != half_full or counters.backed_up != backed_up:
+            self._pressed = True
+
+
+def will_message(will: Will, client_id: str, now: float) -> Message:
+    """The application message of a will, its message expiry counted from its publication (section 3.1.3.2.4).
+
+    It is retained if the will says so [MQTT-3.1.2-15] and not otherwise [MQTT-3.1.2-14]. Its properties, the user's
+    among them, are the bytes of the CONNECT, and so in their order [MQTT-3.1.3-10].
+    """
+    expires_at = now + will.message_expiry if will.message_expiry >= 0 else 0.0
+    return Message(will.topic.encode(), will.payload, will.qos, will.retain, will.properties, expires_at, client_id)
