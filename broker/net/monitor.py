@@ -35,6 +35,9 @@ BEAT: Final = 0.25
 LOOK: Final = 1.0
 """Seconds between two looks."""
 
+PEERS: Final = 20_000
+"""Peers that are looked at in one call: some milliseconds."""
+
 LINES: Final = 500
 """Log lines of one kind in one look, at most: some milliseconds."""
 
@@ -91,6 +94,10 @@ class Monitor:
         self._slow: dict[str, SlowClient] = {}
         self._reported_at = now
         self._report_at = now + self._interval
+        # Those who have not been looked at in the present look, when it began, and who has become slow in it.
+        self._peers: list[Session] = []
+        self._began = now
+        self._entered: list[SlowClient] = []
         # The slowest, in this order.
         self.slowest: list[SlowClient] = []
         # Ledgers that were reported, for whoever set this to a set and empties it; None: nobody asks.
@@ -101,8 +108,11 @@ class Monitor:
         """How many clients are slow."""
         return len(self._slow)
 
-    def look(self, now: float) -> None:
-        """Once a second: shed what has waited too long, see who is slow, and report losses when their time has come."""
+    def look(self, now: float) -> bool:
+        """Once a second: shed what has waited too long, see who is slow, and report losses when their time has come.
+
+        True when there are too many peers for one look: another one is to follow with the next beat.
+        """
         self._router.sweep(now)
         self._watch(now)
         if len(self._load.unreported) > MOST_LOSERS:
@@ -110,6 +120,7 @@ class Monitor:
             self._fold(round(now - self._reported_at, 1))
         if now >= self._report_at:
             self._report(now, LINES if self._interval > 0.0 else len(self._load.unreported))
+        return len(self._peers) > 0
 
     def finish(self, now: float) -> None:
         """The broker stops: report what no line has told of yet."""
@@ -179,14 +190,24 @@ class Monitor:
     # -- slow subscribers ----------------------------------------------------------------------------------------------
 
     def _watch(self, now: float) -> None:
+        """See who is slow among some of those who are connected; when all have been looked at, tell of it."""
         after = self._slow_after
         slow = self._slow
-        if after <= 0.0 or (self._load.messages == 0 and not slow):
-            return
-        # In one go, since there may be very many peers.
-        peers = self._router.fanout.peers.items()
-        waiting = [(session, outbox) for session, outbox in peers if outbox.messages or session.pending_messages]
-        entered: list[SlowClient] = []
+        peers = self._peers
+        if not peers:
+            if after <= 0.0 or (self._load.messages == 0 and not slow):
+                return
+            peers = self._peers = list(self._router.fanout.peers)
+            self._began = now
+            self._entered = []
+        some = peers[:PEERS]
+        del peers[:PEERS]
+        # In one go, since there may be very many.
+        waiting = [
+            (session, outbox)
+            for session in some
+            if (outbox := session.outbox) is not None and (outbox.messages or session.pending_messages)
+        ]
         for session, outbox in waiting:
             delay = session.waited(now)
             client = slow.get(session.client_id)
@@ -194,11 +215,14 @@ class Monitor:
                 if delay < after:
                     continue
                 client = self._enter(session, now)
-                entered.append(client)
+                self._entered.append(client)
             elif delay < after / 2:
                 continue
             client.update(session, outbox, delay, now)
-        left = [client for client in slow.values() if client.seen != now]
+        if peers:
+            return
+        entered, self._entered = self._entered, []
+        left = [client for client in slow.values() if client.seen < self._began]
         for client in left:
             del slow[client.client_id]
         self.slowest = heapq.nlargest(self._listed, slow.values(), key=_delay)
@@ -241,7 +265,8 @@ def _delay(client: SlowClient) -> float:
 class LagMonitor:
     """Beats four times a second, tells the core how late the beat was, and has somebody look once a second."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, load: QueueTotals, look: Callable[[float], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, load: QueueTotals, look: Callable[[float], bool]) -> None:
+        """`look` is called once a second, and again with the next beat when it answers True."""
         self._loop = loop
         self._load = load
         self._look = look
@@ -281,5 +306,7 @@ class LagMonitor:
         self._worst = max(self._worst, lag)
         self._arm(now)
         if now >= self._look_at:
+            # First: a look that raises is not the last.
             self._look_at = now + LOOK
-            self._look(now)
+            if self._look(now):
+                self._look_at = now

@@ -367,13 +367,15 @@ class Server:
         """After each batch that comes from no connection: see `FlushScheduler.after_batch`."""
         self.hub.after_batch()
 
-    def _look(self, now: float) -> None:
+    def _look(self, now: float) -> bool:
+        again = False
         try:
-            self.monitor.look(now)
-            self.connection_log.look(now)
+            again = self.monitor.look(now)
         except Exception as error:
             self.faults.broke("monitor", error)
+        self.connection_log.look(now)
         self.hub.after_batch()
+        return again
 
     def _tick(self) -> None:
         self.router.tick(self.loop.time())

@@ -312,6 +312,29 @@ class TestSlow:
         assert len(lines) == LINES + 1
         assert lines[-1] == ("info", "more subscribers keep up again, or are gone", {"count": 5})
 
+    def test_more_than_one_look_takes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Peers are looked at in turns; what is told is told of all of them together, and of nobody twice."""
+        monkeypatch.setattr(module, "PEERS", 10)
+        broker = Broker(slow_after=1.0, slow_clients=3)
+        clients = [broker.client(f"c{number}") for number in range(25)]
+        for number, client in enumerate(clients):
+            broker.queue(client, 2.0 + number)
+        assert broker.look() == []
+        broker.leave(clients[20])
+        assert broker.look(BEAT) == []
+        lines = broker.look(BEAT)
+        assert [fields["client_id"] for _, _, fields in lines] == [f"c{n}" for n in range(25) if n != 20]
+        assert [client.client_id for client in broker.monitor.slowest] == ["c24", "c23", "c22"]
+        for client in clients[:5]:
+            broker.queue(client, 0.0)
+        assert [broker.look(LOOK), broker.look(BEAT)] == [[], []]
+        lines = broker.look(BEAT)
+        assert [(event, fields["client_id"]) for _, event, fields in lines] == [
+            ("subscriber keeps up again", f"c{number}") for number in range(5)
+        ]
+        assert broker.monitor.slow_count == 19
+        assert broker.look() == []
+
 
 class Timer(Loop):
     """The test's loop, with absolute times."""
@@ -333,7 +356,12 @@ class TestPulse:
     def test_looks_once_a_second(self) -> None:
         """Four beats to a look."""
         loop, load, looks = Timer(), QueueTotals(), list[float]()
-        pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), load, looks.append)
+
+        def look(now: float) -> bool:
+            looks.append(now)
+            return False
+
+        pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), load, look)
         pulse.start()
         loop.pass_time(5 * LOOK + BEAT / 2)
         assert looks == [100.0 + LOOK * (count + 1) for count in range(5)]
@@ -343,10 +371,24 @@ class TestPulse:
         assert len(looks) == 5
         assert load.lag_at(loop.now) == 0.0
 
+    def test_a_look_that_is_not_through_goes_on_with_the_next_beat(self) -> None:
+        loop, looks = Timer(), list[float]()
+
+        def look(now: float) -> bool:
+            looks.append(now)
+            return len(looks) < 3
+
+        pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), QueueTotals(), look)
+        pulse.start()
+        loop.pass_time(2 * LOOK + 2 * BEAT + BEAT / 2)
+        first = 100.0 + LOOK
+        assert looks == [first, first + BEAT, first + 2 * BEAT, first + 2 * BEAT + LOOK]
+        pulse.close()
+
     def test_how_late(self) -> None:
         """The core can ask while the loop is held up, and until the beat after."""
         loop, load = Timer(), QueueTotals()
-        pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), load, list[float]().append)
+        pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), load, lambda _: False)
         pulse.start()
         loop.pass_time(1.0)
         assert load.lag_at(loop.now + BEAT) == 0.0
@@ -366,7 +408,7 @@ class TestPulse:
         """A fault in it must not silence everything else for ever."""
         loop, load = Timer(), QueueTotals()
 
-        def fail(now: float) -> None:
+        def fail(now: float) -> bool:
             raise ArithmeticError(now)
 
         pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), load, fail)
