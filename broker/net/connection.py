@@ -136,8 +136,8 @@ class Connection(Link):
     def _go_on_soon(self) -> None:
         """The rest of a read has its turn after the writers and the other connections, when nothing else is in its way.
 
-        What is in its way is the gate, which calls `admitted`, or the writer, which calls `_resume_reading`; or the
-        client publishes too fast, and time alone helps.
+        What is in its way is access control, which calls `admitted`, or the writer, which calls `_resume_reading`; or
+        the client publishes too fast, and time alone helps.
         """
         protocol = self.protocol
         blocked = protocol.waiting or self.outbox.congested or protocol.throttled

@@ -6,12 +6,10 @@ Promises: a store is told through its `journal` (`core.journal`), on the event l
 waited for; `load` gives everything back, before the first client comes. Refuses: to know the router, sockets, settings.
 
 Where acknowledgements will wait for a commit. A durable store writes in a thread of its own and commits in groups,
-so that what the journal was told becomes safe a little later. Nothing waits for that yet: a PUBACK, PUBREC or
-PUBCOMP may be on its way before the commit. The place for it: `ServerProtocol` puts these three into the outbox right
-after the journal was told, and `Server.after_batch` comes between that and the writers' next turn. A store that
-makes them wait has the channel put them aside for the batch, takes them in `after_batch` together with everything
-told so far, and hands them to their outboxes, on the loop, when that group is committed. The journal's order makes
-this enough: what an acknowledgement stands for was told before.
+so that what the journal was told becomes safe a little later. Nothing waits for that yet: a PUBACK, PUBREC or PUBCOMP
+may be on its way before the commit. All of them leave by `Acknowledger._send` (`core.connection.acknowledging`), after
+the journal was told what they stand for: a store that makes them wait has them held there, and sent, on the loop, when
+the group that was told before them is committed.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ MAX_TEXT: Final = 256
 
 
 class ServerProtocol(Peer):
-    """The protocol state of one connection. `address` is the peer's, for logs and the gate."""
+    """The protocol state of one connection. `address` is the peer's, for logs and access control."""
 
     def __init__(self, router: Router, outbox: Outbox, address: str) -> None:
         self.router = router
