@@ -121,11 +121,11 @@ class Limits(Section):
     max_publish_bytes: SizeOrUnlimited = 0
     """Bytes of PUBLISH packets a second from one client, in the same way. 0: no limit."""
     publish_patience: SecondsOrOff = 60.0
-    """Seconds a client may be held back by these two without a break; then it is disconnected with 0x96 (packets) or
-    0x97 (bytes). 0: for ever."""
+    """Seconds that these two may hold a client back without a break; then the broker disconnects it with 0x96 (packets)
+    or 0x97 (bytes). 0: for ever."""
     max_loop_lag: SecondsOrOff = 5.0
-    """Seconds the event loop may be late; above it a new CONNECT is refused with 0x89, while those who are connected go
-    on. 0: never."""
+    """Seconds the event loop may be late; above it the broker refuses new clients with 0x89 and goes on serving
+    connected ones. 0: never."""
 
 
 class Mqtt(Section):
@@ -291,13 +291,14 @@ class Queue(Section):
     """What a 5.0 subscriber may choose, by the user property `canopy-queue`. Empty: nothing. Always a tuple after
     validation."""
     slow_after: SecondsOrOff = 1.0
-    """Seconds in the queue from which on a subscriber counts as slow. 0: nobody does."""
+    """A subscriber counts as slow when its messages wait longer than these seconds. 0: nobody does."""
     report_interval: SecondsOrOff = 10.0
     """Seconds between two log lines about the losses of one client. 0: no lines."""
     write_batch_bytes: Size = 262_144
     """Bytes joined to one write, at least 1."""
     stall_timeout: SecondsOrOff = 30.0
-    """Seconds a client may take nothing, with messages waiting, before it is disconnected. 0: no limit."""
+    """Seconds that a client may read nothing while messages wait for it, before the broker disconnects it. 0: no
+    limit."""
     rules: Annotated[Sequence[QueueRuleSettings], AfterValidator(tuple)] = ()
     """What is different for some clients or subscriptions. All rules that match apply, in their order; a later one wins
     for what it sets. Always a tuple after validation."""
@@ -341,18 +342,18 @@ class Recorder(Section):
     """Whether the broker serves only while it records. Where the folder cannot be written to, it does not start, or it
     stops in order. Off: it goes on without a record."""
     filters: Annotated[Sequence[PlainFilter], AfterValidator(tuple)] = ("#",)
-    """The messages whose topics these match are recorded; who comes, goes, subscribes and loses something always is.
-    Always a tuple after validation."""
+    """The recorder keeps messages whose topics these match, and always who connects, disconnects, subscribes and loses
+    something. Always a tuple after validation."""
     payloads: bool = True
     """Whether payloads are kept, or their sizes alone."""
     deliveries: bool = False
-    """Whether it is recorded for each message to whom it went: an event for each receiver."""
+    """Whether the recorder notes for each message to whom it went: one event for each receiver."""
     segment_bytes: Annotated[int, Field(ge=65_536, le=MOST_BYTES)] = 134_217_728
     """Bytes at which a segment is finished and the next one begun, from 64 KiB."""
     segment_seconds: Annotated[float, Field(gt=0, le=LONGEST_TIME, allow_inf_nan=False)] = 60.0
     """Seconds after which a segment is finished, above 0. What is not in a finished one is lost with the process."""
     queue_events: CountOrUnlimited = 200_000
-    """Events that wait to be written. 0: no limit. What does not fit is lost to the record, and named in it."""
+    """Events that wait to be written. 0: no limit. Those that do not fit are lost to the record, which says so."""
     queue_bytes: SizeOrUnlimited = 67_108_864
     """Bytes that wait to be written. 0: no limit."""
 

@@ -141,15 +141,15 @@ class Upstream(Section):
     url: Annotated[str, AfterValidator(_url)]
     """Where the upstream broker listens: mqtt://HOST[:PORT] (1883) or, with TLS, mqtts://HOST[:PORT] (8883)."""
     username: String = ""
-    """The user name that it is told. Empty: none."""
+    """The user name that the link logs in with there. Empty: none."""
     password: Annotated[str, AfterValidator(_password), Field(repr=False)] = ""
-    """The password that it is told. Empty: none."""
+    """The password that the link logs in with. Empty: none."""
     password_file: str = ""
     """A file whose first line is the password, in place of `password`. Empty: none."""
     ca_file: str = ""
-    """Certificates (PEM) of the authorities that vouch for it, with mqtts. Empty: those that the system trusts."""
+    """Certificates (PEM) of the authorities that the link trusts, with mqtts. Empty: those that the system trusts."""
     cert_file: str = ""
-    """The certificate (PEM) that it is shown, with mqtts. Empty: none."""
+    """The certificate (PEM) that the link shows, with mqtts. Empty: none."""
     key_file: Annotated[str, Field(validate_default=True)] = ""
     """The private key (PEM) to `cert_file`."""
     client_id: String = ""
@@ -158,16 +158,17 @@ class Upstream(Section):
     version: Literal["auto", "5.0", "3.1.1"] = "auto"
     """The version of MQTT. `auto`: 5.0, then 3.1.1 with the bridge bit, then 3.1.1."""
     keep_alive: SixteenBits = 60
-    """Seconds of silence after which the link shows that it is there. 0: never."""
+    """Seconds of silence after which the link sends a PINGREQ. 0: never."""
     session_expiry: Annotated[int, Field(ge=0, le=NEVER)] = 86_400
-    """Seconds that the upstream broker is to keep the session while the link is away. 0: none. 4294967295: for ever."""
+    """Seconds that the upstream broker keeps the session while the link is away. 0: not at all. 4294967295: for
+    ever."""
     clean_start: bool = True
     """Whether the first connection after a start of this broker begins a new session there."""
     subscribe: Annotated[
         Annotated[Literal["demand"], Tag(A_WORD)] | Annotated[Filters, Tag(A_LIST)], Discriminator(_word_or_list)
     ] = "demand"
-    """What is asked of it: what clients here ask for (`subscription_listener`), or these topic filters, always. A list
-    is always a tuple after validation."""
+    """What the link subscribes to: what clients here subscribe to (`demand`), or these topic filters, always. A list is
+    always a tuple after validation."""
     aggregate: Annotated[
         Annotated[Literal["auto"], Tag(A_WORD)] | Annotated[Filters, Tag(A_LIST)], Discriminator(_word_or_list)
     ] = ()
@@ -175,37 +176,38 @@ class Upstream(Section):
     aggregate, the last withdraws it. `auto`: chosen from the filters that there are, within `max_filters`. Empty:
     nothing is folded. A list is always a tuple after validation."""
     max_filters: Annotated[int, Field(ge=1, le=MOST_FILTERS)] = 64
-    """Topic filters that `aggregate = "auto"` may declare."""
+    """Topic filters that `aggregate = "auto"` may subscribe to."""
     hold: SecondsOrOff = 30.0
     """Seconds for which a fold of `aggregate = "auto"` stays at least."""
     packet_filters: Annotated[int, Field(ge=1, le=MOST_FILTERS)] = 256
     """Topic filters in one packet at most. Some clouds take no more than 8."""
     roots: Filters = ()
-    """Nothing outside of these topic filters is asked of it. Empty: no restriction. Always a tuple after validation."""
+    """The link subscribes to nothing outside of these topic filters. Empty: no restriction. Always a tuple after
+    validation."""
     unfolded: Filters = ("canopy/presence/#",)
-    """Topic filters that are never folded. Always a tuple after validation."""
+    """Topic filters that the link never folds. Always a tuple after validation."""
     publish: Filters = ()
-    """What goes up: messages whose topics these match. Always a tuple after validation."""
+    """The link sends up messages whose topics these match. Always a tuple after validation."""
     local_prefix: Annotated[str, AfterValidator(_prefix)] = ""
-    """The levels that a topic begins with here, in place of `remote_prefix`; ends in "/". What does not begin so is
-    neither asked for nor sent."""
+    """The levels that a topic begins with here, in place of `remote_prefix`; ends in "/". The link neither subscribes
+    to nor sends topics without it."""
     remote_prefix: Annotated[str, AfterValidator(_prefix)] = ""
     """The levels that a topic begins with there, in place of `local_prefix`; ends in "/"."""
     subscribe_qos: Literal[0, 1, 2] = 1
-    """The highest quality of service of what comes from it."""
+    """The highest QoS of messages from the upstream."""
     publish_qos: Literal[0, 1, 2] = 2
-    """The highest quality of service of what goes to it."""
+    """The highest QoS of messages to the upstream."""
     policy: Literal["drop-newest", "drop-oldest", "latest"] = "drop-newest"
-    """What a full queue of messages for it does: see `Queue.policy`."""
+    """What the link's queue does when it is full: see `Queue.policy`."""
     queue_messages: CountOrUnlimited = 100_000
-    """QoS 1 and 2 messages that wait for it. 0: no limit."""
+    """QoS 1 and 2 messages that wait while the upstream is away or slow. 0: no limit."""
     queue_bytes: SizeOrUnlimited = 67_108_864
-    """Bytes that wait for it. 0: no limit."""
+    """Bytes of these messages. 0: no limit."""
     queue_qos0: bool = False
     """Whether QoS 0 messages wait too while the link is down."""
     retry_min: Seconds = 1.0
-    """Seconds until the first attempt to connect again, above 0; each is later by a random part of that, and twice as
-    long after the last."""
+    """Seconds until the link tries again after a failure, above 0. It doubles them after each further failure and takes
+    a random part of them."""
     retry_max: Annotated[Seconds, Field(validate_default=True)] = 60.0
     """Seconds between two attempts at most, not below `retry_min`."""
     status_topic: TopicOrNone = ""
@@ -269,10 +271,10 @@ class Federation(Section):
     """This broker among others."""
 
     broker_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{0,32}\z")] = ""
-    """What this broker is called in the path of a message, by which one that comes round is found out. 1 to 32 letters,
-    digits, `_` and `-`, its own among all that are linked. Empty: random at each start."""
+    """The id of this broker in the path of a message, by which brokers find messages that come round a circle. 1 to 32
+    letters, digits, `_` and `-`; no two linked brokers may share one. Empty: random at each start."""
     hop_limit: Annotated[int, Field(ge=0, le=255)] = 8
-    """Brokers that a message may have come by; one that came by as many goes nowhere. 0: no limit."""
+    """Brokers that a message may pass; the broker drops one that has passed as many. 0: no limit."""
     link_users: Patterns = ()
     """Shell patterns (`fnmatch`, case-sensitive) over the user names of the clients that may be links of other brokers.
     Always a tuple after validation."""

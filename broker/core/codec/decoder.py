@@ -187,11 +187,11 @@ class Decoder(Frames):
         if kind == packets.PUBLISH:
             return self.publish()
         if (_FROM_SERVER if self.server else _FROM_CLIENT) >> kind & 1:
-            raise ProtocolViolation(f"a {packets.NAMES[kind]} from the wrong side")
+            raise ProtocolViolation(f"{packets.NAMES[kind]} goes the other way")
         reader = Reader(self.buffer, self.body, self.end)
         packet = self._body(kind, reader)
         if reader.position != reader.end:
-            raise MalformedPacket(f"{reader.end - reader.position} bytes behind the end of a {packets.NAMES[kind]}")
+            raise MalformedPacket(f"{reader.end - reader.position} bytes too many in a {packets.NAMES[kind]}")
         return packet
 
     def _body(self, kind: int, reader: Reader) -> Packet:
@@ -241,7 +241,7 @@ class Decoder(Frames):
             raise ProtocolViolation("the protocol name is neither MQTT nor MQIsdp")
         if not known:  # [MQTT-3.1.2-2] [MQTT3-3.1.2-2]: answered in the form that every client knows
             self.version = packets.V311
-            raise Refused(f"protocol level {level}", reasons.UNSUPPORTED_PROTOCOL_VERSION)
+            raise Refused(f"protocol level {level} is not supported", reasons.UNSUPPORTED_PROTOCOL_VERSION)
         self.version = level
         flags = reader.byte()
         if level == packets.V31:
@@ -270,7 +270,7 @@ class Decoder(Frames):
         self.client_id = client_id
         if not client_id and (level == packets.V31 or (level == packets.V311 and not flags & 2)):
             # [MQTT3-3.1.3-7] [MQTT3-3.1.3-8]; 3.1 knows no empty client identifier at all.
-            raise Refused("an empty client identifier for a session to keep", reasons.CLIENT_IDENTIFIER_NOT_VALID)
+            raise Refused("a client without an identifier cannot keep its session", reasons.CLIENT_IDENTIFIER_NOT_VALID)
         will = self._will(reader, will_qos, flags & 0x20 != 0) if flags & 4 else None
         user_name: str | None = None
         password: bytes | None = None

@@ -189,7 +189,7 @@ def _row(identifier: int, place: int) -> PropertyInfo:
     if row is None:
         raise MalformedPacket(f"no property has the identifier {identifier}")
     if not row.allowed_in(place):
-        raise MalformedPacket(f"the property {row.name} may not stand in this packet")
+        raise MalformedPacket(f"the property {row.name} is not allowed in this packet")
     return row
 
 
@@ -266,7 +266,7 @@ def _parse_section(section: Reader, place: int, most: int = 0) -> Properties:
                 raise _too_many(most)
             continue
         if seen >> identifier & 1:
-            raise ProtocolViolation(f"the property {row.name} stands twice")
+            raise ProtocolViolation(f"the property {row.name} is there twice")
         seen |= 1 << identifier
         if row.wire_type == STRING:
             found.strings[identifier] = section.string()
@@ -331,7 +331,7 @@ class ForwardScan:
             bit: i64 = 1  # a variable on purpose: compiled, the literal in `1 << n` would be 32 bits wide
             bit <<= identifier
             if seen & bit and identifier != SUBSCRIPTION_IDENTIFIER:
-                raise ProtocolViolation(f"the property {row.name} stands twice")
+                raise ProtocolViolation(f"the property {row.name} is there twice")
             seen |= bit
             if row.wire_type == BINARY:
                 section.binary()
@@ -414,7 +414,7 @@ def encode(properties: Properties, place: int) -> bytes:
         parts.append((identifier, bytes((identifier,)) + string(raw)))
     for identifier, _ in parts:
         if not TABLE[identifier].allowed_in(place):
-            raise ValueError(f"the property {TABLE[identifier].name} may not stand in this packet")
+            raise ValueError(f"the property {TABLE[identifier].name} is not allowed in this packet")
     parts.sort()
     section = b"".join([encoded for _, encoded in parts]) + _encode_user(properties.user)
     return varint(len(section)) + section

@@ -40,7 +40,7 @@ class Authentication:
             self._exchange.proceed(data)
         else:
             # Within an exchange the client has 0x18 and nothing else to say [MQTT-4.12.0-3].
-            raise ProtocolViolation("AUTH with a reason code that may not come now")
+            raise ProtocolViolation("AUTH with a reason code that is not allowed at this point")
 
     def answer(self, connected: bool) -> Auth | None:
         """What the exchange has come to: an AUTH to send; None: the client of a CONNECT has authenticated.

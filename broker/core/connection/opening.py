@@ -70,7 +70,7 @@ def open_session(
         and access_control is not None
         and not access_control.may_publish(client_id, connect.user_name, will.topic)
     ):
-        raise Refused("the will's topic", reasons.NOT_AUTHORIZED)  # section 5.4.2
+        raise Refused("not authorized to publish to the will's topic", reasons.NOT_AUTHORIZED)  # section 5.4.2
     earlier = router.sessions.get(client_id)
     identity.check_owner(earlier, connect.user_name, router.limits, now)
     handshake.check_session(connect, client_id, router, now)
