@@ -10,10 +10,11 @@ Refuses: to average runs: a median of few noisy runs is steadier than their mean
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from benchmarks.figures import aligned, number
 from benchmarks.network.measure import Sample
 from benchmarks.network.rows import Row
 from loadtest.brokers.stats import median, ratio
@@ -142,17 +143,6 @@ class RowResult:
         }
 
 
-def figure(value: float | None) -> str:
-    """Three figures that matter, thousands separated; a dash for nothing."""
-    if value is None:
-        return "–"
-    if abs(value) >= 100:
-        return f"{value:,.0f}"
-    if abs(value) >= 10:
-        return f"{value:.1f}"
-    return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
-
-
 def cells(result: RowResult) -> list[list[str]]:
     """The table's lines of one row, one for each broker."""
     lines: list[list[str]] = []
@@ -165,14 +155,14 @@ def cells(result: RowResult) -> list[list[str]]:
             [
                 result.row.title if position == 0 else "",
                 each.broker,
-                figure(each.median("rate")),
-                figure(each.median("cpu_us")),
+                number(each.median("rate")),
+                number(each.median("cpu_us")),
                 "" if cpu is None else f"{cpu:.2f}",
                 "" if rate is None else f"{rate:.2f}",
-                figure(None if resident is None else resident / 1e6),
-                figure(each.median("bytes_each")),
-                figure(each.median("p50_us")),
-                figure(each.median("p99_us")),
+                number(None if resident is None else resident / 1e6),
+                number(each.median("bytes_each")),
+                number(each.median("p50_us")),
+                number(each.median("p99_us")),
                 f"{sum(sample.lost for sample in each.samples):,}",
                 f"{sum(sample.doubled for sample in each.samples):,}",
                 "–" if broker is None else f"{100 * broker:.0f}",
@@ -186,17 +176,3 @@ def cells(result: RowResult) -> list[list[str]]:
 def table(results: Sequence[RowResult]) -> str:
     """The whole table; columns as wide as their widest cell, figures to the right."""
     return aligned(HEADINGS, [line for result in results for line in cells(result)], _LEFT)
-
-
-def aligned(headings: Sequence[str], body: Sequence[Sequence[str]], left: Collection[str]) -> str:
-    """Lines of cells under their headings; all columns to the right, but those in ``left``."""
-    widths = [max(len(line[at]) for line in [headings, *body]) for at in range(len(headings))]
-
-    def joined(line: Sequence[str]) -> str:
-        cells_ = (
-            text.ljust(width) if heading in left else text.rjust(width)
-            for text, width, heading in zip(line, widths, headings, strict=True)
-        )
-        return "  ".join(cells_).rstrip()
-
-    return "\n".join([joined(headings), joined(["-" * width for width in widths]), *map(joined, body)])

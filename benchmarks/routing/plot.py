@@ -17,6 +17,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.figures import ceiling, short_count
+
 Points = Mapping[str, Sequence[Mapping[str, float]]]
 
 WIDTH: Final = 900
@@ -44,20 +46,6 @@ PANELS: Final = (
     ("subscribers", "discard_ns", "any subscriber leaves", "ns, by subscribers of the filter"),
     ("subscribers", "deliver_ns", "one delivery", "ns, by subscribers of the filter"),
 )
-
-
-def ceiling(value: float) -> float:
-    """The next larger of 1, 2, 3, 4, 5, 6, 8, 10 times a power of ten: where an axis ends."""
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in (1, 2, 3, 4, 5, 6, 8, 10) if step * power >= value)
-
-
-def short(count: float) -> str:
-    """``1k``, ``1M``."""
-    for size, sign in ((1e6, "M"), (1e3, "k")):
-        if count >= size:
-            return f"{count / size:g}{sign}"
-    return f"{count:g}"
 
 
 def spread(wanted: Sequence[float], gap: float) -> list[float]:
@@ -95,7 +83,7 @@ def panel(points: Points, figure: str, title: str, unit: str) -> list[str]:
         parts.append(f'<text x="{SCALE - 5}" y="{at + 3:.1f}" text-anchor="end" {QUIET}>{tick:,.4g}</text>')
     for count in counts:
         foot = HEAD + height + 15
-        parts.append(f'<text x="{x(count):.1f}" y="{foot}" text-anchor="middle" {QUIET}>{short(count)}</text>')
+        parts.append(f'<text x="{x(count):.1f}" y="{foot}" text-anchor="middle" {QUIET}>{short_count(count)}</text>')
     ends = spread([y(series[-1][figure]) for series in points.values()], LINE_GAP)
     for at, (layout, series) in enumerate(points.items()):
         colour = COLOURS[at % len(COLOURS)]

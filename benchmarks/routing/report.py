@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from benchmarks.figures import number
 from benchmarks.routing.growth import Point
 from benchmarks.routing.row import Row, Sample
 from loadtest.brokers.stats import median
@@ -96,17 +97,6 @@ class Result:
             "differs": self.row.differs,
             "failure": self.failure,
         }
-
-
-def number(value: float | None) -> str:
-    """Three figures that matter, thousands separated; a dash for nothing."""
-    if value is None:
-        return "–"
-    if abs(value) >= 100:
-        return f"{value:,.0f}"
-    if abs(value) >= 10:
-        return f"{value:.1f}"
-    return f"{value:.2f}" if abs(value) >= 1 or value == 0 else f"{value:.3g}"
 
 
 def cells(result: Result, first: bool = True) -> list[str]:

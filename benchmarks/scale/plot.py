@@ -21,6 +21,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.figures import ceiling, short_count
+
 WIDTH: Final = 900
 COLUMNS: Final = 3
 PANEL: Final = 150  # height of a panel's axes, pixels
@@ -103,23 +105,9 @@ def lines(data: dict[str, Any], panel: Panel) -> list[Line]:
     return [line for line in drawn if line.points]
 
 
-def ceiling(value: float) -> float:
-    """The round number (1, 2, 3, 5, 8 times a power of ten) at or above ``value``, which is above 0."""
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in (1, 2, 3, 5, 8, 10) if step * power >= value * 0.9999)
-
-
 def number(value: float) -> str:
     """A figure as it stands beside its point: three digits that matter."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def size_name(size: int) -> str:
-    """A size as it stands on the scale: 1k, 2M."""
-    for step, letter in ((1_000_000, "M"), (1000, "k")):
-        if size >= step:
-            return f"{size / step:g}{letter}"
-    return str(size)
 
 
 def _panel(panel: Panel, drawn: Sequence[Line], x: float, y: float, width: float) -> list[str]:
@@ -144,7 +132,7 @@ def _panel(panel: Panel, drawn: Sequence[Line], x: float, y: float, width: float
         )
         parts.append(_text(left - 5, up(value) + 4, number(value), "end", MUTED))
     for size in sizes:
-        parts.append(_text(across(size), bottom + 16, size_name(size), "middle", MUTED))
+        parts.append(_text(across(size), bottom + 16, short_count(size), "middle", MUTED))
     ordered = sorted(drawn, key=lambda line: -line.points[-1][1])
     for line in ordered:
         path = " ".join(f"{across(size):.1f},{up(value):.1f}" for size, value in line.points)

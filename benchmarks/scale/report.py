@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from benchmarks.network.report import DISTURBED, aligned, figure
+from benchmarks.figures import aligned, number
+from benchmarks.network.report import DISTURBED
 from benchmarks.scale.phases import Outcome, Phase
 from loadtest.brokers.stats import ratio
 
@@ -59,14 +60,14 @@ def cells(outcome: Outcome) -> list[list[str]]:
             [
                 *head,
                 phase.title,
-                figure(sample.rate),
-                figure(sample.cpu_us),
+                number(sample.rate),
+                number(sample.cpu_us),
                 "" if without is None else f"{without:.2f}",
-                figure(sample.resident / 1e6),
-                figure(sample.bytes_each),
-                figure(sample.p50_us),
-                figure(sample.p99_us),
-                figure(None if phase.deaf_us is None else phase.deaf_us / 1e3),
+                number(sample.resident / 1e6),
+                number(sample.bytes_each),
+                number(sample.p50_us),
+                number(sample.p99_us),
+                number(None if phase.deaf_us is None else phase.deaf_us / 1e3),
                 f"{sample.lost:,}",
                 f"{100 * sample.broker_share:.0f}",
                 f"{100 * sample.generator_share:.0f}",

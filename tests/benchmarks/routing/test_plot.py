@@ -10,7 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.routing.plot import PANELS, ceiling, draw, main, short, spread
+from benchmarks.figures import short_count
+from benchmarks.routing.plot import PANELS, draw, main, spread
 
 SVG = "{http://www.w3.org/2000/svg}"
 COUNTS = (1e3, 1e4, 1e5, 1e6)
@@ -46,7 +47,7 @@ def test_a_line_for_each_layout_and_a_mark_for_each_count() -> None:
         assert len(panel.findall(f"{SVG}circle")) == 2 * len(counts)
         texts = [text.text for text in panel.findall(f"{SVG}text")]
         assert texts[-2:] == ["nodes", "<b>"]
-        assert {short(count) for count in counts} <= set(texts)
+        assert {short_count(count) for count in counts} <= set(texts)
 
 
 def test_the_axis_is_logarithmic_and_the_cost_starts_at_zero() -> None:
@@ -70,15 +71,6 @@ def test_labels_keep_apart_and_near() -> None:
     assert spread([10.0, 50.0], 13) == [10.0, 50.0]
     assert spread([10.0, 12.0], 13) == [4.5, 17.5]
     assert spread([12.0, 10.0], 13) == [17.5, 4.5]
-
-
-@pytest.mark.parametrize(("value", "end"), [(1.0, 1.0), (1.01, 2.0), (650.0, 800.0), (3400.0, 4000.0), (9.5, 10.0)])
-def test_the_axis_ends_at_a_round_number(value: float, end: float) -> None:
-    assert ceiling(value) == end
-
-
-def test_counts_are_short() -> None:
-    assert [short(count) for count in (10, 1_000, 100_000, 1_000_000)] == ["10", "1k", "100k", "1M"]
 
 
 def test_the_command_writes_the_picture(tmp_path: Path) -> None:

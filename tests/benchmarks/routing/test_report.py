@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from benchmarks.routing.report import HEADINGS, Result, bars, cells, growth_table, number, table
+from benchmarks.routing.report import HEADINGS, Result, bars, cells, growth_table, table
 from benchmarks.routing.row import Bar, Row, Sample, at_least, at_most, reported
 from benchmarks.routing.rows import ROWS
 
@@ -92,17 +92,6 @@ def test_the_data_holds_every_run() -> None:
     assert data["author"] == "1,170 → 3,100"
     assert data["failure"] is None
     assert data["differs"]
-
-
-def test_numbers_keep_what_matters() -> None:
-    assert [number(value) for value in (None, 0, 0.03456, 1.5, 12.34, 1234567.8)] == [
-        "–",
-        "0.00",
-        "0.0346",
-        "1.50",
-        "12.3",
-        "1,234,568",
-    ]
 
 
 def test_helpers_cover_both_layouts() -> None:
