@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 
@@ -18,6 +19,7 @@ def test_spark_does_not_say_what_level_it_logs_at(spark: SparkSession) -> None:
     assert not logging.setLogLevelPrinted()
 
 
+@pytest.mark.long
 def test_ctrl_c_is_told_in_one_line(tmp_path: Path) -> None:
     """Whatever Spark is asked for just then."""
     script = """

@@ -132,6 +132,7 @@ def test_a_run_that_breaks_off_anywhere_leaves_the_same_rows(tmp_path: Path, mon
     assert steps == 14
 
 
+@pytest.mark.long
 def test_two_at_once_are_refused_and_spark_reads_what_is_merged(spark: SparkSession, tmp_path: Path) -> None:
     record(tmp_path)
     before = seen(tmp_path)

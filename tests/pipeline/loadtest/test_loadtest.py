@@ -128,6 +128,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[ScriptedServer, Re
     return server, result, out
 
 
+@pytest.mark.long
 def test_a_misbehaving_server(played: tuple[ScriptedServer, Result, Path], spark: SparkSession, tmp_path: Path) -> None:
     server, result, out = played
     assert min(getattr(result.deliveries, name) for name in ("lost", "duplicates", "reordered", "altered")) > 0
@@ -184,6 +185,7 @@ def ours(spark: SparkSession) -> Iterator[None]:
         yield
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("ours")
 def test_from_the_command_line_against_canopy(tmp_path: Path, canopy: BrokerProcess) -> None:
     out = tmp_path / "run"

@@ -22,6 +22,8 @@ from tests.pipeline.mortal import environment
 from tests.pipeline.mqtt.conftest import MOSQUITTO, PATIENCE, client, publish, until
 from tests.pipeline.mqtt.killed import MAX_ROWS, query
 
+pytestmark = pytest.mark.long
+
 START = 300.0
 """Seconds that a second Spark may take to its first batch; 100 were seen on a busy machine."""
 

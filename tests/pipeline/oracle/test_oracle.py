@@ -158,6 +158,7 @@ def test_what_cannot_be_judged_is_said_in_one_line(spark: SparkSession, story: S
         judge(spark, [story])
 
 
+@pytest.mark.long
 def test_the_command_says_what_it_found_and_ends_with_1(spark: SparkSession, tmp_path: Path) -> None:
     right, wrong = small("00000001"), small("00000002")
     wrong.publish("p", "a")

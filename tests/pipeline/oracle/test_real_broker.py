@@ -19,7 +19,7 @@ from pipeline.oracle.job import run
 from tests.pipeline.oracle.toy import LEVELS, Toy
 
 # Many small Spark jobs: seconds on an idle machine, and not on one where others compile.
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
 STEPS = 250
 

@@ -139,6 +139,7 @@ def test_minutes_and_hours_are_what_duckdb_makes_of_the_segments(spark: SparkSes
     assert not [name for name in out.iterdir() if name.name.startswith("_staging")]
 
 
+@pytest.mark.long
 def test_a_second_run_replaces_the_first(spark: SparkSession, tmp_path: Path) -> None:
     recorded, out = tmp_path / "recorded", tmp_path / "out"
     traffic(300).write(recorded)
