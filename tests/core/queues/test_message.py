@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import product
+from types import FunctionType
 
 import pytest
 from hypothesis import given
@@ -11,7 +13,8 @@ from hypothesis import strategies as st
 from broker.core.codec.decoder import Decoder
 from broker.core.codec.packets import V5, V311, Publish
 from broker.core.codec.properties import encode_forward
-from broker.core.queues.message import Message
+from broker.core.queues.in_flight import InFlight
+from broker.core.queues.message import Delivery, Message
 
 FORWARD = encode_forward(1, "text/plain", "a/b", b"\x01\x02", [("k", "v"), ("k", "w")])
 payloads = st.one_of(st.binary(max_size=40), st.sampled_from((b"x" * 127, b"x" * 128, b"x" * 16_384)))
@@ -140,3 +143,27 @@ def test_frames_are_not_larger_than_counted() -> None:
 def test_remaining_expiry(expires_at: float, now: float, left: int) -> None:
     """Whole seconds, rounded up, so that what has not expired is never sent with 0 [MQTT-3.3.2-6]."""
     assert message(expires_at=expires_at).remaining_expiry(now) == left
+
+
+@pytest.mark.skipif(isinstance(Message.size, FunctionType), reason="interpreted objects take more: no bound is exact")
+@pytest.mark.parametrize("length", [0, 50, 1_000])
+def test_what_one_client_alone_gets_counts_for_what_it_takes(length: int) -> None:
+    """With its delivery, and its places in a queue and in flight: a bound in bytes is one on memory."""
+    count = 4_000
+    ring, queue = InFlight(), list[Delivery]()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        counted = 0
+        for number in range(count):
+            message = Message(b"sensors/%06d" % number, bytes([number & 255]) * length, 1, False, b"", 0.0, "p")
+            delivery = Delivery(message, 1, False, (), None)
+            delivery.packet_id = ring.next_id()
+            ring.add(delivery)
+            queue.append(delivery)
+            counted += message.size()
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    # What the allocator rounds up, tracemalloc does not see.
+    assert 0.7 * counted < taken + 20 * count <= counted

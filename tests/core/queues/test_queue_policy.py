@@ -17,6 +17,7 @@ from broker.core.causes import QUEUE_FULL
 from broker.core.codec import reasons
 from broker.core.codec.packets import PUBACK, PUBREC, V5, V311, Will
 from broker.core.codec.packets import SubscriptionRequest as Request
+from broker.core.queues.message import OVERHEAD
 from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
 from broker.core.session.session import COMMIT
 from tests.core.harness import Client, Network, limits, untouched
@@ -252,7 +253,7 @@ class TestSessionQueue:
     @given(
         policy=st.sampled_from((DROP_NEWEST, DROP_OLDEST, LATEST)),
         max_messages=st.sampled_from((0, 1, 3, 10)),
-        max_bytes=st.sampled_from((0, 0, 120, 400, 1_000)),
+        max_bytes=st.sampled_from((0, 0, OVERHEAD + 56, 6 * OVERHEAD, 15 * OVERHEAD)),
         online=st.booleans(),
         messages=st.lists(
             st.tuples(st.sampled_from(TOPICS), st.sampled_from((0, 0, 0, 50, 500)), st.integers(1, 2)), max_size=30
@@ -284,7 +285,7 @@ class TestSessionQueue:
             assert arrived(client) == [("t/first", b"")]
         else:
             client.cut()
-        model = Queue(policy, max_messages, max_bytes, 3 + 64)
+        model = Queue(policy, max_messages, max_bytes, 3 + OVERHEAD)
         for number, (topic, size, qos) in enumerate(messages):
             payload = b"%04d" % number + b"x" * size
             publisher.publish(topic, payload, qos)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from broker.core.codec.packets import V5, V311
 from broker.core.limits import Limits
+from broker.core.queues.message import OVERHEAD
 from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
 from broker.core.session.global_limit import PART, RETRY, GlobalLimiter
 from broker.core.session.session import Session
@@ -117,7 +118,7 @@ class TestLevel:
         network = Network()
         small, large = receivers(network, [40, 0], away)
         publisher = network.client("p")
-        burst(publisher, "own/1", numbers(10, 1_000), 1 if away else 0)
+        burst(publisher, "own/1", numbers(10, 3_000), 1 if away else 0)
         load = network.router.counters.load
         load.max_bytes = load.bytes + 50
         burst(publisher, "own/0", numbers(5), 1 if away else 0)
@@ -323,7 +324,7 @@ class TestInFlight:
         target.subscribe("small", qos=1)
         [full] = receivers(network, [50])
         load = network.router.counters.load
-        load.max_bytes = load.bytes + 10
+        load.max_bytes = load.bytes + 2 * OVERHEAD - 118
         target.wire.frozen = True
         publisher.publish("small", b"goes first", 1)
         publisher.publish("big", b"x" * 6_000, 1)
