@@ -9,6 +9,7 @@ from types import FunctionType
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mypy_extensions import i32
 
 from broker.core.codec.decoder import Decoder
 from broker.core.codec.packets import V5, V311, Publish
@@ -158,7 +159,7 @@ def test_what_one_client_alone_gets_counts_for_what_it_takes(length: int) -> Non
         for number in range(count):
             message = Message(b"sensors/%06d" % number, bytes([number & 255]) * length, 1, False, b"", 0.0, "p")
             delivery = Delivery(message, 1, False, (), None)
-            delivery.packet_id = ring.next_id()
+            delivery.packet_id = i32(ring.next_id())
             ring.add(delivery)
             queue.append(delivery)
             counted += message.size()
