@@ -109,7 +109,10 @@ class Broker(Server):
     async def _stop(self) -> None:
         if self.presence is not None:
             # While there are links: an upstream broker shall hear of it.
-            await self.presence.stop()
+            try:
+                await self.presence.stop()
+            except Exception as error:
+                self.faults.broke("presence", error)
         await super()._stop()
 
     async def emptied(self) -> None:

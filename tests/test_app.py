@@ -15,6 +15,8 @@ from broker.health import UnhealthyError, check
 from broker.observe.presence import Presence
 from broker.settings import Address, Federation, Log, Mqtt, Shutdown, Sys, Upstream
 from broker.settings import Presence as PresenceSettings
+from broker.store import MemoryStore
+from broker.store.base import StoreError
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 
@@ -232,6 +234,33 @@ async def test_a_health_check_that_only_connects_is_no_warning(told: list[Mutabl
     ended = [line for line in told if line["event"] == "connection ended before CONNECT was accepted"]
     assert [line["cause"] for line in ended] == ["connection-lost"] * 2
     assert {line["log_level"] for line in told} <= {"debug", "info"}
+
+
+async def test_whatever_fails_at_the_end_the_rest_ends_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Presence, the links, the store: the store is closed, `stop` returns, and the log has each of them."""
+
+    async def fault(*_: object) -> None:
+        raise RuntimeError("a fault")
+
+    class Failing(MemoryStore):
+        closed = False
+
+        async def close(self) -> None:
+            self.closed = True
+            raise StoreError("the disk is full")
+
+    store = Failing()
+    monkeypatch.setattr(Presence, "stop", fault)
+    monkeypatch.setattr(Links, "stop", fault)
+    monkeypatch.setattr("broker.app.Links", Links)
+    broker = Broker(
+        Settings(listen=["mqtt://127.0.0.1:0"], presence=PresenceSettings(topic="canopy/presence")), store=store
+    )
+    await broker.start()
+    await broker.stop()
+    assert store.closed
+    assert broker.faults.counts == {"journal": 0, "presence": 1, "stop": 1, "store": 1}
+    assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
 
 
 async def test_a_start_that_fails_half_way_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -249,7 +249,11 @@ class Server:
         if self.connections:
             self._all_gone = self.loop.create_future()
             await asyncio.wait([self._all_gone], timeout=LINGER)
-        await self.emptied()
+        try:
+            await self.emptied()
+        except Exception as error:
+            # What is left has to end in order all the same.
+            self.faults.broke("stop", error)
         self.pulse.close()
         self.monitor.finish(self.loop.time())
         self.connection_log.finish()

@@ -46,7 +46,11 @@ class Links(SubscriptionListener):
         self._server.router.subscription_listener = None
         self._demanding = []
         flush = self._server.settings.shutdown.flush_timeout
-        await asyncio.gather(*(link.stop(flush, False) for link in self.links.values()))
+        links = list(self.links.values())
+        ends = await asyncio.gather(*(link.stop(flush, False) for link in links), return_exceptions=True)
+        for link, error in zip(links, ends, strict=True):
+            if isinstance(error, Exception):
+                link.broke(error)
 
     async def apply(self, settings: Settings) -> None:
         """Have the links be those of these settings."""
