@@ -135,6 +135,11 @@ class _Log:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
 
+    def is_enabled_for(self, level: int) -> bool:
+        """Every line is made, so that one that cannot be is found."""
+        del level
+        return True
+
     def debug(self, event: str, **fields: object) -> None:
         str((event, fields))
 
