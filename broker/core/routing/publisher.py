@@ -5,8 +5,6 @@ Owns the order of the two. What comes in on a connection takes shorter ways wher
 
 from __future__ import annotations
 
-from typing import Final
-
 from broker.core.limits import Limits
 from broker.core.queues.message import Message
 from broker.core.queues.queue_totals import QueueTotals
@@ -14,9 +12,6 @@ from broker.core.queues.requests import Request
 from broker.core.routing.fanout import Fanout
 from broker.core.routing.retained_store import RetainedStore
 from broker.core.session.session import Session
-
-PROBES: Final = 4
-"""Look-ups in the trie that count as one delivery in a turn."""
 
 
 class Publisher:
@@ -44,7 +39,7 @@ class Publisher:
             # Filters that a client chose decide how far the trie is walked: whoever publishes pays for it in turns.
             before = self._trie.probes
             route = cache.store(message.topic)
-            self._fanout.work += (self._trie.probes - before) // PROBES
+            self._fanout.work += self._trie.probes - before
         count = self._fanout.forward(route, message, origin)
         if message.retain:  # without, no retained message is touched [MQTT-3.3.1-8]
             self._retained.retain(message)

@@ -20,8 +20,10 @@ from broker.core.routing.retained_shares import RetainedMessage, RetainedShares
 from broker.core.session.session import Session
 from broker.core.topics.topic_tree import NODE_BYTES, RetainedTree
 
-RETAIN_WORK: Final = 16
-"""What a retained message that is kept counts for in a turn, as deliveries; each level that is new counts one more."""
+RETAIN_WORK: Final = 48
+LEVEL_WORK: Final = 3
+"""What a retained message that is kept counts for in a turn, as deliveries, and what each new level of its topic does:
+65,536 of these take about three milliseconds."""
 
 
 class RetainedStore:
@@ -99,7 +101,7 @@ class RetainedStore:
         levels = tree.node_count
         message = RetainedMessage(message)
         old = cast("Message | None", tree.set(topic, message))
-        self._fanout.work += RETAIN_WORK + tree.node_count - levels
+        self._fanout.work += RETAIN_WORK + LEVEL_WORK * (tree.node_count - levels)
         if not is_system(message.topic):
             size = message.size() + (tree.node_count - levels) * NODE_BYTES
             self.bytes += size
