@@ -275,12 +275,12 @@ async def test_a_maximum_packet_size_that_no_connack_fits_into(serve: Serve, siz
 
 async def test_a_message_that_never_fits_does_not_hold_up_the_next(serve: Serve) -> None:
     """`queue.live_bytes` below the size of a message: it is dropped and counted, and the rest flows."""
-    broker = await serve(queue={"live_bytes": 200})
+    broker = await serve(queue={"live_bytes": 1_000})
     subscriber = await join(broker)
     await subscriber.subscribe(("q", 1))
     publisher = await join(broker)
     await subscriber.fence()
-    await publisher.publish("q", b"x" * 300, qos=1)
+    await publisher.publish("q", b"x" * 2_000, qos=1)
     await publisher.publish("q", b"small", qos=1)
     assert (await subscriber.message()).payload == b"small"
     assert sum(broker.router.counters.dropped) == 1
