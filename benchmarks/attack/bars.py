@@ -13,8 +13,9 @@ from benchmarks.attack.runner import Result
 class Bars:
     """The bars beside an attack's own bounds on growth and on the wait of a PING.
 
-    `ratio`: of the pairs' 99th percentile to that without an attack; up to `floor` seconds it passes
-    whatever the ratio, since one call of 10 ms is allowed.
+    `ratio`: of the pairs' 99th percentile to that without an attack. It passes whatever the ratio up to `floor`
+    seconds, since one call of 10 ms is allowed, and where the broker has done no more for others meanwhile: then it
+    was the machine that had no time.
     """
 
     ratio: float = 3.0
@@ -32,7 +33,7 @@ class Bars:
         if result.under.wait_cpu > result.attack.wait:
             found.append(f"a PING waited for {result.under.wait_cpu * 1e3:.0f} ms of other work")
         under = p99(result.under.latencies)
-        if under > max(self.ratio * calm, self.floor):
+        if under > max(self.ratio * calm, self.floor) and p99(result.under.works) > self.floor:
             found.append(f"p99 {under * 1e3:.1f} ms, {under / calm:.1f} times" if calm else f"p99 {under * 1e3:.1f} ms")
         if result.under.lost or result.under.cut:
             found.append(f"well-behaved clients lost {result.under.lost} messages, {result.under.cut} connections")

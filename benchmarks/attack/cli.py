@@ -89,6 +89,7 @@ def as_row(result: Result, calm: float, missed: list[str]) -> dict[str, object]:
         "ping_wait_allowed": result.attack.wait,
         "pings": result.under.pings,
         "p99": p99(result.under.latencies),
+        "p99_work": p99(result.under.works),
         "p99_calm": calm,
         "messages": result.under.sent,
         "lost": result.under.lost,
@@ -103,14 +104,15 @@ def _line(result: Result) -> str:
         return result.broken
     return (
         f"+{result.growth / 1e6:.1f} MB for {result.told.sent / 1e6:.2f} MB sent, "
-        f"PING {result.under.wait_cpu * 1e3:.1f} ms, p99 {p99(result.under.latencies) * 1e3:.2f} ms"
+        f"PING {result.under.wait_cpu * 1e3:.1f} ms, p99 {p99(result.under.latencies) * 1e3:.2f} ms, "
+        f"of it work {p99(result.under.works) * 1e3:.2f} ms"
     )
 
 
 def _table(results: list[Result], calm: float, missed: dict[str, list[str]]) -> Table:
     table = Table(title=f"p99 of the pairs without an attack: {calm * 1e3:.2f} ms", title_justify="left")
     table.add_column("attack")
-    for name in ("sent MB", "grew MB", "PING ms (of it broker's work)", "p99 ms", "times"):
+    for name in ("sent MB", "grew MB", "PING ms (of it broker's work)", "p99 ms (of it work)", "times"):
         table.add_column(name, justify="right")
     table.add_column("what held")
     for result in results:
@@ -122,7 +124,7 @@ def _table(results: list[Result], calm: float, missed: dict[str, list[str]]) -> 
             f"{result.told.sent / 1e6:.2f}",
             f"{result.growth / 1e6:.1f}",
             f"{result.under.wait * 1e3:.1f} ({result.under.wait_cpu * 1e3:.1f})",
-            f"{under * 1e3:.2f}",
+            f"{under * 1e3:.2f} ({p99(result.under.works) * 1e3:.2f})",
             f"{under / calm:.1f}" if calm else "–",
             ", ".join(texts) or "nothing was refused",
             style=style,

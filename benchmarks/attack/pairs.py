@@ -1,8 +1,8 @@
 """The well-behaved clients, in a process of their own: pairs that exchange stamped messages, and one that PINGs.
 
-`World` is the side of whoever measures; `_serve` runs in the process. Half of the pairs use QoS 0 and half QoS 1. A
-PING's wait is measured twice: in time, and in the processor time that the broker used meanwhile. The second is what the
-broker did for others before its answer, and does not grow with what else the machine has to do.
+`World` is the side of whoever measures; `_serve` runs in the process. Half of the pairs use QoS 0 and half QoS 1. Waits
+and latencies are measured twice: in time, and in the processor time that the broker used meanwhile. The second is what
+the broker did for others first, and does not grow with what else the machine has to do.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class Measured:
     sent: int
     received: int
     latencies: tuple[float, ...]
+    # The same in the broker's own processor time.
+    works: tuple[float, ...]
     pings: int
     wait: float
     # The longest wait of a PING in the broker's own processor time.
@@ -107,6 +109,9 @@ class _Client:
         self.qos = qos
         self.rest = b""
         self.packet_id = 0
+        # The broker's processor time when its messages under way were sent, by their sequence numbers.
+        self.sent_at: dict[int, int] = {}
+        self.sequence = 0
 
 
 class _Pairs:
@@ -139,6 +144,7 @@ class _Pairs:
         self.sent = self.received = self.pings = self.cut = 0
         self.wait = self.wait_cpu = 0.0
         self.latencies: list[float] = []
+        self.works: list[float] = []
 
     def turn(self, sending: bool) -> None:
         """Send what is due, and take what has come."""
@@ -158,7 +164,9 @@ class _Pairs:
         for publisher in self.publishers[self.round % PERIOD :: PERIOD]:
             stamp = time.monotonic_ns()
             publisher.packet_id = publisher.packet_id % 65_535 + 1
-            payload = frames.payload(publisher.number, 0, 32, stamp)
+            publisher.sequence = (publisher.sequence + 1) % 65_536
+            publisher.sent_at[publisher.sequence] = cpu_time(self.pid)
+            payload = frames.payload(publisher.number, publisher.sequence, 32, stamp)
             packet = frames.publish(TOPIC.format(publisher.number), payload, publisher.qos, publisher.packet_id)
             if self._write(publisher.sock, packet):
                 self.sent += 1
@@ -202,13 +210,16 @@ class _Pairs:
 
     def _take(self, client: _Client, data: bytes) -> None:
         now = time.monotonic_ns()
+        cpu = cpu_time(self.pid)
         data = client.rest + data
         at = 0
         while (size := frames.packet_size(data, at)) and at + size <= len(data):
             shape = frames.PublishShape.read(data, at, frames.MQTT_3_1_1)
-            stamp = frames.PAYLOAD_HEAD.unpack_from(data, at + shape.payload)[3]
+            number, sequence, _, stamp = frames.PAYLOAD_HEAD.unpack_from(data, at + shape.payload)
             self.received += 1
             self.latencies.append((now - stamp) / 1e9)
+            began = self.publishers[number].sent_at.pop(sequence, cpu)
+            self.works.append((cpu - began) / 1e9)
             if shape.qos:
                 self._write(client.sock, b"\x40\x02" + data[at + shape.packet_id : at + shape.packet_id + 2])
             at += size
@@ -224,8 +235,15 @@ class _Pairs:
             with contextlib.suppress(OSError):
                 self.wait_cpu = max(self.wait_cpu, (cpu_time(self.pid) - self.ping_cpu) / 1e9)
         told = Measured(
-            self.sent, self.received, tuple(self.latencies), self.pings, self.wait, self.wait_cpu, self.cut
-        )  # fmt: skip
+            self.sent,
+            self.received,
+            tuple(self.latencies),
+            tuple(self.works),
+            self.pings,
+            self.wait,
+            self.wait_cpu,
+            self.cut,
+        )
         self.reset()
         self.next_round = time.monotonic()
         return told

@@ -103,7 +103,7 @@ def test_the_list() -> None:
 class TestBars:
     """What is missed, and what is not."""
 
-    CALM = Measured(100, 100, (0.001,) * 100, 10, 0.001, 0.001, 0)
+    CALM = Measured(100, 100, (0.001,) * 100, (0.0,) * 100, 10, 0.001, 0.001, 0)
     GOOD = Result(LIST["flood"], Told(1, 1, Counter()), 1, CALM, CALM, 1.0, Counter(), Counter())
 
     def missed(self, result: Result) -> list[str]:
@@ -120,11 +120,13 @@ class TestBars:
         assert len(self.missed(replace(self.GOOD, under=replace(self.CALM, wait_cpu=0.051)))) == 1
 
     def test_latency(self) -> None:
-        def slow(seconds: float) -> Result:
-            return replace(self.GOOD, under=replace(self.CALM, latencies=(0.0,) * 98 + (seconds,) * 2))
+        def slow(seconds: float, work: float) -> Result:
+            latencies, works = (0.0,) * 98 + (seconds,) * 2, (0.0,) * 98 + (work,) * 2
+            return replace(self.GOOD, under=replace(self.CALM, latencies=latencies, works=works))
 
-        assert self.missed(slow(0.01)) == []
-        assert len(self.missed(slow(0.011))) == 1
+        assert self.missed(slow(0.01, 0.01)) == []
+        assert self.missed(slow(1.0, 0.01)) == []
+        assert len(self.missed(slow(0.011, 0.011))) == 1
 
     @pytest.mark.parametrize("change", [{"received": 99}, {"cut": 1}])
     def test_losses(self, change: dict[str, int]) -> None:
