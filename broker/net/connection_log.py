@@ -76,14 +76,14 @@ class ConnectionLog:
         self._written = 0
         self._by_address: dict[str, int] = {}
         self._unwritten: dict[str, int] = {}
-        # Whether anybody sees lines of the level info, as of the last look: asking for each connection costs more than
-        # the rest of its line.
-        self._informs = server.log.is_enabled_for(logging.INFO)
 
     def bound(self, settings: Log) -> None:
         """Write no more warnings than these settings allow. 0: no limit."""
         self._most = settings.client_warnings
         self._most_of_address = settings.client_warnings_per_address
+        # Whether anybody sees lines of the level info, as of the last look: asking for each connection costs more than
+        # the rest of its line.
+        self._informs = self._server.log.is_enabled_for(logging.INFO)
 
     def opened(self, connection: Connection) -> None:
         """A client was accepted."""

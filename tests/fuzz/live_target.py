@@ -572,6 +572,7 @@ async def _run(seed: int, stop: Callable[[], bool]) -> Watch:
     try:
         async with Broker(settings(rng)) as broker:
             broker.log = _Log(watch)
+            broker.log_changed()
             port = broker.ports[0]
             for versions in ((4, 5), (5, 4)):
                 pairs.append(await Pair.open(port, versions, rng))
