@@ -30,6 +30,7 @@ from tests.support.runs import LONG, examples
 
 ROOT = Path(__file__).resolve().parent.parent
 LEFT_OUT: Final = ("long tests", "properties with part of their examples")
+ONE_LEFT_OUT: Final = ("long test", "property with part of its examples")
 
 # No deadline: how long one example takes says more of the machine than of the broker.
 hypothesis.settings.register_profile("canopy", max_examples=examples(100), deadline=None)
@@ -67,11 +68,13 @@ class LeftOut:
     def pytest_unconfigure(self, config: pytest.Config) -> None:
         """The last line of the run."""
         terminal = config.pluginmanager.get_plugin("terminalreporter")
-        parts = [f"{count:,} {name}" for name, count in self.counts.items() if count]
+        names = zip(LEFT_OUT, ONE_LEFT_OUT, strict=True)
+        counts = [(self.counts[many], one if self.counts[many] == 1 else many) for many, one in names]
+        parts = [f"{count:,} {name}" for count, name in counts if count]
         if terminal is None or hasattr(config, "workeroutput") or not (parts or self.others):
             return
         line = f"left out: {', '.join(parts)}: make test-long" if parts else ""
-        others = f"{self.others:,} more tests were deselected by -m or -k" if self.others else ""
+        others = f"deselected by -m or -k besides: {self.others:,}" if self.others else ""
         terminal.write_line("canopy: " + "; ".join(part for part in (line, others) if part))
 
 
