@@ -21,8 +21,8 @@ from broker.core.queues.requests import Request
 from broker.core.routing.deadlines import Deadlines
 from broker.core.session.session import Session
 
-PUBACK_HEAD: Final = b"\x40\x02\0\0"
-PUBREC_HEAD: Final = b"\x50\x02\0\0"
+PUBACK_HEAD: Final = b"\x40\x02"
+PUBREC_HEAD: Final = b"\x50\x02"
 
 RELEASE_RUN: Final = 1_024
 """PUBRELs that are answered together, at most."""
@@ -143,15 +143,13 @@ class Acknowledger:
             self.remember(packet_id)
         self._send(ack(PUBREC, packet_id, reason, self._version))
 
-    def answer_run(self, qos: int, high: bytes, low: bytes) -> None:
+    def answer_run(self, qos: int, packet_ids: list[bytes]) -> None:
         """Acknowledge some publishes in a row, one at least, all of the same QoS and with success, in one piece.
 
-        Those of QoS 2 are remembered. `high` and `low`: the bytes of their packet identifiers.
+        Those of QoS 2 are remembered. `packet_ids` have two bytes each.
         """
-        answers = bytearray((PUBACK_HEAD if qos == 1 else PUBREC_HEAD) * len(high))
-        answers[2::4] = high
-        answers[3::4] = low
-        self._send(bytes(answers))  # [MQTT-4.3.2-4] [MQTT-4.3.3-8]
+        head = PUBACK_HEAD if qos == 1 else PUBREC_HEAD
+        self._send(head + head.join(packet_ids))  # [MQTT-4.3.2-4] [MQTT-4.3.3-8]
 
     def released_run(self, data: bytes, start: i64) -> i64:
         """PUBRELs of four bytes that stand side by side in `data` from `start` on, as `released`, in one go.
