@@ -57,11 +57,6 @@ def has_wildcard(topic_filter: str) -> bool:
     return "+" in topic_filter or "#" in topic_filter
 
 
-def is_reserved(topic: str) -> bool:
-    """Whether a topic name begins with `$`: such names are hidden from filters that begin with a wildcard."""
-    return topic.startswith("$")
-
-
 def is_system(topic: bytes) -> bool:
     """Whether a topic name (UTF-8) is the broker's own.
 
@@ -80,21 +75,6 @@ def has_control(text: str) -> bool:
     """Whether a string holds a control character: U+0001 to U+001F, or U+007F to U+009F (section 1.5.4)."""
     # What is printable holds none, and that is asked at the speed of C.
     return not text.isprintable() and _CONTROL.search(text) is not None
-
-
-def literal_prefix(topic_filter: str) -> str:
-    """The levels before the first wildcard, joined, with the separator that follows them.
-
-    "a/b/+/c" gives "a/b/", "#" gives "", and a filter without wildcards is returned whole. Every topic that matches
-    begins with it, but for "a/#", which matches "a" as well.
-    """
-    plus = topic_filter.find("+")
-    hash_sign = topic_filter.find("#")
-    if plus < 0:
-        return topic_filter if hash_sign < 0 else topic_filter[:hash_sign]
-    if hash_sign < 0 or plus < hash_sign:
-        return topic_filter[:plus]
-    return topic_filter[:hash_sign]
 
 
 def validate_filter(topic_filter: str, max_levels: int = 0) -> None:
@@ -204,27 +184,6 @@ def validate_topic(topic: str, max_levels: int = 0) -> None:
     if len(topic) * 4 > MAX_BYTES and _utf8_length(topic) > MAX_BYTES:
         raise MalformedPacket(f"topic name is longer than {MAX_BYTES:,} bytes")
     if 0 < max_levels <= topic.count("/"):
-        raise Refused(f"topic name has more than {max_levels} levels", reasons.TOPIC_NAME_INVALID)
-
-
-def validate_topic_bytes(topic: bytes, max_levels: int = 0) -> None:
-    """The same for a topic name still in UTF-8, for the publish path: the four signs are one byte each in UTF-8.
-
-    Whether the bytes are UTF-8 at all is the decoder's to say.
-
-    Raises:
-        MalformedPacket: it is empty or too long, or holds a wildcard or U+0000.
-        Refused: 0x90: more than `max_levels` levels.
-    """
-    if not topic:
-        raise MalformedPacket("topic name is empty")
-    if b"+" in topic or b"#" in topic:
-        raise MalformedPacket("topic name holds a wildcard")
-    if b"\0" in topic:
-        raise MalformedPacket("topic name holds U+0000")
-    if len(topic) > MAX_BYTES:
-        raise MalformedPacket(f"topic name is longer than {MAX_BYTES:,} bytes")
-    if 0 < max_levels <= topic.count(b"/"):
         raise Refused(f"topic name has more than {max_levels} levels", reasons.TOPIC_NAME_INVALID)
 
 

@@ -6,13 +6,23 @@ The broker's own messages are nobody's, and what comes over a link to an upstrea
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.core.queues.message import Message
 from broker.core.routing.loop_detection import UPLINKS
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
+
+
+EXPIRY_BYTES: Final = 256
+"""What the time of a message that expires takes among the deadlines, without its topic."""
+
+
+def kept_bytes(message: Message) -> int:
+    """What is counted for a retained message without the levels of its topic."""
+    size = message.size()
+    return size if message.expires_at == 0.0 else size + EXPIRY_BYTES + len(message.topic)
 
 
 class RetainedMessage(Message):
@@ -33,7 +43,7 @@ class RetainedMessage(Message):
     @property
     def levels(self) -> int:
         """The bytes that the levels of its topic are charged with; they pass on to the message that replaces it."""
-        return self.charge - self.size() if self.charge > 0 else 0
+        return self.charge - kept_bytes(self) if self.charge > 0 else 0
 
 
 class RetainedShares:

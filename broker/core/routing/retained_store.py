@@ -16,7 +16,7 @@ from broker.core.persistence.journal import Journal
 from broker.core.queues.message import Message
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.fanout import Fanout
-from broker.core.routing.retained_shares import RetainedMessage, RetainedShares
+from broker.core.routing.retained_shares import RetainedMessage, RetainedShares, kept_bytes
 from broker.core.session.session import Session
 from broker.core.topics.topic_tree import NODE_BYTES, RetainedTree
 
@@ -78,13 +78,13 @@ class RetainedStore:
         shares = self.shares
         if most == 0 and shares.most == 0:
             return True
-        size = message.size()
+        size = kept_bytes(message)
         if old is None:
             size += self.tree.missing(topic) * NODE_BYTES
         if not self._is_link(message.publisher) and not shares.has_room(message, size, old):
             return False
         if old is not None:
-            size -= old.size()
+            size -= kept_bytes(old)
         return most == 0 or self.bytes + size <= most
 
     def _is_link(self, client_id: str) -> bool:
@@ -103,10 +103,10 @@ class RetainedStore:
         old = cast("Message | None", tree.set(topic, message))
         self._fanout.work += RETAIN_WORK + LEVEL_WORK * (tree.node_count - levels)
         if not is_system(message.topic):
-            size = message.size() + (tree.node_count - levels) * NODE_BYTES
+            size = kept_bytes(message) + (tree.node_count - levels) * NODE_BYTES
             self.bytes += size
             if isinstance(old, RetainedMessage):
-                self.bytes -= old.size()
+                self.bytes -= kept_bytes(old)
                 size += old.levels
                 self.shares.give_back(old)
             if not self._is_link(message.publisher):
@@ -128,7 +128,7 @@ class RetainedStore:
         if is_system(message.topic):
             self.system_count -= 1
         else:
-            self.bytes -= message.size() + (levels - tree.node_count) * NODE_BYTES
+            self.bytes -= kept_bytes(message) + (levels - tree.node_count) * NODE_BYTES
             if self.journal is not None:
                 self.journal.retained_cleared(topic)
         self._deadlines.cancel(topic)

@@ -179,6 +179,9 @@ class SubscriptionTable:
             _, subscription = subscriptions.popitem()
             self._end(session, subscription)
             done += 1
+        if not subscriptions:
+            # An empty dict keeps the room that it had; a plan may refer to the session for a while.
+            session.subscriptions = {}
         return done
 
     def _end(self, session: Session, subscription: Subscription) -> None:

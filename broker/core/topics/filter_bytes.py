@@ -12,8 +12,8 @@ from typing import Final
 SUBSCRIPTION_BYTES: Final = 256
 """A `Subscription`, its place in its session's dict and in the list of its filter; without its spelling."""
 
-SUB_QUEUE_BYTES: Final = 512
-"""The queue of a subscription that has terms of its own."""
+SUB_QUEUE_BYTES: Final = 1_024
+"""The queue of a subscription that has terms of its own, with the order of what waits there."""
 
 GROUP_BYTES: Final = 768
 """A share group with its lists, and the set in which its filter keeps groups; without its name."""

@@ -77,23 +77,6 @@ def test_matches_as_the_oracle_does(topic_filter: str, topic: str) -> None:
     assert topic_names.matches(topic_filter, topic) is naive.matches(topic_filter, topic)
 
 
-@given(naive.topic_filters, naive.topic_names)
-def test_what_matches_begins_with_the_literal_prefix(topic_filter: str, topic: str) -> None:
-    prefix = topic_names.literal_prefix(topic_filter)
-    assert topic_filter.startswith(prefix)
-    assert not topic_names.has_wildcard(prefix)
-    if topic_names.matches(topic_filter, topic):
-        assert (topic + "/").startswith(prefix)
-
-
-@pytest.mark.parametrize(
-    ("topic_filter", "prefix"),
-    [("a/b/+/c", "a/b/"), ("a/+/#", "a/"), ("#", ""), ("+", ""), ("a/b", "a/b"), ("a/#", "a/"), ("/+", "/")],
-)
-def test_literal_prefix(topic_filter: str, prefix: str) -> None:
-    assert topic_names.literal_prefix(topic_filter) == prefix
-
-
 @pytest.mark.parametrize("topic_filter", ["a", "/", "//", "+", "#", "+/+", "a/+/b/#", " ", "$SYS/#", "$share", "$"])
 def test_valid_filters(topic_filter: str) -> None:
     topic_names.validate_filter(topic_filter)
@@ -148,12 +131,9 @@ def test_limit_on_levels() -> None:
         topic_names.validate_filter("a/b/c/#", max_levels=3)
     assert caught.value.reason_code == reasons.TOPIC_FILTER_INVALID
     topic_names.validate_topic("a/b/c", max_levels=3)
-    topic_names.validate_topic_bytes(b"a/b/c", max_levels=3)
     with pytest.raises(Refused) as caught:
         topic_names.validate_topic("a/b//c", max_levels=3)
     assert caught.value.reason_code == reasons.TOPIC_NAME_INVALID
-    with pytest.raises(Refused):
-        topic_names.validate_topic_bytes(b"a/b//c", max_levels=3)
 
 
 @pytest.mark.parametrize("letter", ["a", "é", "漢", "🦜"])
@@ -163,13 +143,10 @@ def test_longest_strings(letter: str) -> None:
     longest = letter * (topic_names.MAX_BYTES // width) + "x" * (topic_names.MAX_BYTES % width)
     topic_names.validate_filter(longest)
     topic_names.validate_topic(longest)
-    topic_names.validate_topic_bytes(longest.encode())
     with pytest.raises(MalformedPacket):
         topic_names.validate_filter(longest + "x")
     with pytest.raises(MalformedPacket):
         topic_names.validate_topic(longest + "x")
-    with pytest.raises(MalformedPacket):
-        topic_names.validate_topic_bytes((longest + "x").encode())
 
 
 @pytest.mark.parametrize("topic", ["", "a/+", "#", "a#", "+a", "a\0"])
@@ -178,23 +155,6 @@ def test_topics_that_are_refused(topic: str) -> None:
     with pytest.raises(MalformedPacket) as caught:
         topic_names.validate_topic(topic)
     assert caught.value.reason_code == reasons.MALFORMED_PACKET
-    with pytest.raises(MalformedPacket):
-        topic_names.validate_topic_bytes(topic.encode())
-
-
-@given(st.text(alphabet="a/+#é\0$", max_size=6))
-def test_bytes_and_text_are_judged_alike(topic: str) -> None:
-    def verdict(check: bool) -> bool:
-        try:
-            if check:
-                topic_names.validate_topic(topic)
-            else:
-                topic_names.validate_topic_bytes(topic.encode())
-        except MalformedPacket:
-            return False
-        return True
-
-    assert verdict(True) is verdict(False)
 
 
 @pytest.mark.parametrize(
@@ -239,8 +199,6 @@ def test_levels() -> None:
     assert topic_names.split("/a//") == ["", "a", "", ""]
     assert topic_names.level_count("/a//") == 4
     assert topic_names.level_count("a") == 1
-    assert topic_names.is_reserved("$SYS/x")
-    assert not topic_names.is_reserved("a/$SYS")
 
 
 @given(st.text(alphabet="a/+#$é\0", max_size=12))

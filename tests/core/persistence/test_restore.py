@@ -17,6 +17,7 @@ from broker.core.persistence.journal import (
 )
 from broker.core.persistence.restore import restore
 from broker.core.queues.message import RELEASED, SENT, Delivery
+from broker.core.routing.retained_shares import EXPIRY_BYTES
 from broker.core.topics.topic_tree import NODE_BYTES
 from tests.core.harness import START, Client, Network, limits, total_ledger
 
@@ -157,7 +158,8 @@ def test_retained_messages_are_back_and_expire() -> None:
     )
     assert len(made.router.retained) == 2
     sizes = sum(made.router.retained.get(topic).size() for topic in ("r/1", "r/2"))  # type: ignore[union-attr]
-    assert made.router.retained_bytes == sizes + 3 * NODE_BYTES  # "r", "1" and "2"
+    # "r", "1" and "2", and the time of one.
+    assert made.router.retained_bytes == sizes + 3 * NODE_BYTES + EXPIRY_BYTES + 3
     made.advance(2)
     client = made.client("c")
     client.subscribe("r/#")
