@@ -23,6 +23,7 @@ from broker.core.session.session import Session
 
 PUBACK_HEAD: Final = b"\x40\x02"
 PUBREC_HEAD: Final = b"\x50\x02"
+PUBCOMP_HEAD: Final = b"\x70\x02"
 
 RELEASE_RUN: Final = 1_024
 """PUBRELs that are answered together, at most."""
@@ -161,15 +162,15 @@ class Acknowledger:
         end: i64 = len(data) - 3
         if end > start + 4 * RELEASE_RUN:
             end = start + 4 * RELEASE_RUN
+        packet_ids: list[bytes] = []
         if self._requests is None:
             while at < end and data[at] == 0x62 and data[at + 1] == 2:
                 if not self._forget(data[at + 2] << 8 | data[at + 3]):
                     break
+                packet_ids.append(data[at + 2 : at + 4])
                 at += 4
         if at > start:
-            answers = bytearray(data[start:at])
-            answers[::4] = b"\x70" * ((at - start) // 4)
-            self._send(bytes(answers))  # [MQTT-4.3.3-11]
+            self._send(PUBCOMP_HEAD + PUBCOMP_HEAD.join(packet_ids))  # [MQTT-4.3.3-11]
         return at
 
     def released(self, packet_id: int) -> None:

@@ -61,7 +61,7 @@ NO_IDENTIFIERS: Final[tuple[int, ...]] = ()
 
 COUNTING: Final = bytes(range(256)) * 2
 
-PUBREL_HEADER: Final = b"\x62"
+PUBREL_HEAD: Final = b"\x62\x02"
 
 COMMIT: Final = 16
 """Messages in the outbox beyond which one with terms of its own goes on waiting: what is in flight is neither replaced
@@ -587,6 +587,8 @@ class Session(SessionQueue):
         if end > start + 4 * ACK_RUN:
             end = start + 4 * ACK_RUN
         at: i64 = start
+        # Of those that are answered with PUBREL.
+        packet_ids: list[bytes] = []
         while at < end and data[at] == header and data[at + 1] == 2:
             packet_id: i64 = data[at + 2] << 8 | data[at + 3]
             delivery = inflight.get(packet_id)
@@ -610,6 +612,7 @@ class Session(SessionQueue):
                 if self.journal is not None and delivery.state != RELEASED:
                     self.journal.released(self.client_id, delivery)
                 delivery.state = RELEASED
+                packet_ids.append(data[at + 2 : at + 4])
             at += 4
         if at == start:
             return at
@@ -618,9 +621,7 @@ class Session(SessionQueue):
             return at
         outbox = self.outbox
         if outbox is not None:
-            answers = bytearray(data[start:at])
-            answers[::4] = PUBREL_HEADER * ((at - start) // 4)
-            outbox.control(bytes(answers))
+            outbox.control(PUBREL_HEAD + PUBREL_HEAD.join(packet_ids))
         return at
 
     def on_pubrec(self, packet_id: int, reason_code: int, now: float) -> None:
