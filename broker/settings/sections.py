@@ -138,7 +138,7 @@ class Mqtt(Section):
     max_inflight: SixteenBits = 1024
     """QoS 1 and 2 publishes unacknowledged towards one client. The client's receive maximum may lower it. 0: all the
     protocol allows, 65,535."""
-    max_inflight_bytes: SizeOrUnlimited = 0
+    max_inflight_bytes: SizeOrUnlimited = 16_777_216
     """Bytes of QoS 1 and 2 publishes unacknowledged towards one client; one message may always be. 0: no limit but that
     of the session, `queue.session_bytes`."""
     upgrade_outgoing_qos: bool = False

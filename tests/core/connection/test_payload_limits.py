@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from broker.core.codec import packets as p
 from broker.core.codec.packets import PUBACK, PUBREC, V5, V311, Will
 from broker.core.queues.message import OVERHEAD, Message
+from broker.net.server import limits as core_limits
+from broker.settings import Settings
 from tests.core.harness import Network, limits, total_ledger
 
 HOUR = 3600
@@ -104,6 +106,18 @@ class TestBytesInFlight:
             got += [payload[0] for payload in client.payloads()]
         assert got == list(range(10))
         assert total_ledger(network.router.sessions.values()) == []
+
+    def test_one_client_that_acknowledges_nothing_with_the_defaults(self) -> None:
+        """In flight, waiting in its session and not read yet: all that the broker keeps for it."""
+        network = Network(core_limits(Settings()))
+        publisher, client = network.client("p"), network.client("c", V311, clean=False)
+        client.subscribe("t", qos=1)
+        client.answering = False
+        counters = network.router.counters
+        for _ in range(2_000):
+            publisher.publish("t", bytes(40_000), 1)
+        assert sum(counters.dropped) > 0
+        assert 40 << 20 < counters.load.bytes <= 56 << 20
 
     def test_one_may_always_be(self) -> None:
         """However large."""
