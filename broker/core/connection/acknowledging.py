@@ -17,6 +17,7 @@ from broker.core.codec.errors import ProtocolViolation
 from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, V5
 from broker.core.limits import Limits
 from broker.core.queues.outbox import Outbox
+from broker.core.queues.queue_totals import UNLIMITED
 from broker.core.queues.requests import Request
 from broker.core.routing.deadlines import Deadlines
 from broker.core.session.session import Session
@@ -42,6 +43,8 @@ class Acknowledger:
         self._session: Session | None = None
         self._version = 0
         self._v5 = False
+        # Acknowledgements that wait to be read, at which the client is not read from: 3.1.1 knows no Receive Maximum.
+        self.most_unread: i64 = limits.receive_maximum
         # Requests whose answers wait for links, by packet identifier: they are this connection's.
         self._requests: dict[int, Request] | None = None
 
@@ -50,6 +53,8 @@ class Acknowledger:
         self._session = session
         self._version = version
         self._v5 = version == V5
+        if self._v5:
+            self.most_unread = UNLIMITED
 
     def ended(self) -> None:
         """The connection is over: nobody waits for what is held any more.
@@ -83,9 +88,8 @@ class Acknowledger:
         return self._limits.receive_maximum - self.unacknowledged()
 
     def behind(self) -> bool:
-        """Whether a 3.1.1 client, which knows no Receive Maximum, has as many acknowledgements to read as that."""
-        window = self._window
-        return not self._v5 and window.unwritten + window.held >= self._limits.receive_maximum
+        """Whether a 3.1.1 client has as many acknowledgements to read as a 5.0 client may have publishes in flight."""
+        return self._window.unwritten + self._window.held >= self.most_unread
 
     # -- what came -----------------------------------------------------------------------------------------------------
 

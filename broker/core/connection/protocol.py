@@ -79,7 +79,7 @@ class ServerProtocol(Peer):
         self.client_id = ""
         self.keep_alive = 0
         self.session: Session | None = None
-        self.state = CONNECTING
+        self.state: i64 = CONNECTING
         self.close_cause = ""
         self.close_text = ""
         self.final_packet = b""
@@ -99,14 +99,12 @@ class ServerProtocol(Peer):
         self.held_until = 0.0
         self._publish_limit = publish_limit(router.limits)
         if self._publish_limit is not None:
-            # It is asked after each packet.
-            self._publishing.longest_run = 1
+            self._publishing.longest_run = 1  # it is asked after each packet
         # The shell's, before the first `receive`: the IP address of the peer ("": none), and the reason code with which
         # its CONNECT is to be refused, because there are too many connections.
         self.host = ""
         self.refused = 0
-        # How the first read began, until the client is accepted.
-        self._first_bytes = b""
+        self._first_bytes = b""  # of the first read, until the client is accepted
         # The shell's, where there is access control: it calls `admitted`, and looks at the connection after.
         self.answer_later: Callable[[int], None] | None = None
         # While access control is asked, and what it said by its ticket before it returned.
@@ -136,7 +134,7 @@ class ServerProtocol(Peer):
         self.decoder.feed(data)
         if now < self.held_until:
             return True
-        self.go_on(now)
+        self._turn(reasons.SUCCESS, now)
         return (
             self.state == CLOSED
             or self.unfinished
@@ -190,7 +188,8 @@ class ServerProtocol(Peer):
         counters = router.counters
         half_full = counters.half_full
         backed_up = counters.backed_up
-        acknowledger = self._acknowledger
+        window = self.outbox.receive_window
+        most_unread: i64 = self._acknowledger.most_unread
         publishing = self._publishing
         acks = self._acks
         filters = self._filters
@@ -215,7 +214,7 @@ class ServerProtocol(Peer):
                 or router.work - before >= TURN_WORK
                 or counters.half_full != half_full
                 or counters.backed_up != backed_up
-                or acknowledger.behind()
+                or window.unwritten + window.held >= most_unread
             ):
                 # A packet that has not come whole is no reason for another turn.
                 self.unfinished = decoder.end < len(decoder.buffer) or filters.busy

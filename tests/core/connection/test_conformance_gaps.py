@@ -10,6 +10,7 @@ from __future__ import annotations
 import pytest
 
 from broker.core.codec.packets import V5, V311, Connack, Disconnect, Will
+from broker.core.queues.message import OVERHEAD
 from broker.core.topics.topic_tree import NODE_BYTES
 from tests.core.harness import Network, limits
 
@@ -74,11 +75,11 @@ def test_retained_message_that_does_not_fit(version: int, qos: int) -> None:
 
     [MQTT3-3.3.1-7] [MQTT-3.3.1-5]
     """
-    network = Network(limits(max_retained_bytes=400 + 2 * NODE_BYTES))
+    network = Network(limits(max_retained_bytes=2 * (OVERHEAD + 150) + 2 * NODE_BYTES))
     publisher = network.client("p", version)
     publisher.publish("t", b"old", retain=True)
     publisher.publish("other", b"kept", retain=True)
-    publisher.publish("t", b"n" * 500, qos, retain=True)
+    publisher.publish("t", b"n" * 1_000, qos, retain=True)
     late = network.client("late", version)
     late.subscribe("#", qos=qos)
     assert late.payloads() == [b"kept"]
