@@ -35,7 +35,7 @@ class Sessions(dict[str, Session]):
 def counted(network: Network) -> Sessions:
     """Have the looks of a network's shedder counted. Before the first session."""
     sessions = Sessions()
-    network.router.sessions = sessions
+    network.router.sessions = network.router.session_table.sessions = sessions
     load = network.router.counters.load
     load.reliever = GlobalLimiter(sessions, load)
     return sessions
