@@ -1,0 +1,52 @@
+"""docs/architecture.md: the functions that it names stand where it says."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+WAYS = PAGE[PAGE.index("## Four ways") : PAGE.index("## Rooms")]
+
+
+def steps() -> list[tuple[str, str]]:
+    """(file, function) of each step; a function without a file of its own stands in the one before it."""
+    found, file = [], ""
+    for name in re.findall(r"`([^`]+)`", WAYS.partition("**")[2]):
+        if name.endswith(".py"):
+            file = name
+        elif "." in name or name.islower():
+            found.append((file, name))
+    return found
+
+
+def functions(file: Path) -> set[str]:
+    """The functions of a module, those of classes as `Class.function`."""
+    found = set()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            members = (each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+            found |= {f"{node.name}.{member.name}" for member in members}
+    return found
+
+
+@pytest.mark.parametrize(("file", "name"), steps())
+def test_a_step_stands_where_the_page_says(file: str, name: str) -> None:
+    elsewhere = {"SubscriptionTable.work_off": "core/routing/subscription_table.py"}
+    assert name in functions(ROOT / "broker" / elsewhere.get(name, file))
+
+
+def test_there_are_four_ways_of_some_ten_steps() -> None:
+    assert len(re.findall(r"^\*\*", WAYS, re.MULTILINE)) == 4
+    assert len(steps()) >= 32
+
+
+def test_every_room_is_named() -> None:
+    rooms = [path.parent.name for path in (ROOT / "broker/core").glob("*/__init__.py")]
+    assert [room for room in rooms if f"`{room}`" not in PAGE] == []
