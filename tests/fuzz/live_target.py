@@ -26,6 +26,7 @@ from broker.app import Broker
 from broker.core.codec.decoder import Decoder
 from broker.core.codec.errors import ProtocolError
 from broker.core.queues.message import Message
+from broker.core.routing.retained_shares import kept_bytes
 from broker.core.topics.topic_tree import NODE_BYTES
 from broker.net.connection import Connection
 from broker.settings import Settings
@@ -477,7 +478,7 @@ def _retained_size(broker: Broker) -> int:
         parts = node.topic.split("/")
         levels.update("/".join(parts[:depth]) for depth in range(1, len(parts) + 1))
         assert isinstance(node.value, Message)
-        size += node.value.size()
+        size += kept_bytes(node.value)
     return size + len(levels) * NODE_BYTES
 
 

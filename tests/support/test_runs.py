@@ -33,6 +33,9 @@ def last_line(folder: Path, *arguments: str, **environ: str) -> str:
     command = [sys.executable, *(["-P"] if sys.flags.safe_path else []), "-m", "pytest", "-p", "tests.conftest"]
     command += ["--config-file", str(ROOT / "pyproject.toml"), "--rootdir", str(folder), "-p", "no:cacheprovider"]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("CANOPY_", "PYTEST_"))}
+    # It runs in another folder, from where a relative path leads elsewhere.
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    inherited["PYTHONPATH"] = os.pathsep.join(str(Path(path).absolute()) for path in paths if path)
     done = subprocess.run(
         [*command, *arguments, "test_three.py"],
         cwd=folder,

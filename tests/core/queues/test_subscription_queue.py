@@ -16,7 +16,7 @@ from broker.core.causes import QUEUE_FULL
 from broker.core.codec.packets import V5, V311, Subscribe, Unsubscribe
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.limits import Limits
-from broker.core.queues.message import Delivery, Message
+from broker.core.queues.message import OVERHEAD, Delivery, Message
 from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
 from broker.core.queues.queue_rules import QueueRule
 from broker.core.queues.queue_totals import UNLIMITED
@@ -584,7 +584,7 @@ class TestDepth:
         """The same for what waits in the session: of this subscription the oldest goes, and of the others nothing."""
         given_limits = Limits()
         given_limits.rules = (QueueRule(topic_filter="d", policy=DROP_OLDEST),)
-        setattr(given_limits, bound, {"session_messages": 4, "session_bytes": 4 * (64 + 5)}[bound])
+        setattr(given_limits, bound, {"session_messages": 4, "session_bytes": 4 * (OVERHEAD + 5)}[bound])
         network = Network(given_limits)
         publisher, client = network.client("p"), network.client("c", clean=False, expiry=HOUR)
         client.subscribe("d", qos=1)
@@ -605,7 +605,7 @@ class TestDepth:
         given_limits = Limits()
         given_limits.max_inflight = 1
         given_limits.rules = (QueueRule(topic_filter="d", policy=DISCONNECT),)
-        setattr(given_limits, bound, {"live_messages": 3, "live_bytes": 230, "session_messages": 3}[bound])
+        setattr(given_limits, bound, {"live_messages": 3, "live_bytes": 600, "session_messages": 3}[bound])
         network = Network(given_limits)
         publisher, client = network.client("p"), network.client("c")
         client.subscribe("d", qos=1)

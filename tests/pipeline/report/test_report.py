@@ -56,7 +56,9 @@ def test_the_verdict_is_that_of_all_jobs(spark: SparkSession, tmp_path: Path, mo
         "tree": False,
         "plan": None,
     }
-    assert CliRunner().invoke(app, ["report", "--input", str(tmp_path), "--output", str(out)]).exit_code == 1
+    source = tmp_path / "record"
+    source.mkdir()
+    assert CliRunner().invoke(app, ["report", "--input", str(source), "--output", str(out)]).exit_code == 1
 
 
 def test_what_is_misuse_is_said_before_any_job(spark: SparkSession, tmp_path: Path) -> None:
