@@ -241,6 +241,8 @@ def _connack(packet: Connack, version: int) -> bytes:
         raise ValueError(f"3.1.1 has no return code {packet.reason_code}")
     if packet.session_present and packet.reason_code:  # [MQTT-3.2.2-6]
         raise ValueError("session present in a CONNACK that refuses")
+    if version < 5 and packet.reason_code == 0:
+        return b"\x20\x02\x01\x00" if packet.session_present else b"\x20\x02\x00\x00"
     head = bytes((1 if packet.session_present else 0, packet.reason_code))
     return _frame(0x20, head + _section(packet.properties, packets.CONNACK, version))
 

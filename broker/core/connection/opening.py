@@ -10,7 +10,7 @@ from broker.core.codec.errors import Refused
 from broker.core.codec.packets import Connack, Connect
 from broker.core.connection import handshake, identity
 from broker.core.connection.authenticating import Authentication
-from broker.core.queues.outbox import Outbox
+from broker.core.queues.outbox import LARGEST_PACKET, Outbox
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 
@@ -49,6 +49,8 @@ def connack_for(
     connack = handshake.accept(connect, terms, assigned, router)
     if authentication is not None:  # else no method is named [MQTT-4.12.0-6]
         authentication.tell(connack)
+    if max_packet >= LARGEST_PACKET:
+        return connack
     if len(encode(connack, connect.version)) <= max_packet:
         return connack
     connack.properties.user.clear()  # [MQTT-3.2.2-20]
