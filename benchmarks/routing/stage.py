@@ -95,7 +95,7 @@ class Stage:
         if reached != deliveries or written != deliveries * len(FRAME):
             raise WrongRoute(f"{reached} deliveries were routed and {written} bytes taken, for {deliveries} deliveries")
         for outbox, taken in zip(self.outboxes, before, strict=True):
-            if outbox.taken - taken != bursts * BURST or outbox.dropped_in_all() or not outbox.empty:
+            if outbox.taken - taken != bursts * BURST or outbox.queue.dropped_in_all() or not outbox.empty:
                 raise WrongRoute(f"an outbox gave {outbox.taken - taken} messages instead of {bursts * BURST}")
         return routing.reading(deliveries), taking.reading(deliveries)
 
@@ -104,12 +104,12 @@ class Stage:
         self.send(1)
         cache, trie = self.router.cache, self.router.trie
         deliveries = BURST * len(self.outboxes)
-        offered, hits, probes = sum(outbox.offered for outbox in self.outboxes), cache.hits, trie.probes
+        offered, hits, probes = sum(outbox.queue.offered for outbox in self.outboxes), cache.hits, trie.probes
         self.publish(BURST)
         woken = len(self.router.fanout.touched)
         self.write()
         return {
-            "offers": (sum(outbox.offered for outbox in self.outboxes) - offered) / deliveries,
+            "offers": (sum(outbox.queue.offered for outbox in self.outboxes) - offered) / deliveries,
             "wake-ups": woken / deliveries,
             "cache look-ups a message": (cache.hits - hits) / BURST,
             "trie probes a message": (trie.probes - probes) / BURST,

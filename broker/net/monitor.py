@@ -69,7 +69,7 @@ class SlowClient:
         self.delay = delay
         self.waiting = int(outbox.messages + session.pending_messages)
         self.bytes = int(outbox.bytes + session.pending_bytes)
-        self.high_water = max(int(outbox.high_water), self.waiting)
+        self.high_water = max(int(outbox.queue.high_water), self.waiting)
 
     def dropped(self) -> int:
         """Messages that this client has lost, for as long as its session lives."""

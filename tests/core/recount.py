@@ -67,7 +67,7 @@ class Found:
         self.waiting: list[tuple[SubscriptionQueue, Delivery]] = []
         outbox = session.outbox
         if outbox is not None:
-            for item in outbox._queue:
+            for item in outbox.queue.items:
                 self._item(item)
         for delivery in session.pending or ():
             if delivery.state != DROPPED:
@@ -149,7 +149,7 @@ def _one(session: Session, found: Found) -> None:
     if outbox is not None:
         assert outbox.messages == found.live + found.qos12_messages
         assert outbox.bytes == found.live_bytes + found.qos12_bytes
-        assert (outbox.qos12_messages, outbox.qos12_bytes) == (found.qos12_messages, found.qos12_bytes)
+        assert (outbox.qos12_messages, outbox.queue.qos12_bytes) == (found.qos12_messages, found.qos12_bytes)
         assert 0 <= outbox.messages <= outbox.max_messages
         assert 0 <= outbox.bytes <= outbox.max_bytes
     waiting = Counter(sub_queue for sub_queue, _ in found.waiting)
@@ -176,7 +176,7 @@ def allowed(session: Session) -> tuple[int, int]:
     """
     messages = size = 0
     outbox = session.outbox
-    for item in [] if outbox is None else outbox._queue:
+    for item in [] if outbox is None else outbox.queue.items:
         if isinstance(item, bytes) and item[0] & 0xF0 == 0x30:
             messages, size = len(list(frames(item))), len(item)
             break
@@ -185,7 +185,7 @@ def allowed(session: Session) -> tuple[int, int]:
             break
     found = {*session.inflight.values()}
     if outbox is not None:
-        found |= {each for each in outbox._queue if isinstance(each, Delivery) and each.retain}
+        found |= {each for each in outbox.queue.items if isinstance(each, Delivery) and each.retain}
     sizes = [each.message.size() for each in found]
     if sizes:
         streamed = [each.message.size() for each in found if each.retain]

@@ -283,7 +283,7 @@ async def test_who_does_not_read_the_answers_is_not_read_from(embed: Embed, floo
         client.connection.data_received(flood * 20_000)
         await rounds(10)
     assert not client.transport.reading
-    assert client.connection.outbox.control_bytes <= CONTROL_LIMIT + 8_192 * 4
+    assert client.connection.outbox.queue.control_bytes <= CONTROL_LIMIT + 8_192 * 4
     assert broker.hub.partial.bytes <= len(flood) * 20_000
     client.connection.connection_lost(None)
     assert broker.hub.partial.bytes == 0

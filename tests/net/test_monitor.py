@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -44,7 +45,7 @@ class Queued:
     def __init__(self) -> None:
         self.messages = 0
         self.bytes = 0
-        self.high_water = 0
+        self.queue = SimpleNamespace(high_water=0)
 
 
 class Client:
@@ -279,7 +280,7 @@ class TestSlow:
         # The next look has the figures of the next look.
         session = broker.sessions["c1"]
         broker.queue(session, 1.0, 3, 50)
-        session.outbox.high_water = 40  # type: ignore[union-attr]
+        session.outbox.queue.high_water = 40  # type: ignore[union-attr]
         session.ledger.lost(AGE, 6)
         broker.look()
         found = broker.monitor.slowest[2]

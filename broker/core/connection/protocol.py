@@ -38,7 +38,8 @@ from broker.core.connection.publishing import PublishHandler
 from broker.core.connection.rate_limit import publish_limit
 from broker.core.connection.subscribing import FilterHandler
 from broker.core.hooks import LATER, Ticket
-from broker.core.queues.outbox import Outbox, Peer
+from broker.core.queues.outbox import Outbox
+from broker.core.queues.peer import Peer
 from broker.core.routing.peers import PeerDisconnected
 from broker.core.routing.router import Router
 from broker.core.session.session import Session

@@ -287,6 +287,24 @@ class Delivery:
         # Whether it stands in the queue of a connection (QoS 0), and not in the session's.
         self.live = False
 
+    def frame(self, v5: bool, expiry: int, dup: bool, alias: int, with_topic: bool) -> bytes:
+        """Its PUBLISH packet; see `Message.frame`."""
+        return self.message.frame(
+            v5, self.qos, self.retain, dup, self.packet_id, self.identifiers, expiry, alias, with_topic
+        )
+
+    def is_plain(self) -> bool:
+        """Whether it is sent for the first time with QoS 1 or 2, and has nothing that is decided when it is written."""
+        return (
+            self.attempts == 0
+            and self.qos > 0
+            and self.state == SENT
+            and self.sub_queue is None
+            and self.message.expires_at == 0.0
+            and not self.retain
+            and len(self.identifiers) == 0
+        )
+
     def settle(self, reached: bool) -> None:
         """It is known now, or never will be (then it counts as reached); nothing where nobody has asked."""
         request = self.asked

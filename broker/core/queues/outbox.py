@@ -1,19 +1,10 @@
-"""What waits to be written to one connected peer.
+"""What waits to be written to one connected peer: which messages come in, and the frames that go out.
 
-Owns the queue between the fanout and the peer's writer, on the ground of `SendQueue`. The fanout offers, the writer
-alone takes.
-
-Promises:
-- Bounded: never more than `max_messages` messages and `max_bytes` bytes of messages, whatever arrives in one read; nor
-  more than the broker allows in all its queues. `offer` answers accepted, or the cause of the drop; nothing is dropped
-  in silence. What makes room, if anything, is the policy's choice (`policy`).
-- Control packets (acknowledgements, pings, CONNACK, DISCONNECT …) are never dropped and keep their place in the
-  order. They are not counted against the limits; instead `congested` tells the connection to stop reading from a
-  peer that sends but does not read.
-- A 5.0 client that lost something is told in the next message that it is sent (`lossnote`).
-
-Refuses: any knowledge of sockets, tasks or sessions. A frame made at the last moment (`Delivery` in the queue) is
-for what depends on when it is written: a message expiry interval that counts down, and topic aliases.
+The fanout and the session offer, the writer alone takes; the `SendQueue` behind it has the line and its accounts.
+Bounded in messages and bytes, and by what the broker allows in all its queues; every drop has a cause that `offer`
+answers. What makes room, if anything, is the policy's choice. Control packets are never dropped and keep their place;
+`congested` stops reading from a peer that does not read them. A 5.0 client is told what it lost (`drop_notice`).
+Refuses: any knowledge of sockets, tasks or sessions.
 """
 
 from __future__ import annotations
@@ -23,23 +14,15 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.core.codec.framing import frame_count, frame_end
-from broker.core.counters import (
-    AGE,
-    DISCONNECTED,
-    EXPIRED,
-    FULL_BYTES,
-    FULL_MESSAGES,
-    GLOBAL,
-    REPLACED,
-    TOO_LARGE,
-    Counters,
-)
+from broker.core.counters import DISCONNECTED, FULL_BYTES, FULL_MESSAGES, GLOBAL, TOO_LARGE, Counters
 from broker.core.queues.drop_notice import tell
-from broker.core.queues.message import DROPPED, NEAR_LONGEST, SENT, Delivery, DeliveryRun, Message
+from broker.core.queues.message import DROPPED, NEAR_LONGEST, Delivery, DeliveryRun, Message
+from broker.core.queues.peer import Peer
 from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST
 from broker.core.queues.queue_totals import bound
 from broker.core.queues.receive_window import ReceiveWindow
-from broker.core.queues.send_queue import SendQueue
+from broker.core.queues.send_queue import NOT_SENT, SendQueue
+from broker.core.queues.topic_aliases import TopicAliases
 
 ACCEPTED: Final = -1
 """Answer of `offer`; every other answer is a drop cause of `counters`."""
@@ -54,33 +37,16 @@ LARGEST_PACKET: Final = 268_435_460
 """Fixed header and the largest remaining length, section 2.1.4."""
 
 
-class Peer:
-    """The connection behind an outbox, as far as the core needs to know it."""
-
-    def take_over(self, now: float) -> None:
-        """Another connection has come with the same client identifier: this one ends [MQTT-3.1.4-3]."""
-        raise NotImplementedError
-
-    def overflow(self, now: float) -> None:
-        """Its queue ran over, and the policy is to end it then."""
-        raise NotImplementedError
-
-    def answer(self, packet_id: int, qos: int, reached: bool) -> None:
-        """It is known whether its request reached anybody: acknowledge it (`requests`)."""
-        raise NotImplementedError
-
-    def comes_from(self, host: str) -> bool:
-        """Whether it is a client's connection from that IP address."""
-        del host
-        return False
-
-
-class Outbox(SendQueue):
+class Outbox:
     """The bounded queue of one peer. All sizes in bytes."""
 
     def __init__(self, wakeups: list[Outbox], counters: Counters, max_messages: int, max_bytes: int) -> None:
         """`wakeups`: where an outbox is listed when it has something to take. Limits of 0: unlimited."""
-        super().__init__(counters, max_messages, max_bytes)
+        self.max_messages: i64 = bound(max_messages)
+        self.max_bytes: i64 = bound(max_bytes)
+        self.policy: i64 = DROP_NEWEST
+        self.queue = SendQueue(counters, self.max_messages, self.max_bytes)
+        self._load = counters.load
         # Set once, when the connection's version and limits are known.
         self.v5 = False
         self.max_packet: i64 = LARGEST_PACKET
@@ -92,8 +58,7 @@ class Outbox(SendQueue):
         # The channel that this queue is for, and whatever the shell wants to find from here (its connection).
         self.peer: Peer | None = None
         self.owner: object | None = None
-        self._aliases: dict[bytes, int] | None = None
-        self._expired: list[Delivery] = []
+        self._aliases: TopicAliases | None = None
         # What the peer cannot have seen still counts against its Receive Maximum.
         self.receive_window = ReceiveWindow()
         self.closed = False
@@ -106,19 +71,20 @@ class Outbox(SendQueue):
         self.policy = policy
         self.max_messages = bound(max_messages)
         self.max_bytes = bound(max_bytes)
-        self._mark()
+        self.queue.limit(self.max_messages, self.max_bytes)
 
     # -- what the fanout does ------------------------------------------------------------------------------------------
 
     def offer(self, frame: bytes) -> int:
         """Offer a QoS 0 frame: ACCEPTED, or the cause of its drop."""
-        self.offered += 1
+        queue = self.queue
+        queue.offered += 1
         size: i64 = len(frame)
         load = self._load
         # `_fits`, spelled out: this is asked for every message and receiver.
         if (
-            self.messages >= self.max_messages
-            or self.bytes + size > self.max_bytes
+            queue.messages >= self.max_messages
+            or queue.bytes + size > self.max_bytes
             or size > self.max_packet
             or self.closed
             or load.messages >= load.max_messages
@@ -126,8 +92,12 @@ class Outbox(SendQueue):
         ):
             cause = self._make_room(1, size, size)
             if cause != ACCEPTED:
-                return self._drop(cause)
-        self._put(frame, 1, size)
+                queue.count_dropped(cause, 1)
+                return cause
+        # `put`, spelled out.
+        load.messages += 1
+        load.bytes += size
+        queue.line_up(frame, 1, size)
         if not self._listed:
             self.schedule_flush()
         return ACCEPTED
@@ -137,23 +107,24 @@ class Outbox(SendQueue):
 
         The same happens as when they are offered one by one, only that those that fit stand in the queue as one piece.
         """
+        queue = self.queue
         size: i64 = len(frames)
         if self._fits(count, size, largest) or (
             self.policy == DROP_OLDEST and self._make_room(count, size, largest) == ACCEPTED
         ):
-            self.offered += count
-            self._put(frames, count, size)
+            queue.offered += count
+            queue.put(frames, count, size)
             self.schedule_flush()
         elif (
-            self._deferred == 0
-            and self.messages >= self.max_messages
+            queue.deferred == 0
+            and queue.messages >= self.max_messages
             and self.policy == DROP_NEWEST
             and not self.closed
             and (largest <= self.max_packet)
         ):
             # A queue that is full of messages has no room for any of them.
-            self.offered += count
-            self._count(FULL_MESSAGES, count)
+            queue.offered += count
+            queue.count_dropped(FULL_MESSAGES, count)
         else:
             start: i64 = 0
             while start < size:
@@ -163,26 +134,30 @@ class Outbox(SendQueue):
 
     def offer_late(self, delivery: Delivery) -> int:
         """Offer a QoS 0 delivery whose frame is made when it is taken: ACCEPTED, or the cause of its drop."""
-        self.offered += 1
+        queue = self.queue
+        queue.offered += 1
         if self.too_large(delivery):
-            return self._drop(TOO_LARGE)
+            queue.count_dropped(TOO_LARGE, 1)
+            return TOO_LARGE
         size: i64 = delivery.message.size()
         if not self._fits(1, size, 0):
             cause = self._make_room(1, size, 0)
             if cause != ACCEPTED:
-                return self._drop(cause)
+                queue.count_dropped(cause, 1)
+                return cause
         delivery.live = True
-        self._deferred += 1
-        self._put(delivery, 1, size)
+        queue.deferred += 1
+        queue.put(delivery, 1, size)
         self.schedule_flush()
         return ACCEPTED
 
     def _fits(self, count: i64, size: i64, largest: i64) -> bool:
         """Whether so many messages of so many bytes can be taken as things stand."""
+        queue = self.queue
         load = self._load
         return (
-            self.messages + count <= self.max_messages
-            and self.bytes + size <= self.max_bytes
+            queue.messages + count <= self.max_messages
+            and queue.bytes + size <= self.max_bytes
             and largest <= self.max_packet
             and not self.closed
             and load.messages + count <= load.max_messages
@@ -195,24 +170,25 @@ class Outbox(SendQueue):
             return TOO_LARGE
         if self.closed:
             return DISCONNECTED
-        if self._deferred > 0:
-            self.shed_expired()
-        messages: i64 = self.messages + count - self.max_messages
-        beyond: i64 = self.bytes + size - self.max_bytes
+        queue = self.queue
+        if queue.deferred > 0:
+            queue.shed_expired()
+        messages: i64 = queue.messages + count - self.max_messages
+        beyond: i64 = queue.bytes + size - self.max_bytes
         if messages > 0 or beyond > 0:
             cause = FULL_MESSAGES if messages > 0 else FULL_BYTES
             if self.policy == DROP_OLDEST and size <= self.max_bytes and count <= self.max_messages:
-                if messages > self.messages - self.qos12_messages or beyond > self.bytes - self.qos12_bytes:
+                if messages > queue.messages - queue.qos12_messages or beyond > queue.bytes - queue.qos12_bytes:
                     # Too much of it is in flight.
                     return cause
-                self.shed(messages, beyond, cause)
+                queue.shed(messages, beyond, cause)
             else:
                 if self.policy == DISCONNECT and size <= self.max_bytes:
                     self.overflow()
                 return cause
         load = self._load
         # Who has nothing waiting is not the one to pay for those who have: the next message, or burst, is let through.
-        if self.messages > 0 and not load.has_room(count, size) and not load.relieve(count, size):
+        if queue.messages > 0 and not load.has_room(count, size) and not load.relieve(count, size):
             return GLOBAL
         return ACCEPTED
 
@@ -226,13 +202,15 @@ class Outbox(SendQueue):
 
     def has_room(self, size: int) -> bool:
         """True when a message of `size` bytes fits now. The session asks before it sends with QoS 1 or 2."""
-        return not self.closed and self.messages < self.max_messages and self.bytes + size <= self.max_bytes
+        queue = self.queue
+        return not self.closed and queue.messages < self.max_messages and queue.bytes + size <= self.max_bytes
 
     def takes(self, count: i64, size: i64) -> bool:
         """Whether so many more of so many bytes in all fit, and go out as they are: nothing depends on the peer."""
+        queue = self.queue
         return (
-            self.messages + count <= self.max_messages
-            and self.bytes + size <= self.max_bytes
+            queue.messages + count <= self.max_messages
+            and queue.bytes + size <= self.max_bytes
             and not self.closed
             and self.max_aliases == 0
             and self.max_packet >= LARGEST_PACKET
@@ -241,7 +219,8 @@ class Outbox(SendQueue):
 
     def half_full(self) -> bool:
         """True when retained messages should wait, so that live ones still find room."""
-        return self.messages * 2 >= self.max_messages or self.bytes * 2 >= self.max_bytes
+        queue = self.queue
+        return queue.messages * 2 >= self.max_messages or queue.bytes * 2 >= self.max_bytes
 
     def too_large(self, delivery: Delivery) -> bool:
         """True when the peer's Maximum Packet Size, or the protocol's, forbids this message [MQTT-3.1.2-24]."""
@@ -252,45 +231,52 @@ class Outbox(SendQueue):
         if self.max_packet >= LARGEST_PACKET and message.size() < NEAR_LONGEST:
             return False
         expires = message.expires_at != 0.0
-        # A topic alias is our own choice: one that would make the frame too large is left out (`_make`).
+        # A topic alias is our own choice: one that would make the frame too large is left out (`TopicAliases`).
         return message.frame_size(self.v5, qos, identifiers, expires) > self.max_packet
 
     def push(self, delivery: Delivery) -> None:
         """Queue a delivery for which `has_room` was true. With QoS 1 and 2 it is in flight in its session."""
+        queue = self.queue
         if delivery.attempts > 0:
-            self.again += 1
+            queue.again += 1
         else:
-            self.offered += 1
+            queue.offered += 1
         size: i64 = delivery.message.size()
-        self._deferred += 1
+        queue.deferred += 1
         if delivery.qos > 0:
-            self.qos12_messages += 1
-            self.qos12_bytes += size
+            queue.qos12_messages += 1
+            queue.qos12_bytes += size
             # The broker's sum has had it since it came to the session, until it is acknowledged.
-            self._line_up(delivery, 1, size)
+            queue.line_up(delivery, 1, size)
         else:
             delivery.live = True
-            self._put(delivery, 1, size)
+            queue.put(delivery, 1, size)
         if not self._listed:
             self.schedule_flush()
 
     def push_run(self, run: DeliveryRun, size: i64) -> None:
         """Queue a run, as `push` each of its deliveries; `size`: bytes of their messages together."""
+        queue = self.queue
         count: i64 = len(run.deliveries)
-        self.offered += count
-        self._deferred += 1
-        self.qos12_messages += count
-        self.qos12_bytes += size
-        self._line_up(run, count, size)
+        queue.offered += count
+        queue.deferred += 1
+        queue.qos12_messages += count
+        queue.qos12_bytes += size
+        queue.line_up(run, count, size)
         if not self._listed:
             self.schedule_flush()
 
     def renewed(self, grown: i64) -> None:
         """A QoS 0 delivery that waits here got a newer message in place of its own, larger by `grown` bytes."""
-        self.offered += 1
-        self.bytes += grown
-        self._load.bytes += grown
-        self._drop(REPLACED)
+        self.queue.replace(grown)
+
+    def shed_one(self, delivery: Delivery, cause: int) -> None:
+        """Drop a QoS 0 delivery that waits here, wherever it stands."""
+        self.queue.shed_one(delivery, cause)
+
+    def waited(self, now: float) -> float:
+        """Seconds that messages wait here; see `SendQueue.waited`."""
+        return self.queue.waited(now)
 
     # -- what the channel does -----------------------------------------------------------------------------------------
 
@@ -302,8 +288,9 @@ class Outbox(SendQueue):
         """
         if self.closed:
             return
-        self._queue.append(packet)
-        self.control_bytes += len(packet)
+        queue = self.queue
+        queue.items.append(packet)
+        queue.control_bytes += len(packet)
         if not self._listed:
             self.schedule_flush()
 
@@ -327,7 +314,7 @@ class Outbox(SendQueue):
     @property
     def congested(self) -> bool:
         """True when the peer should not be read from until it reads its acknowledgements."""
-        return self.control_bytes > CONTROL_LIMIT
+        return self.queue.control_bytes > CONTROL_LIMIT
 
     # -- what the writer does ------------------------------------------------------------------------------------------
 
@@ -338,70 +325,46 @@ class Outbox(SendQueue):
     @property
     def empty(self) -> bool:
         """Nothing to take."""
-        return not self._queue
+        return not self.queue.items
 
     @property
     def single(self) -> bool:
         """Exactly one thing to take: a frame, or several in one piece."""
-        return len(self._queue) == 1
+        return len(self.queue.items) == 1
 
     def take(self, max_bytes: int, now: float) -> bytes:
         """What `take_batch` gives, in one piece; empty when nothing waits."""
-        queue = self._queue
-        if len(queue) == 1 and self._gaps == 0 and not self._to_tell():
+        queue = self.queue
+        items = queue.items
+        # A single thing that is a frame, or a delivery that is sent, is no gap.
+        if len(items) == 1 and not self._to_tell():
             # The commonest case where messages come one at a time: the list stays.
-            item = queue[0]
+            item = items[0]
             if isinstance(item, bytes):
-                queue.pop()
+                items.pop()
                 self.receive_window.all_written()
-                self._taken_all(now)
+                queue.took_all(now)
                 return item
-            if isinstance(item, Delivery) and self._is_plain(item):
-                queue.pop()
-                return self._take_plain(item, now)
+            if self.max_aliases == 0 and isinstance(item, Delivery) and item.is_plain():
+                items.pop()
+                item.attempts = 1
+                queue.took_one_in_flight(now)
+                return item.message.qos12_frame(self.v5, item.qos, item.packet_id)
         batch = self.take_batch(max_bytes, now)
         return batch[0] if len(batch) == 1 else b"".join(batch)
 
-    def _is_plain(self, delivery: Delivery) -> bool:
-        """Whether it is sent for the first time with QoS 1 or 2, and has nothing that is decided when it is written."""
-        return (
-            delivery.attempts == 0
-            and delivery.qos > 0
-            and delivery.state == SENT
-            and delivery.sub_queue is None
-            and delivery.message.expires_at == 0.0
-            and not delivery.retain
-            and len(delivery.identifiers) == 0
-            and self.max_aliases == 0
-        )
-
-    def _take_plain(self, delivery: Delivery, now: float) -> bytes:
-        """Take the only thing that waits, a plain delivery."""
-        message = delivery.message
-        self._deferred = 0
-        self.qos12_messages = 0
-        self.qos12_bytes = 0
-        delivery.attempts = 1
-        # The broker's sum keeps it until it is acknowledged.
-        load = self._load
-        load.messages += 1
-        load.bytes += self.bytes
-        self._taken_all(now)
-        return message.qos12_frame(self.v5, delivery.qos, delivery.packet_id)
-
     def take_batch(self, max_bytes: int, now: float) -> list[bytes]:
         """Frames to write, in order: all that waits, or about `max_bytes` of it. Empty only when nothing waits."""
-        queue = self._queue
-        if self._deferred == 0 and self._gaps == 0 and self.bytes + self.control_bytes <= max_bytes:
-            self._queue = []
+        queue = self.queue
+        if queue.deferred == 0 and queue.gaps == 0 and queue.bytes + queue.control_bytes <= max_bytes:
+            batch: list[bytes] = queue.items  # type: ignore[assignment]
+            queue.items = []
             self.receive_window.all_written()
-            self._taken_all(now)
-            batch: list[bytes] = queue  # type: ignore[assignment]
+            queue.took_all(now)
         else:
-            self._mark()
             batch = self._take_some(max_bytes, now)
         if self._to_tell():
-            ledger = self.ledger
+            ledger = queue.ledger
             assert ledger is not None
             tell(batch, ledger, self.max_packet)
         return batch
@@ -410,19 +373,19 @@ class Outbox(SendQueue):
         """Whether the next message is to say what was lost before it."""
         if not self.tells:
             return False
-        ledger = self.ledger
+        ledger = self.queue.ledger
         return ledger is not None and ledger.untold is not None
 
     def _take_some(self, max_bytes: i64, now: float) -> list[bytes]:
         """The slow way: part of the queue, or frames that are made now."""
-        if self.messages > self.high_water:
-            self.high_water = self.messages
+        queue = self.queue
+        queue.begin_batch()
         batch: list[bytes] = []
         total: i64 = 0
         used: i64 = 0
         gaps: i64 = 0
         sent: i64 = 0
-        for item in self._queue:
+        for item in queue.items:
             if total >= max_bytes:
                 break
             used += 1
@@ -430,129 +393,66 @@ class Outbox(SendQueue):
                 frame = item
                 if frame[0] & 0xF0 == 0x30:
                     count: i64 = frame_count(frame)
-                    self._uncount(count, len(frame))
-                    self.taken += count
+                    queue.uncount(count, len(frame))
+                    queue.taken += count
                     sent += count
                 else:
-                    self.control_bytes -= len(frame)
+                    queue.control_bytes -= len(frame)
                     self.receive_window.written(frame)
             elif isinstance(item, Delivery) and item.state != DROPPED:
-                made = self._take(item, now)
-                if made is None:
+                expiry = queue.take_delivery(item, now)
+                if expiry == NOT_SENT:
                     continue
-                frame = made
+                if (
+                    item.qos > 0
+                    and item.attempts == 0
+                    and expiry < 0
+                    and not item.retain
+                    and not item.identifiers
+                    and self.max_aliases == 0
+                ):
+                    item.attempts = 1
+                    frame = item.message.qos12_frame(self.v5, item.qos, item.packet_id)
+                else:
+                    frame = self._frame(item, expiry)
                 sent += 1
             elif isinstance(item, DeliveryRun):
                 frame = item.frames
-                sent += self._take_run(item)
+                sent += queue.take_run(item)
             else:
                 gaps += 1
                 continue
             batch.append(frame)
             total += len(frame)
-        self._went(used, gaps, now)
-        self._counters.messages_sent += sent
+        queue.end_batch(used, gaps, sent, now)
         return batch
 
-    def _take_run(self, run: DeliveryRun) -> i64:
-        """Take a run out of the accounts; how many deliveries it has."""
-        count: i64 = 0
-        size: i64 = 0
-        for delivery in run.deliveries:
-            delivery.attempts = 1
-            count += 1
-            size += delivery.message.size()
-        self._deferred -= 1
-        self.messages -= count
-        self.bytes -= size
-        self.qos12_messages -= count
-        self.qos12_bytes -= size
-        self.taken += count
-        return count
-
-    def _take(self, delivery: Delivery, now: float) -> bytes | None:
-        """Take one delivery out of the accounts and make its frame; None when it is not to be sent any more."""
-        message = delivery.message
-        qos = delivery.qos
-        first = delivery.attempts == 0
-        self._deferred -= 1
-        size: i64 = message.size()
-        sub_queue = delivery.sub_queue
-        if qos > 0:
-            self.messages -= 1
-            self.bytes -= size
-            self.qos12_messages -= 1
-            self.qos12_bytes -= size
-        else:
-            self._uncount(1, size)
-            if sub_queue is not None:
-                sub_queue.leave(delivery)
-        if not first:
-            self.again -= 1
-            if delivery.state != SENT:
-                # Acknowledged on the strength of an earlier sending.
-                return None
-        # What is left of it after the wait in here goes out [MQTT-3.3.2-6]; once sent, it does not end [MQTT-4.3.3-7].
-        expiry = message.remaining_expiry(now)
-        if first:
-            if expiry == 0 or (sub_queue is not None and sub_queue.too_old(delivery, now)):
-                # Delivery had not begun: the copy is deleted [MQTT-3.3.2-5].
-                self._drop(EXPIRED if expiry == 0 else AGE)
-                if qos > 0:
-                    self._expired.append(delivery)
-                return None
-            self.taken += 1
-        if qos > 0:
-            delivery.attempts += 1
-            if first and expiry < 0 and not delivery.retain and not delivery.identifiers and self.max_aliases == 0:
-                return message.qos12_frame(self.v5, qos, delivery.packet_id)
+    def _frame(self, delivery: Delivery, expiry: int) -> bytes:
+        """The frame of a delivery that is sent now."""
         # DUP says that we send it again; what the publisher's DUP was is not even known here [MQTT-3.3.1-3].
-        return self._make(delivery, expiry, not first)
-
-    def _make(self, delivery: Delivery, expiry: int, dup: bool) -> bytes:
-        message = delivery.message
-        if self.max_aliases > 0:
-            aliases = self._aliases
-            if aliases is None:
-                aliases = {}
-                self._aliases = aliases
-            known = aliases.get(message.topic, 0)
-            alias = known
-            if alias == 0 and len(aliases) < self.max_aliases:  # [MQTT-3.3.2-11]
-                alias = len(aliases) + 1
-            if alias > 0:
-                frame = self._frame(delivery, expiry, dup, alias, known == 0)
-                # What fits only by its topic alone goes out by its topic alone, and sets nothing [MQTT-3.1.2-25].
-                if len(frame) <= self.max_packet:
-                    if known == 0:
-                        aliases[message.topic] = alias
-                    return frame
-        return self._frame(delivery, expiry, dup, 0, True)
-
-    def _frame(self, delivery: Delivery, expiry: int, dup: bool, alias: int, with_topic: bool) -> bytes:
-        return delivery.message.frame(
-            self.v5,
-            delivery.qos,
-            delivery.retain,
-            dup,
-            delivery.packet_id,
-            delivery.identifiers,
-            expiry,
-            alias,
-            with_topic,
-        )
+        dup = delivery.attempts > 0
+        if delivery.qos > 0:
+            delivery.attempts += 1
+        if self.max_aliases == 0:
+            return delivery.frame(self.v5, expiry, dup, 0, True)
+        aliases = self._aliases
+        if aliases is None:
+            aliases = TopicAliases(self.max_aliases)
+            self._aliases = aliases
+        return aliases.frame(delivery, self.v5, expiry, dup, self.max_packet)
 
     @property
     def has_expired(self) -> bool:
         """True when `take_expired` has something."""
-        return bool(self._expired)
+        return bool(self.queue.expired)
 
     def take_expired(self) -> list[Delivery]:
         """QoS 1 and 2 deliveries that expired in the queue: the session frees their packet identifiers."""
-        if not self._expired:
+        queue = self.queue
+        if not queue.expired:
             return []
-        expired = self._expired
-        self._expired = []
+        expired = queue.expired
+        queue.expired = []
         return expired
 
     # -- the end -------------------------------------------------------------------------------------------------------
@@ -566,27 +466,27 @@ class Outbox(SendQueue):
 
         Control packets stay for the writer to finish with; QoS 1 and 2 messages stay in flight in the session.
         """
-        lost: i64 = self.messages - self.qos12_messages
-        if lost > 0:
-            self._count(cause, lost)
-            self._uncount(lost, self.bytes - self.qos12_bytes)
-        # What goes back to the session was not offered to the peer after all.
-        self.offered -= self.qos12_messages - self.again
-        left: list[object] = []
-        for item in self._queue:
-            if isinstance(item, bytes):
-                if item[0] & 0xF0 != 0x30:
-                    left.append(item)
-            elif isinstance(item, Delivery) and item.sub_queue is not None and item.qos == 0:
-                item.sub_queue.leave(item)
-        self._queue = left
-        self._gaps = 0
-        self._head = 0
-        self._deferred = 0
-        self.messages = 0
-        self.bytes = 0
-        self.qos12_messages = 0
-        self.qos12_bytes = 0
-        self.again = 0
-        self._since = 0.0
+        self.queue.discard(cause)
         self.closed = True
+
+    # -- what others read (last: `bytes` above is the type) ------------------------------------------------------------
+
+    @property
+    def messages(self) -> i64:
+        """Messages that wait."""
+        return self.queue.messages
+
+    @property
+    def bytes(self) -> i64:
+        """Their bytes."""
+        return self.queue.bytes
+
+    @property
+    def qos12_messages(self) -> i64:
+        """Of the messages that wait, those of QoS 1 and 2: they are in flight in the session."""
+        return self.queue.qos12_messages
+
+    @property
+    def taken(self) -> i64:
+        """Messages that were taken and are for the first time on their way."""
+        return self.queue.taken

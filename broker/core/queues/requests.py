@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.core.queues.outbox import Peer
+    from broker.core.queues.peer import Peer
 
 
 class AskedLink:

@@ -96,7 +96,7 @@ class FanoutState:
             del self.peers[session]
             return True
         session.outbox = event.outbox
-        event.outbox.ledger = session.ledger
+        event.outbox.queue.ledger = session.ledger
         _place_shared(session, True)
         self.peers[session] = event.outbox
         return True

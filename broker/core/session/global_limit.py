@@ -112,7 +112,7 @@ class GlobalLimiter(Reliever):
             if not share.live:
                 share.session.shed(give if by_messages else 0, 0 if by_messages else give, GLOBAL)
             elif outbox is not None:
-                outbox.shed(give if by_messages else 0, 0 if by_messages else give, GLOBAL)
+                outbox.queue.shed(give if by_messages else 0, 0 if by_messages else give, GLOBAL)
         return True
 
     def _shares(self, by_messages: bool) -> list[Share]:
@@ -124,7 +124,7 @@ class GlobalLimiter(Reliever):
                 if by_messages:
                     found.append(Share(outbox.messages - outbox.qos12_messages, session, True))
                 else:
-                    found.append(Share(outbox.bytes - outbox.qos12_bytes, session, True))
+                    found.append(Share(outbox.bytes - outbox.queue.qos12_bytes, session, True))
             if session.pending_messages > 0:
                 found.append(Share(session.pending_messages if by_messages else session.pending_bytes, session, False))
         return found

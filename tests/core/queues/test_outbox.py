@@ -72,7 +72,7 @@ class TestBounds:
         assert [box.offer(frame(n)) for n in range(3)] == [ACCEPTED, ACCEPTED, FULL_MESSAGES]
         assert box.offer_late(late()) == FULL_MESSAGES
         assert not box.has_room(0)
-        assert (box.messages, box.offered, box.dropped_in_all()) == (2, 4, 2)
+        assert (box.messages, box.queue.offered, box.queue.dropped_in_all()) == (2, 4, 2)
 
     def test_bytes(self) -> None:
         """The limit in bytes; a smaller message still fits."""
@@ -141,7 +141,7 @@ class TestBounds:
         assert box.offer(frame(2)) == FULL_MESSAGES
         box.control(PING)
         assert box.take_batch(1 << 20, NOW) == [b"\x40\x02\x00\x01", frame(1), PING, PING]
-        assert box.control_bytes == 0
+        assert box.queue.control_bytes == 0
 
     def test_congested(self) -> None:
         """A peer that sends and does not read is noticed, and forgiven when it reads."""
@@ -196,8 +196,9 @@ class TestOrder:
         assert whole == parts
         assert len(whole) == len(kinds)
         for box in boxes:
-            assert (box.messages, box.bytes, box.control_bytes, box.qos12_messages, box.again) == (0, 0, 0, 0, 0)
-            assert box.taken == box.offered == len(kinds) - kinds.count("control")
+            queue = box.queue
+            assert (box.messages, box.bytes, queue.control_bytes, box.qos12_messages, queue.again) == (0, 0, 0, 0, 0)
+            assert box.taken == box.queue.offered == len(kinds) - kinds.count("control")
 
     def test_expiry_is_made_last(self) -> None:
         """The interval in the frame is that of the moment of writing [MQTT-3.3.2-6]."""
@@ -220,8 +221,8 @@ class TestOrder:
         assert [packet.payload for packet in decoded(box.take_batch(1 << 20, NOW + 2))] == [b"\x09"]
         assert box.take_expired() == deliveries[1:]
         assert not box.has_expired
-        assert box.dropped is not None
-        assert box.dropped[EXPIRED] == 3
+        assert box.queue.dropped is not None
+        assert box.queue.dropped[EXPIRED] == 3
 
     def test_once_sent_expiry_no_longer_counts(self) -> None:
         """A delivery that was sent before is sent again though it expired [MQTT-4.3.3-7] [MQTT-3.3.1-1]."""
@@ -290,9 +291,9 @@ class TestEnd:
         assert box.qos12_messages == 2
         box.discard(DISCONNECTED)
         assert (box.messages, box.bytes) == (0, 0)
-        assert box.dropped is not None
-        assert box.dropped[DISCONNECTED] == 2
-        assert box.taken + box.dropped_in_all() == box.offered == 2
+        assert box.queue.dropped is not None
+        assert box.queue.dropped[DISCONNECTED] == 2
+        assert box.taken + box.queue.dropped_in_all() == box.queue.offered == 2
         assert box.take_batch(1 << 20, NOW) == [PING]
         assert box.empty
 
@@ -306,8 +307,8 @@ class TestEnd:
         box.control(PING)
         assert not box.has_room(0)
         assert box.take_batch(1 << 20, NOW) == [frame(1)]
-        assert box.dropped is not None
-        assert box.dropped[DISCONNECTED] == 2
+        assert box.queue.dropped is not None
+        assert box.queue.dropped[DISCONNECTED] == 2
 
     def test_counters(self) -> None:
         """Drops and sent messages are added to the broker's totals."""
@@ -328,4 +329,4 @@ class TestEnd:
             for number in range(count):
                 box.offer(frame(number))
             box.take_batch(1 << 20, NOW)
-        assert box.high_water == 7
+        assert box.queue.high_water == 7

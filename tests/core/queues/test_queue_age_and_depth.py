@@ -123,7 +123,7 @@ class TestLanes:
         assert sub_queue is not None
         assert sub_queue.waiting == 3
         assert client.session.dropped_by_cause()[FULL_MESSAGES] == 2_997
-        assert len(client.wire.outbox._queue) < 100
+        assert len(client.wire.outbox.queue.items) < 100
         assert remembered(sub_queue) < 100
         assert len(thaw(client)) == 4
 
@@ -169,7 +169,7 @@ class TestSlow:
         assert client.session.waited(network.now) == pytest.approx(4.0)
         thaw(client)
         assert client.session.waited(network.now) == 0.0
-        assert client.wire.outbox.delay == pytest.approx(4.0)
+        assert client.wire.outbox.queue.delay == pytest.approx(4.0)
 
     def test_who_reads_and_does_not_acknowledge_is_slow_too(self) -> None:
         network, client, publisher = scene(DROP_NEWEST, max_inflight=1)

@@ -14,7 +14,7 @@ from broker.core.codec.properties import encode_forward
 from broker.core.codec.reasons import NO_MATCHING_SUBSCRIBERS, QUOTA_EXCEEDED, SUCCESS
 from broker.core.limits import Limits
 from broker.core.queues.message import Message
-from broker.core.queues.outbox import Peer
+from broker.core.queues.peer import Peer
 from broker.core.queues.queue_policy import DROP_OLDEST, LATEST
 from broker.core.queues.requests import Request
 from broker.core.routing.loop_detection import LINK

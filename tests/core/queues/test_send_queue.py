@@ -54,7 +54,7 @@ class Line(RuleBasedStateMachine):
         """With one of the two policies that a live queue knows by itself."""
         self.counters = Counters()
         self.box = Outbox([], self.counters, max_messages, max_bytes)
-        self.box.ledger = Ledger("c", self.counters)
+        self.box.queue.ledger = Ledger("c", self.counters)
         self.box.limit(DROP_OLDEST if oldest else DROP_NEWEST, max_messages, max_bytes)
         self.oldest = oldest
         self.max_messages = max_messages or ALL
@@ -150,7 +150,7 @@ class Line(RuleBasedStateMachine):
     @rule(messages=st.integers(0, 12), size=st.integers(0, 400))
     def shed(self, messages: int, size: int) -> None:
         """From the front, QoS 0 alone, until both are met."""
-        self.box.shed(messages, size, GLOBAL)
+        self.box.queue.shed(messages, size, GLOBAL)
         while messages > 0 or size > 0:
             item = self.shed_first()
             if item is None:
@@ -207,18 +207,18 @@ class Line(RuleBasedStateMachine):
             return
         box = self.box
         assert (box.messages, box.bytes) == (len(self.messages()), self.size())
-        assert (box.offered, box.taken) == (self.offered, self.taken)
-        found = {cause: count for cause, count in enumerate(box.dropped or [0] * len(DROP_CAUSES)) if count}
+        assert (box.queue.offered, box.taken) == (self.offered, self.taken)
+        found = {cause: count for cause, count in enumerate(box.queue.dropped or [0] * len(DROP_CAUSES)) if count}
         if self.oldest:
             # A run makes room for all of itself at once; which bound was to blame then is one for all.
             assert _full_joined(found) == _full_joined(self.lost)
         else:
             assert found == +self.lost
-        assert self.counters.dropped == (box.dropped or [0] * len(DROP_CAUSES))
+        assert self.counters.dropped == (box.queue.dropped or [0] * len(DROP_CAUSES))
         load = self.counters.load
         assert (load.messages, load.bytes) == (box.messages, box.bytes)
         # Gaps are bounded by what is there.
-        assert len(box._queue) <= 2 * (len(self.items) + GAPS) + 2
+        assert len(box.queue.items) <= 2 * (len(self.items) + GAPS) + 2
         assert box.waited(self.now) >= 0.0
         if not self.messages():
             assert box.waited(self.now) == 0.0
@@ -261,7 +261,7 @@ class TestTime:
         assert box.waited(10.0) == 0.0
         assert box.waited(17.5) == 7.5
         box.take_batch(ALL, 20.0)
-        assert box.delay == 10.0
+        assert box.queue.delay == 10.0
         assert box.waited(21.0) == 0.0
 
     def test_one_that_is_behind_but_moves(self) -> None:
@@ -270,7 +270,7 @@ class TestTime:
         for number in range(4):
             self.put(box, counters, 10.0 + number, number)
         box.take_batch(1, 20.0)
-        assert box.delay == 10.0
+        assert box.queue.delay == 10.0
         assert box.waited(20.0) == 10.0
         assert box.waited(25.0) == 10.0
         assert box.waited(40.0) == 20.0
@@ -278,7 +278,7 @@ class TestTime:
         assert box.waited(50.0) == 0.0
         self.put(box, counters, 50.0)
         box.take_batch(ALL, 50.5)
-        assert box.delay == 0.5
+        assert box.queue.delay == 0.5
 
     @given(
         st.lists(
@@ -308,14 +308,14 @@ class TestTime:
                 gone = before - box.messages
                 longest = max([longest, *(now - at for at in came[:gone])])
                 del came[:gone]
-                late = [one for one in late if one in box._queue]
+                late = [one for one in late if one in box.queue.items]
                 if gone:
                     stuck_since = now
             elif step == "shed":
                 before = box.messages
-                box.shed(2, 0, GLOBAL)
+                box.queue.shed(2, 0, GLOBAL)
                 del came[: before - box.messages]
-                late = [one for one in late if one in box._queue]
+                late = [one for one in late if one in box.queue.items]
             elif step == "put":
                 self.put(box, counters, now)
                 came.append(now)
@@ -349,8 +349,8 @@ class TestGaps:
             goes = Delivery(Message(b"t", b"%d" % number, 0, False, b"", 0.0, "p"), 0, False, (), None)
             box.offer_late(goes)
             box.shed_one(goes, AGE)
-            assert len(box._queue) <= 2 * GAPS + others + 2
-        assert (box.messages, box.dropped_in_all()) == (1, 5_000)
+            assert len(box.queue.items) <= 2 * GAPS + others + 2
+        assert (box.messages, box.queue.dropped_in_all()) == (1, 5_000)
         # What was shed is held by nobody.
         assert goes.message.topic == b""
         batch = box.take_batch(ALL, 1.0)
@@ -367,7 +367,7 @@ class TestGaps:
         assert box.empty
         frame = Message(b"t", b"", 0, False, b"", 0.0, "p").qos0_frame(False)
         box.offer(frame)
-        box.shed(1, 0, AGE)
+        box.queue.shed(1, 0, AGE)
         box.offer(frame)
         assert box.take(ALL, 1.0) == frame
-        assert (box.messages, box.bytes, box.offered, box.taken) == (0, 0, 3, 1)
+        assert (box.messages, box.bytes, box.queue.offered, box.taken) == (0, 0, 3, 1)

@@ -131,7 +131,7 @@ class Side:
         for client in self.clients:
             session = client.session
             assert session is not None
-            found.append((session.offered, client.outbox.offered, session.dropped_by_cause()))
+            found.append((session.offered, client.outbox.queue.offered, session.dropped_by_cause()))
         return found
 
 

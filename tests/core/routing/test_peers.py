@@ -208,8 +208,8 @@ def test_half_open_peers_cost_nothing_after_eviction() -> None:
     client.wire.lose("stalled")
     network.settle()
     outbox = client.wire.outbox
-    seen = (outbox.offered, outbox.messages, outbox.dropped_in_all())
+    seen = (outbox.queue.offered, outbox.messages, outbox.queue.dropped_in_all())
     for number in range(10):
         publisher.publish("t", b"x", number % 2)
-    assert (outbox.offered, outbox.messages, outbox.dropped_in_all()) == seen
+    assert (outbox.queue.offered, outbox.messages, outbox.queue.dropped_in_all()) == seen
     assert client.session.queued() == 5

@@ -419,7 +419,7 @@ class TestCost:
         assert pending is not None
         assert outbox.messages <= 10
         assert network.session("away").pending_messages <= 10
-        assert len(outbox._queue) <= 200
+        assert len(outbox.queue.items) <= 200
         assert len(pending) <= 200
         check(network, network.router.sessions.values())
 

@@ -46,7 +46,7 @@ def test_all_of_many_through_a_tiny_outbox(version: int, qos: int) -> None:
     subscriber.subscribe("r/#", qos=qos)
     assert sorted(numbers(subscriber)) == list(range(MANY))
     assert network.router.counters.dropped_in_all() == 0
-    assert subscriber.wire.outbox.high_water <= 4
+    assert subscriber.wire.outbox.queue.high_water <= 4
     assert total_ledger([subscriber.session]) == []
     assert subscriber.session.streams is None
 

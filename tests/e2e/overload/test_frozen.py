@@ -73,7 +73,7 @@ async def test_a_frozen_subscriber_costs_its_bounds_and_nobody_else(
     count = await fill(broker, "frozen", publisher, healthy)
 
     session = broker.router.sessions["frozen"]
-    assert session.offered + outbox_of(broker, "frozen").offered >= count
+    assert session.offered + outbox_of(broker, "frozen").queue.offered >= count
     dropped = session.dropped_by_cause()
     assert dropped[cause] > 0
     assert sum(dropped) == dropped[cause]
@@ -238,7 +238,7 @@ async def test_who_does_not_read_answers_is_not_read_from(embed: Embed, kind: st
     (connection,) = [found for found in broker.connections if found.outbox is outbox]
 
     def pending() -> int:
-        return outbox.control_bytes + connection.stream.transport.get_write_buffer_size()
+        return outbox.queue.control_bytes + connection.stream.transport.get_write_buffer_size()
 
     bound = CONTROL_LIMIT + ONE_READ // size * answer + 2 * broker.settings.queue.write_batch_bytes
     rest = block

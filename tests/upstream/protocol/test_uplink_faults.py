@@ -225,7 +225,7 @@ class TestAccounts:
         assert [each.payload for each in scene.took(Publish)] == [b"1", b"0", b"1", b"2"]
         session = scene.session
         assert session.outbox is not None
-        assert (session.outbox.messages, session.outbox.bytes, session.outbox.control_bytes) == (0, 0, 0)
+        assert (session.outbox.messages, session.outbox.bytes, session.outbox.queue.control_bytes) == (0, 0, 0)
         assert session.offered == session.delivered_in_all() == 4
         assert session.queued() == session.ledger.in_all() == 0
 

@@ -1,0 +1,24 @@
+"""The connection behind an outbox, as far as the core needs to know it."""
+
+from __future__ import annotations
+
+
+class Peer:
+    """The connection behind an outbox, as far as the core needs to know it."""
+
+    def take_over(self, now: float) -> None:
+        """Another connection has come with the same client identifier: this one ends [MQTT-3.1.4-3]."""
+        raise NotImplementedError
+
+    def overflow(self, now: float) -> None:
+        """Its queue ran over, and the policy is to end it then."""
+        raise NotImplementedError
+
+    def answer(self, packet_id: int, qos: int, reached: bool) -> None:
+        """It is known whether its request reached anybody: acknowledge it (`requests`)."""
+        raise NotImplementedError
+
+    def comes_from(self, host: str) -> bool:
+        """Whether it is a client's connection from that IP address."""
+        del host
+        return False
