@@ -1,6 +1,6 @@
 """What an upstream broker sends: from its PUBLISH to the router, and back to the acknowledgement.
 
-Owns the acknowledgements that go up, and the decision whether a message is published here. The base of `Uplink`, which
+Owns the acknowledgements that go up, and the decision whether a message is published here. An `Uplink` has one, and
 owns everything else about a connection.
 
 Promises:
@@ -67,7 +67,10 @@ class LinkStats:
 
 
 class Downlink(Peer):
-    """The receiving side of one connection to an upstream. `version`: 4 or 5."""
+    """The receiving side of one connection to an upstream, and the peer of the requests that come from there.
+
+    `version`: 4 or 5.
+    """
 
     def __init__(
         self,
@@ -79,14 +82,13 @@ class Downlink(Peer):
         outbox: Outbox,
         version: int,
     ) -> None:
-        self.router = router
-        self.session = session
-        self.declarer = declarer
-        self.replays = replays
-        self.figures = figures
-        self.outbox = outbox
-        self.version = version
-        self.v5 = version == V5
+        self._router = router
+        self._session = session
+        self._declarer = declarer
+        self._replays = replays
+        self._figures = figures
+        self._outbox = outbox
+        self._version = version
         # The broker id of the upstream, if it has told one.
         self.peer_id = ""
         # Acknowledgements that wait for the first of them.
@@ -94,10 +96,10 @@ class Downlink(Peer):
         # Requests from upstream whose answers wait for other links, by packet identifier.
         self._requests: dict[int, Request] = {}
 
-    def _published(self, packet: Publish, now: float) -> None:
+    def publish(self, packet: Publish, now: float) -> None:
         """Publish here what the upstream sent, unless it has been here, and acknowledge it."""
-        session = self.session
-        figures = self.figures
+        session = self._session
+        figures = self._figures
         figures.received += 1
         packet_id = packet.packet_id
         if packet_id in self._requests:
@@ -110,7 +112,7 @@ class Downlink(Peer):
                 session.incoming_qos2 = incoming_qos2
             elif packet_id in incoming_qos2:
                 # Known already: acknowledged again, not published again [MQTT-4.3.3-10].
-                self._acknowledge(PUBREC, packet_id, reasons.SUCCESS, now)
+                self.acknowledge(PUBREC, packet_id, reasons.SUCCESS, now)
                 return
             incoming_qos2.add(packet_id)
         kind = PUBACK if packet.qos == 1 else PUBREC
@@ -118,13 +120,13 @@ class Downlink(Peer):
         message = self._undressed(packet, now)
         reached = figures.looped == looped
         if message is not None:
-            router = self.router
+            router = self._router
             if packet.request and packet.qos > 0 and self.peer_id:
                 request = Request(packet_id, packet.qos)
                 count = router.publisher.ask(message, session, request)
                 if request.waits(self, count):
                     self._requests[packet_id] = request
-                    self._acknowledge(kind, packet_id, UNANSWERED, now)
+                    self.acknowledge(kind, packet_id, UNANSWERED, now)
                     return
             else:
                 count = router.publish(message, session)
@@ -134,29 +136,29 @@ class Downlink(Peer):
         if packet.qos > 0:
             # Only a broker that knows what a link is takes this from a client: the code is a server's.
             code = reasons.SUCCESS if reached or not self.peer_id else reasons.NO_MATCHING_SUBSCRIBERS
-            self._acknowledge(kind, packet_id, code, now)
+            self.acknowledge(kind, packet_id, code, now)
 
     def _undressed(self, packet: Publish, now: float) -> Message | None:
         """The message as it is here; None, and counted: it is not for us."""
-        session = self.session
-        figures = self.figures
+        session = self._session
+        figures = self._figures
         if packet.topic_alias > 0:
             raise ProtocolViolation("a topic alias, and none was allowed")  # [MQTT-3.1.2-27]
-        if not self.declarer.accepted(packet.topic, packet.subscription_ids):
+        if not self._declarer.accepted(packet.topic, packet.subscription_ids):
             figures.copies += 1
             return None
         topic = session.mapping.local_topic(packet.topic)
-        limits = self.router.limits
+        limits = self._router.limits
         if (
             topic is None
             or 0 < limits.max_topic_levels <= topic.count(b"/")
-            or is_reserved(topic, True, self.router)
-            or (not limits.control_characters and not self.router.cache.knows(topic) and has_control(topic.decode()))
+            or is_reserved(topic, True, self._router)
+            or (not limits.control_characters and not self._router.cache.knows(topic) and has_control(topic.decode()))
         ):
             figures.nameless += 1
             return None
         properties = packet.properties
-        if self.v5:
+        if self._version == V5:
             been = visited(properties) if properties else []
             if session.broker_id in been or 0 < session.hop_limit <= len(been):
                 figures.looped += 1
@@ -168,14 +170,15 @@ class Downlink(Peer):
         expires_at = now + packet.message_expiry if packet.message_expiry >= 0 else 0.0
         retain = packet.retain and limits.retain_available
         message = Message(topic, packet.payload, packet.qos, retain, properties, expires_at, session.client_id)
-        if packet.retain and self.replays.knows(message, packet.topic, now):
+        if packet.retain and self._replays.knows(message, packet.topic, now):
             figures.replayed += 1
             return None
         return message
 
-    def _acknowledge(self, kind: int, packet_id: int, code: int, now: float) -> None:
+    def acknowledge(self, kind: int, packet_id: int, code: int, now: float) -> None:
+        """Send a PUBACK, PUBREC or PUBCOMP, after those that have to go before; UNANSWERED: once `answer` has come."""
         if not self._acks and code != UNANSWERED:
-            self.outbox.acknowledge(ack(kind, packet_id, code, self.version))
+            self._outbox.acknowledge(ack(kind, packet_id, code, self._version))
             return
         if len(self._acks) >= MOST_ACKS:
             raise ReceiveMaximumExceeded("more publishes than there are packet identifiers")
@@ -187,7 +190,7 @@ class Downlink(Peer):
         acks = self._acks
         while acks and acks[0].code != UNANSWERED:
             held = acks.popleft()
-            self.outbox.acknowledge(ack(held.kind, held.packet_id, held.code, self.version))
+            self._outbox.acknowledge(ack(held.kind, held.packet_id, held.code, self._version))
 
     # -- answers to requests -------------------------------------------------------------------------------------------
 
@@ -204,11 +207,11 @@ class Downlink(Peer):
     @property
     def answer_due(self) -> float:
         """When `hurry` has something to do; 0.0: never, as things stand."""
-        return self._acks[0].since + self.router.limits.answer_timeout if self._acks else 0.0
+        return self._acks[0].since + self._router.limits.answer_timeout if self._acks else 0.0
 
     def hurry(self, now: float) -> None:
         """Wait no longer for what other links say of the requests that have waited for as long as they may."""
-        timeout = self.router.limits.answer_timeout
+        timeout = self._router.limits.answer_timeout
         while self._acks and self._acks[0].since + timeout <= now:
             held = self._acks[0]
             request = self._requests.pop(held.packet_id, None)
@@ -217,7 +220,7 @@ class Downlink(Peer):
             held.code = reasons.SUCCESS
             self._send_acks()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """The connection is over: nothing is acknowledged any more."""
         self._acks.clear()
         for request in self._requests.values():

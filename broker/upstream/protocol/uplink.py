@@ -1,6 +1,6 @@
 """One connection to an upstream broker, without the socket: the client's side of the protocol.
 
-Owns what was offered and negotiated, and what is sent but for messages. What comes down is its base's, `Downlink`; what
+Owns what was offered and negotiated, and what is sent but for messages. What comes down is the `Downlink`'s; what
 goes up is the link's session's; the subscriptions are the declarer's.
 
 Promises:
@@ -47,6 +47,7 @@ from broker.core.codec.properties import (
 )
 from broker.core.queues.message import DONE, Delivery
 from broker.core.queues.outbox import LARGEST_PACKET, Outbox
+from broker.core.queues.peer import Peer
 from broker.core.routing.loop_detection import LINK
 from broker.core.routing.peers import PeerConnected, PeerDisconnected
 from broker.core.routing.router import Router
@@ -96,7 +97,7 @@ class Offer:
         self.live_bytes = 0
 
 
-class Uplink(Downlink):
+class Uplink(Peer):
     """The protocol state of one connection. `version` 4 or 5; `bridge`: with the bridge bit of 3.1.1."""
 
     def __init__(
@@ -111,7 +112,15 @@ class Uplink(Downlink):
         version: int,
         bridge: bool,
     ) -> None:
-        super().__init__(router, session, declarer, replays, figures, outbox, version)
+        self.router = router
+        self.session = session
+        self.declarer = declarer
+        self.replays = replays
+        self.figures = figures
+        self.outbox = outbox
+        self.version = version
+        self.v5 = version == V5
+        self._downlink = Downlink(router, session, declarer, replays, figures, outbox, version)
         self.offer = offer
         self.bridge = bridge
         self.decoder = Decoder(offer.max_packet_size, False, version)
@@ -220,7 +229,7 @@ class Uplink(Downlink):
             kind: i64 = decoder.header >> 4
             if self.state == CONNECTED and kind == 3:
                 counters.messages_received += 1
-                self._published(decoder.publish(), now)
+                self._downlink.publish(decoder.publish(), now)
             elif self.state == CONNECTED and 4 <= kind <= 7 and decoder.short_ack() > 0:
                 self._acknowledged(kind, decoder.short_ack(), 0, now)
             else:
@@ -254,6 +263,15 @@ class Uplink(Downlink):
         """Ask the upstream whether it is there."""
         self.ping_sent = now
         self.outbox.control(PINGREQ)
+
+    @property
+    def answer_due(self) -> float:
+        """When `hurry` has something to do; 0.0: never, as things stand."""
+        return self._downlink.answer_due
+
+    def hurry(self, now: float) -> None:
+        """Wait no longer for what other links say of the requests that have waited for as long as they may."""
+        self._downlink.hurry(now)
 
     def close(self, reason_code: int, text: str, forget: bool, now: float) -> None:
         """End the connection from this side, with a DISCONNECT. `forget`: the upstream need not keep our session."""
@@ -293,7 +311,7 @@ class Uplink(Downlink):
         self.state = CLOSED
         self.close_code = code
         self.close_text = text
-        self._forget()
+        self._downlink.forget()
         if was_connected:
             self.declarer.close()
             if self.router.tap is not None:
@@ -373,8 +391,8 @@ class Uplink(Downlink):
             raise ProtocolViolation("a session is present after a clean start")
         for name, value in packet.properties.user:
             if name == LINK:
-                self.peer_id = value
-        if self.peer_id == self.session.broker_id:
+                self._downlink.peer_id = value
+        if self._downlink.peer_id == self.session.broker_id:
             self.final_packet = encode(Disconnect(reasons.SUCCESS), self.version)
             self._end(reasons.IMPLEMENTATION_SPECIFIC_ERROR, "the upstream is this broker itself, or has its broker_id")
             return
@@ -395,7 +413,7 @@ class Uplink(Downlink):
             offer.client_id = packet.properties.strings.get(ASSIGNED_CLIENT_IDENTIFIER, "")
         outbox.max_packet = integers.get(MAXIMUM_PACKET_SIZE, LARGEST_PACKET)  # [MQTT-3.2.2-15]
         outbox.limit(offer.queue_policy, offer.live_messages, offer.live_bytes)
-        session.peer_id = self.peer_id
+        session.peer_id = self._downlink.peer_id
         session.max_qos = integers.get(MAXIMUM_QOS, 2)
         session.retain_available = integers.get(RETAIN_AVAILABLE, 1) == 1  # [MQTT-3.2.2-14]
         # In 5.0 the upstream tells whether a message reached anybody.
@@ -455,7 +473,7 @@ class Uplink(Downlink):
                 incoming_qos2.discard(packet_id)
             elif self.v5:
                 code = reasons.PACKET_IDENTIFIER_NOT_FOUND
-            self._acknowledge(PUBCOMP, packet_id, code, now)
+            self._downlink.acknowledge(PUBCOMP, packet_id, code, now)
         trial = session.trial
         if trial.on:
             trial.answers += 1
