@@ -67,8 +67,8 @@ class SlowClient:
         """Take down how its queues are now."""
         self.seen = now
         self.delay = delay
-        self.waiting = int(outbox.messages + session.pending_messages)
-        self.bytes = int(outbox.bytes + session.pending_bytes)
+        self.waiting = int(outbox.messages + session.queue.messages)
+        self.bytes = int(outbox.bytes + session.queue.bytes)
         self.high_water = max(int(outbox.queue.high_water), self.waiting)
 
     def dropped(self) -> int:
@@ -206,7 +206,7 @@ class Monitor:
         waiting = [
             (session, outbox)
             for session in some
-            if (outbox := session.outbox) is not None and (outbox.messages or session.pending_messages)
+            if (outbox := session.outbox) is not None and (outbox.messages or session.queue.messages)
         ]
         for session, outbox in waiting:
             delay = session.waited(now)

@@ -69,7 +69,7 @@ class Found:
         if outbox is not None:
             for item in outbox.queue.items:
                 self._item(item)
-        for delivery in session.pending or ():
+        for delivery in session.queue.pending or ():
             if delivery.state != DROPPED:
                 assert not delivery.live
                 self.pending += 1
@@ -140,10 +140,10 @@ def check(network: Network, known: Iterable[Session]) -> None:
 
 def _one(session: Session, found: Found) -> None:
     """One living session."""
-    assert (session.pending_messages, session.pending_bytes) == (found.pending, found.pending_bytes)
-    assert 0 <= session.pending_messages <= session.max_messages
-    assert 0 <= session.pending_bytes <= session.max_bytes
-    assert session.inflight_bytes == found.inflight_bytes
+    assert (session.queue.messages, session.queue.bytes) == (found.pending, found.pending_bytes)
+    assert 0 <= session.queue.messages <= session.queue.max_messages
+    assert 0 <= session.queue.bytes <= session.queue.max_bytes
+    assert session.window.bytes == found.inflight_bytes
     assert session.queued() == found.live + found.pending + found.unsent
     outbox = session.outbox
     if outbox is not None:
@@ -270,7 +270,7 @@ class Book(Journal):
         """What is kept is what there is, in its order; but what was renewed under `latest` may have lost its place."""
         for client_id, kept in self.kept.items():
             session = network.session(client_id)
-            waiting = [one for one in session.pending or () if one.state != DROPPED]
+            waiting = [one for one in session.queue.pending or () if one.state != DROPPED]
             queued = [one for one in kept if one.state == QUEUED]
             assert set(queued) == set(waiting), client_id
             assert list(filter(_keeps_its_place, queued)) == list(filter(_keeps_its_place, waiting)), client_id

@@ -451,7 +451,7 @@ def _beyond_bounds(broker: Broker) -> str:
         session = connection.protocol.session
         if session is not None:
             sizes["streams of a session"] = (0 if session.streams is None else len(session.streams._streams), 20)
-            sizes["messages waiting in a session"] = (len(session.pending or ()), 50)
+            sizes["messages waiting in a session"] = (len(session.queue.pending or ()), 50)
         what = what or _first_beyond(sizes)
     return what
 
@@ -491,10 +491,10 @@ def _unaccounted(broker: Broker) -> str:
         known = session.delivered_in_all() + sum(session.dropped_by_cause()) + session.queued()
         if session.offered != known:
             return f"{session.offered} messages were offered to {session.client_id!r}, and {known} are accounted for"
-        waiting = session.pending or ()
-        if session.pending_bytes != sum(delivery.message.size() for delivery in waiting):
-            return f"{session.pending_bytes} bytes wait in {session.client_id!r}, it says"
-        quota = session.quota + sum(1 for delivery in session.inflight.values() if delivery.counted)
+        waiting = session.queue.pending or ()
+        if session.queue.bytes != sum(delivery.message.size() for delivery in waiting):
+            return f"{session.queue.bytes} bytes wait in {session.client_id!r}, it says"
+        quota = session.window.quota + sum(1 for delivery in session.inflight.values() if delivery.counted)
         if session.outbox is not None and quota != session.window:
             return f"a window of {session.window} and a quota of {quota} for {session.client_id!r}"
         if session.outbox is None and session.expires_at == 0.0:

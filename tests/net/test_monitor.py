@@ -48,6 +48,14 @@ class Queued:
         self.queue = SimpleNamespace(high_water=0)
 
 
+class Pending:
+    """As much of a session's queue."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.bytes = 0
+
+
 class Client:
     """As much of a session."""
 
@@ -55,8 +63,7 @@ class Client:
         self.client_id = client_id
         self.ledger = Ledger(client_id, counters)
         self.outbox: Queued | None = Queued()
-        self.pending_messages = 0
-        self.pending_bytes = 0
+        self.queue = Pending()
         self.delay = 0.0
 
     def waited(self, now: float) -> float:
@@ -245,7 +252,7 @@ class TestSlow:
         broker = Broker(slow_after=2.0)
         client = broker.client("c")
         broker.queue(client, 5.0, 0, 0)
-        client.pending_messages, client.pending_bytes = 12, 3_000
+        client.queue.messages, client.queue.bytes = 12, 3_000
         broker.counters.load.messages = 12
         told = {"client_id": "c", "delay": 5.0, "waiting": 12, "bytes": 3_000}
         assert broker.look() == [("warning", "subscriber is slow", told)]

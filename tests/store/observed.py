@@ -66,8 +66,8 @@ def see_session(session: Session, now: float) -> Seen:
             for name, one in session.subscriptions.items()
         },
         "in flight": [see_delivery(session, one, now) for one in session.inflight.values()],
-        "waiting": [see_delivery(session, one, now) for one in session.pending or ()],
-        "bytes": session.pending_bytes,
+        "waiting": [see_delivery(session, one, now) for one in session.queue.pending or ()],
+        "bytes": session.queue.bytes,
         "received": sorted(session.incoming_qos2 or ()),
     }  # fmt: skip
 

@@ -205,7 +205,7 @@ class Restarts(RuleBasedStateMachine):
         at_once(self.store.close())
         # From here on the old broker is only what the new one is compared with.
         for session in old.sessions.values():
-            session.journal = None
+            session.keep_in(None)
         old.journal = None
         then = network.now + gap
         self.wall += then - base
@@ -229,7 +229,7 @@ class Restarts(RuleBasedStateMachine):
         saved = at_once(self.store.load())
         again = restored(saved, self.limits, network.now)
         for session in again.sessions.values():
-            session.journal = self.store.journal
+            session.keep_in(self.store.journal)
         assert see_kept(again, network.now) == see_kept(network.router, network.now)
         assert total_ledger(again.sessions.values()) == []
 
@@ -246,7 +246,7 @@ class Restarts(RuleBasedStateMachine):
         self.network.settle()
         for session in self.network.router.sessions.values():
             assert not session.inflight
-            assert not session.pending
+            assert not session.queue.pending
         for name in set(CLIENTS) - self.sharing:
             exact = [one.payload for one in self.client(name).inbox if one.qos == 2 and not one.retain and one.payload]
             assert len(exact) == len(set(exact)), exact

@@ -85,7 +85,7 @@ def _session(router: Router, record: SessionRecord, messages: dict[MessageRecord
         if not session.restore(delivery) and journal is not None:
             journal.finished(session.client_id, delivery)
     # Only now: what stands above was told of long ago.
-    session.journal = journal
+    session.keep_in(journal)
     gone_for = record.disconnected_for
     if gone_for is None:
         gone_for = 0.0

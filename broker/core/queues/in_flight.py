@@ -27,12 +27,13 @@ _EMPTY: Final[list[Delivery | None]] = []
 
 
 class InFlight:
-    """A ring of deliveries. `count`: how many are in flight."""
+    """A ring of deliveries. `count`: how many are in flight; `largest_id`: to be set before the first is."""
 
     def __init__(self) -> None:
         self.count: i64 = 0
-        # The identifier that was given last.
+        # The identifier that was given last, and the largest that is given.
         self.last_id: i64 = 0
+        self.largest_id: i64 = LARGEST_ID
         self._slots: list[Delivery | None] = _EMPTY
         # Slots less one; -1 while there is no ring.
         self._mask: i64 = -1
@@ -43,7 +44,7 @@ class InFlight:
         return self.count
 
     def next_id(self) -> i64:
-        """Take the next identifier that is not in use [MQTT-2.2.1-4]; 0 when all 65,535 are. `add` has to follow.
+        """Take the next identifier that is not in use [MQTT-2.2.1-4]; 0 when all of them are. `add` has to follow.
 
         Cost: one step, but for identifiers whose slots are taken: none where acknowledgements come in order.
         """
@@ -52,13 +53,14 @@ class InFlight:
         if count * 4 >= (mask + 1) * 3 and mask + 1 < LARGEST:
             self._grow()
             mask = self._mask
-        if count >= LARGEST_ID:
+        largest: i64 = self.largest_id
+        if count >= largest:
             return 0
         slots = self._slots
         packet_id: i64 = self.last_id
         while True:
             packet_id += 1
-            if packet_id > LARGEST_ID:
+            if packet_id > largest:
                 packet_id = 1
             if slots[packet_id & mask] is None:
                 self.last_id = packet_id

@@ -23,6 +23,9 @@ from broker.core.topics.topic_tree import Retainable
 if TYPE_CHECKING:
     from broker.core.queues.requests import Request
 
+HEADROOM: Final = 16
+"""Bytes of a frame beyond `Message.size()`: fixed header, packet identifier, expiry."""
+
 OVERHEAD: Final = 352
 """Bytes that a queued message is counted with beyond its topic, payload and properties: what it takes beside them when
 one client alone gets it. Compiled, that is a `Message` of 112, a `Delivery` of 128, 33 for each bytes object, what the

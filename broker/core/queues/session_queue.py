@@ -1,7 +1,7 @@
-"""The messages that wait in a session: for the client's return, or for its window. The base of `Session`.
+"""The messages that wait in a session: for the client's return, or for its window.
 
-Owns the session's own queue with its bounds, the lanes of what has terms of its own, and the choice of what is shed
-when something does not fit: here, or in the outbox on behalf of a lane. The ledger of what was offered and dropped.
+Owns the session's own queue with its bounds, the accounts of what has terms of its own (`SubscriptionQueue`), and the
+choice of what is shed when something does not fit: here, or in the outbox on behalf of a subscription.
 
 Promises:
 - The queue is bounded in messages and bytes, and by what the broker allows in all its queues. What does not fit is
@@ -10,7 +10,7 @@ Promises:
 - Shedding costs the same whatever waits, amortised. What was shed from the middle stays as a gap that holds nothing,
   and gaps never outnumber what waits (but for a few).
 
-Refuses: packet identifiers, windows and acknowledgements (`session`), and everything about frames (`outbox`).
+Refuses: packet identifiers, quotas and acknowledgements (`send_window`), and everything about frames (`outbox`).
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from broker.core.counters import (
     GLOBAL,
     NO_QUOTA,
     REPLACED,
+    TOO_LARGE,
     Counters,
 )
 from broker.core.persistence.journal import Journal
 from broker.core.queues.drop_ledger import Ledger
-from broker.core.queues.message import DROPPED, Delivery, Message
+from broker.core.queues.message import DROPPED, HEADROOM, Delivery, Message
 from broker.core.queues.outbox import ACCEPTED, Outbox
-from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, SubscriptionQueueTerms
+from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST
 from broker.core.queues.queue_totals import bound
-from broker.core.queues.requests import AskedLink
 from broker.core.queues.subscription_queue import SubscriptionQueue
-from broker.core.topics.subscription import SharedGroup, Subscriber
+from broker.core.topics.subscription import SharedGroup
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -51,92 +51,55 @@ GAPS: Final = 64
 """Gaps that are not worth closing."""
 
 
-class SessionQueue(Subscriber):
-    """One client's queue in its session. Bounds: `max_messages` and `max_bytes`, 0: unlimited."""
+class SessionQueue:
+    """One client's queue in its session. `messages` and `bytes`: what waits; 0 as a bound: unlimited.
 
-    def __init__(self, client_id: str, max_messages: int, max_bytes: int, counters: Counters) -> None:
-        self.client_id = client_id
-        self._counters = counters
-        self._load = counters.load
-        self.ledger = Ledger(client_id, counters)
-        # The connection, if there is one. `outbox` is changed by FanoutState.apply alone.
-        self.outbox: Outbox | None = None
-        # Who keeps this session; None when nobody does, or it ends with its connection.
-        self.journal: Journal | None = None
-        # No topic aliases are used, so that frames can be shared; and whether a QoS 0 frame may go straight to the
-        # outbox: none waits here that it would overtake either, and no terms hold for it but the queue's.
-        self.plain = True
-        self.fast_path = True
-        # The terms: `sub_queue` holds those that are about single messages.
+    `outbox`, where a method takes it, is that of the client's connection; None: it is away.
+    """
+
+    def __init__(self, ledger: Ledger, counters: Counters, max_messages: int, max_bytes: int) -> None:
+        """`ledger`: where losses are written down."""
         self.max_messages: i64 = bound(max_messages)
         self.max_bytes: i64 = bound(max_bytes)
-        # Of what is in flight to the client; one message may always be.
-        self.max_inflight_bytes: i64 = self.max_bytes
         self.policy: i64 = DROP_NEWEST
-        self.sub_queue: SubscriptionQueue | None = None
-        self.queue_qos0 = False
-        # Whether the acknowledgements of its client tell if anybody was reached: it is a link, with a broker behind it.
-        # Changed while nobody is connected, or when a connection begins.
-        self.answers = False
-        # Its present connection, once a request was sent to it.
-        self.asked_link: AskedLink | None = None
-        # Publishes that the client may be sent before it acknowledges one.
-        self.quota: i64 = 0
-        # The queue: with gaps, and None when nothing waits.
+        # Who keeps what waits; see `Session.keep_in`.
+        self.journal: Journal | None = None
+        # With gaps, and None when nothing waits.
         self.pending: deque[Delivery] | None = None
-        self.pending_messages: i64 = 0
-        self.pending_bytes: i64 = 0
-        self._gaps: i64 = 0
+        self.messages: i64 = 0
+        self.bytes: i64 = 0
         # QoS 0 among them (kept while offline): live ones of the same topic queue up behind [MQTT-4.6.0-5].
-        self._pending_qos0: i64 = 0
+        self.qos0: i64 = 0
+        self._gaps: i64 = 0
         self._pressed = False
-        # The ledger of what did not go through the present outbox; what was dropped anywhere is in `ledger`.
-        self.offered: i64 = 0
-        self.delivered: i64 = 0
-        # When the present connection came (s).
-        self.attached_at = 0.0
+        self._client_id = ledger.client_id
+        self._ledger = ledger
+        self._counters = counters
+        self._load = counters.load
 
-    def limit(self, policy: int, sub_queue: SubscriptionQueue | None, max_messages: int, max_bytes: int) -> None:
+    def limit(self, policy: int, max_messages: int, max_bytes: int) -> None:
         """Give the queue other terms; what waits already stays. Bounds of 0: unlimited."""
         self.policy = policy
-        self.sub_queue = sub_queue
         self.max_messages = bound(max_messages)
         self.max_bytes = bound(max_bytes)
-        self.max_inflight_bytes = self.max_bytes
-        self.update_fast_path()
-
-    def has_terms(self, terms: SubscriptionQueueTerms) -> bool:
-        """Whether these are what all of its messages keep to."""
-        sub_queue = self.sub_queue
-        if sub_queue is not None:
-            return sub_queue.same(terms.policy, terms.max_age, terms.depth)
-        return self.policy == terms.policy and terms.max_age == 0.0 and terms.depth == 0
-
-    def update_fast_path(self) -> None:
-        """What decides whether plain frames may go straight to the connection's queue has changed."""
-        tap = self._load.tap
-        self.fast_path = (
-            self.plain and self._pending_qos0 == 0 and self.sub_queue is None and (tap is None or not tap.deliveries)
-        )
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
-    def _enqueue(self, delivery: Delivery) -> int:
-        """Have a delivery wait here: ACCEPTED, or the cause of its drop."""
+    def add(self, delivery: Delivery, outbox: Outbox | None, quota: i64) -> int:
+        """Have a delivery wait here: ACCEPTED, or the cause of its drop. `quota`: what is left of the send quota."""
         size: i64 = delivery.message.size()
-        if self.pending_messages >= self.max_messages or self.pending_bytes + size > self.max_bytes:
+        if self.messages >= self.max_messages or self.bytes + size > self.max_bytes:
             self._shed_expired()
-        messages: i64 = self.pending_messages + 1 - self.max_messages
-        beyond: i64 = self.pending_bytes + size - self.max_bytes
+        messages: i64 = self.messages + 1 - self.max_messages
+        beyond: i64 = self.bytes + size - self.max_bytes
         if messages > 0 or beyond > 0:
             cause = FULL_MESSAGES if messages > 0 else FULL_BYTES
-            if not self._make_session_room(delivery.sub_queue, messages, beyond, size, cause):
-                outbox = self.outbox
+            if not self._make_room(delivery.sub_queue, messages, beyond, size, cause):
                 sub_queue = delivery.sub_queue
                 if outbox is not None and size <= self.max_bytes:
                     if self.policy == DISCONNECT or (sub_queue is not None and sub_queue.policy == DISCONNECT):
                         outbox.overflow()
-                    elif self.quota <= 0 and delivery.qos > 0:
+                    elif quota <= 0 and delivery.qos > 0:
                         # It reads, perhaps, but it does not acknowledge.
                         cause = NO_QUOTA
                 return self._drop(cause)
@@ -149,21 +112,23 @@ class SessionQueue(Subscriber):
         pending.append(delivery)
         delivery.live = False
         delivery.since = self._load.now
-        self.pending_messages += 1
-        self.pending_bytes += size
-        self._hold(size)
+        self.messages += 1
+        self.bytes += size
+        self._load.messages += 1
+        self._load.bytes += size
         if delivery.qos == 0:
-            self._pending_qos0 += 1
-            self.fast_path = False
-        if not self._pressed and self.outbox is not None and self.pending_messages * 2 > self.max_messages:
+            self.qos0 += 1
+        if not self._pressed and outbox is not None and self.messages * 2 > self.max_messages:
             # Once, until the client has worked most of it off: one that does not read slows nobody.
             self._pressed = True
             self._counters.backed_up += 1
         if self.journal is not None:
-            self.journal.queued(self.client_id, delivery)
+            self.journal.queued(self._client_id, delivery)
+        if delivery.sub_queue is not None:
+            self._enter(delivery.sub_queue, delivery)
         return ACCEPTED
 
-    def _make_session_room(
+    def _make_room(
         self, sub_queue: SubscriptionQueue | None, messages: i64, size: i64, coming: i64, cause: int
     ) -> bool:
         """Make room here for a message of `coming` bytes, as far as a policy has something to shed for it."""
@@ -176,7 +141,7 @@ class SessionQueue(Subscriber):
                     break
                 messages -= 1
                 size -= oldest.message.size()
-                self.shed_one(oldest, cause)
+                self._drop_one(oldest, cause)
         if (messages > 0 or size > 0) and self.policy == DROP_OLDEST:
             self.shed(messages, size, cause)
             return True
@@ -190,50 +155,11 @@ class SessionQueue(Subscriber):
             oldest = sub_queue.oldest()
             if oldest is None or not oldest.live:
                 return
-            self.shed_one(oldest, FULL_MESSAGES if outbox.messages >= outbox.max_messages else FULL_BYTES)
-
-    def _ask(self, delivery: Delivery) -> None:
-        """A link has taken a delivery: if it is of a request, have its acknowledgement tell whom it reaches.
-
-        Only of a link that is there; QoS 0 is not acknowledged.
-        """
-        request = self._load.request
-        if request is None or delivery.qos == 0 or self.outbox is None:
-            return
-        link = self.asked_link
-        if link is None:
-            link = AskedLink()
-            self.asked_link = link
-        if link.silent and self.owes():
-            return
-        link.silent = False
-        delivery.asked = request
-        request.ask(link)
-
-    def owes(self) -> bool:
-        """Whether the client has anything to acknowledge besides what it was sent last."""
-        return self.pending is not None
-
-    def _stop_answering(self) -> None:
-        """The link will not say any more whom the requests on their way reach."""
-        if self.answers and self.pending is not None:
-            for delivery in self.pending:
-                delivery.settle(True)
-
-    def _hold(self, size: i64) -> None:
-        """One message more in the broker's queues, of `size` bytes."""
-        load = self._load
-        load.messages += 1
-        load.bytes += size
-
-    def _let_go(self, size: i64) -> None:
-        load = self._load
-        load.messages -= 1
-        load.bytes -= size
+            outbox.shed_one(oldest, FULL_MESSAGES if outbox.messages >= outbox.max_messages else FULL_BYTES)
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
-    def _first(self) -> Delivery | None:
+    def first(self) -> Delivery | None:
         """What has waited longest; None when nothing waits."""
         pending = self.pending
         if pending is None:
@@ -247,8 +173,16 @@ class SessionQueue(Subscriber):
         self.pending = None
         return None
 
-    def _pop_first(self, delivery: Delivery) -> None:
-        """The first, as `_first` gave it, waits here no more. What becomes of it is the caller's to say."""
+    def waited(self, now: float, since: float) -> float:
+        """Seconds since the first that waits came, or since `since` if that is later; 0.0 when nothing waits."""
+        first = self.first()
+        if first is None:
+            return 0.0
+        # Not since before its client came: what waited for its return is not its fault.
+        return now - (first.since if first.since > since else since)
+
+    def pop_first(self, delivery: Delivery) -> None:
+        """The first, as `first` gave it, waits here no more. What becomes of it is the caller's to say."""
         pending = self.pending
         assert pending is not None
         pending.popleft()
@@ -256,38 +190,137 @@ class SessionQueue(Subscriber):
 
     def _unqueue(self, delivery: Delivery) -> None:
         """Take one that waits here out of the accounts; its place in the broker's sum is still held."""
-        self.pending_messages -= 1
-        self.pending_bytes -= delivery.message.size()
+        self.messages -= 1
+        self.bytes -= delivery.message.size()
         if delivery.qos == 0:
-            self._pending_qos0 -= 1
-            self.update_fast_path()
-        if self.pending_messages == 0:
+            self.qos0 -= 1
+        if self.messages == 0:
             self.pending = None
             self._gaps = 0
-        if self._pressed and self.pending_messages * 4 < self.max_messages:
+        if self._pressed and self.messages * 4 < self.max_messages:
             self._pressed = False
+
+    def take(self, delivery: Delivery) -> None:
+        """Take one out, wherever it stands; its place in the broker's sum is still held."""
+        assert self.pending is not None
+        self.pending.remove(delivery)
+        self._unqueue(delivery)
+        if delivery.sub_queue is not None:
+            delivery.sub_queue.leave(delivery)
+
+    def add_groups(self, found: dict[SharedGroup, None]) -> None:
+        """Name the share groups of which a message waits here."""
+        if self.pending is not None:
+            for delivery in self.pending:
+                if delivery.group is not None and delivery.state != DROPPED:
+                    found[delivery.group] = None
+
+    def take_shared(self, groups: set[SharedGroup]) -> list[Delivery]:
+        """Take out all that was chosen for this member of some shared subscriptions."""
+        taken: list[Delivery] = []
+        pending = self.pending
+        if pending is None:
+            return taken
+        kept: deque[Delivery] = deque()
+        load = self._load
+        for delivery in pending:
+            if delivery.state == DROPPED:
+                continue
+            if delivery.group in groups:
+                self._unqueue(delivery)
+                load.messages -= 1
+                load.bytes -= delivery.message.size()
+                if delivery.sub_queue is not None:
+                    delivery.sub_queue.leave(delivery)
+                taken.append(delivery)
+            else:
+                kept.append(delivery)
+        self._gaps = 0
+        self.pending = kept if kept else None
+        return taken
+
+    def send_qos0(self, outbox: Outbox, now: float) -> None:
+        """Send the QoS 0 that waits, past the rest, as far as the outbox has room."""
+        pending = self.pending
+        if pending is None or self.qos0 == 0:
+            return
+        stays: deque[Delivery] = deque()
+        load = self._load
+        for delivery in pending:
+            if delivery.state == DROPPED:
+                continue
+            size = delivery.message.size()
+            if delivery.qos > 0 or not outbox.has_room(size + HEADROOM):
+                stays.append(delivery)
+                continue
+            self._unqueue(delivery)
+            if delivery.message.expired(now):
+                self.give_up(delivery, EXPIRED)
+            elif outbox.too_large(delivery):
+                self.give_up(delivery, TOO_LARGE)
+            else:
+                load.messages -= 1
+                load.bytes -= size
+                outbox.push(delivery)
+        self._gaps = 0
+        self.pending = stays if stays else None
+
+    def lower(self, most: int, retain: bool) -> None:
+        """Have nothing that waits be above the QoS `most`, nor be retained unless `retain`."""
+        if self.pending is None:
+            return
+        for delivery in self.pending:
+            delivery.retain = delivery.retain and retain
+            if delivery.qos > most and delivery.state != DROPPED:
+                delivery.qos = most
+                if most == 0:
+                    self.qos0 += 1
+
+    def settle(self) -> None:
+        """Nobody will say any more whom the requests that wait here reach."""
+        if self.pending is not None:
+            for delivery in self.pending:
+                delivery.settle(True)
+
+    def end(self) -> None:
+        """The session is over: nothing waits any more. What did was counted."""
+        load = self._load
+        load.messages -= self.messages
+        load.bytes -= self.bytes
+        if self.pending is not None:
+            # Their lanes may be remembered elsewhere.
+            for delivery in self.pending:
+                if delivery.sub_queue is not None:
+                    delivery.sub_queue.leave(delivery)
+        self.pending = None
+        self.messages = 0
+        self.bytes = 0
+        self.qos0 = 0
+        self._gaps = 0
 
     # -- shedding ------------------------------------------------------------------------------------------------------
 
     def shed(self, messages: i64, size: i64, cause: int) -> None:
         """Drop the oldest of what waits here until so many messages have gone, and so many bytes; or none is left."""
         while messages > 0 or size > 0:
-            delivery = self._first()
+            delivery = self.first()
             if delivery is None:
                 return
             messages -= 1
             size -= delivery.message.size()
-            self._pop_first(delivery)
-            self._give_up(delivery, cause)
+            self.pop_first(delivery)
+            self.give_up(delivery, cause)
 
-    def _give_up(self, delivery: Delivery, cause: int) -> None:
+    def give_up(self, delivery: Delivery, cause: int) -> None:
         """One that is out of the queue is dropped."""
-        self._let_go(delivery.message.size())
+        load = self._load
+        load.messages -= 1
+        load.bytes -= delivery.message.size()
         sub_queue = delivery.sub_queue
         if sub_queue is not None:
             sub_queue.leave(delivery)
         if self.journal is not None:
-            self.journal.finished(self.client_id, delivery)
+            self.journal.finished(self._client_id, delivery)
         delivery.settle(True)
         self._drop(cause)
 
@@ -295,26 +328,29 @@ class SessionQueue(Subscriber):
         """Drop what has expired, from the front on: a queue that is full of it is not full [MQTT-3.3.2-5]."""
         now = self._load.now
         while True:
-            delivery = self._first()
+            delivery = self.first()
             if delivery is None or not delivery.message.expired(now):
                 return
-            self._pop_first(delivery)
-            self._give_up(delivery, EXPIRED)
+            self.pop_first(delivery)
+            self.give_up(delivery, EXPIRED)
 
-    def shed_one(self, delivery: Delivery, cause: int) -> None:
+    def shed_one(self, delivery: Delivery, cause: int, outbox: Outbox | None) -> None:
         """Drop one that waits, here or in the outbox, wherever it stands."""
         if delivery.live:
-            assert self.outbox is not None
-            self.outbox.shed_one(delivery, cause)
-            return
+            assert outbox is not None
+            outbox.shed_one(delivery, cause)
+        else:
+            self._drop_one(delivery, cause)
+
+    def _drop_one(self, delivery: Delivery, cause: int) -> None:
         self._unqueue(delivery)
-        self._give_up(delivery, cause)
+        self.give_up(delivery, cause)
         delivery.drop()
         pending = self.pending
         if pending is None:
             return
         self._gaps += 1
-        if self._gaps > self.pending_messages + GAPS:
+        if self._gaps > self.messages + GAPS:
             live: deque[Delivery] = deque()
             for each in pending:
                 if each.state != DROPPED:
@@ -322,18 +358,29 @@ class SessionQueue(Subscriber):
             self.pending = live
             self._gaps = 0
 
-    def shed_stale(self, sub_queue: SubscriptionQueue, now: float, most: i64) -> i64:
+    def shed_stale(self, sub_queue: SubscriptionQueue, now: float, most: i64, outbox: Outbox | None) -> i64:
         """Drop what has waited in a lane for longer than it may, at most so many; how many there were."""
         count: i64 = 0
         while count < most:
             delivery = sub_queue.stale(now)
             if delivery is None:
                 break
-            self.shed_one(delivery, AGE)
+            self.shed_one(delivery, AGE, outbox)
             count += 1
         return count
 
     # -- lanes ---------------------------------------------------------------------------------------------------------
+
+    def offer_live(self, delivery: Delivery, sub_queue: SubscriptionQueue, outbox: Outbox) -> int:
+        """Offer a QoS 0 delivery with terms of its own to the outbox: ACCEPTED, or the cause of its drop."""
+        size: i64 = delivery.message.size()
+        self._make_live_room(sub_queue, size, outbox)
+        cause = outbox.offer_late(delivery)
+        if cause == ACCEPTED:
+            self._enter(sub_queue, delivery)
+        elif sub_queue.policy == DISCONNECT and cause in (FULL_MESSAGES, FULL_BYTES) and size <= outbox.max_bytes:
+            outbox.overflow()
+        return cause
 
     def _enter(self, sub_queue: SubscriptionQueue, delivery: Delivery) -> None:
         """A delivery of a lane begins to wait, here or in the outbox."""
@@ -342,8 +389,9 @@ class SessionQueue(Subscriber):
         if sub_queue.max_age > 0.0:
             load.aging[sub_queue] = None
 
-    def _sub_queue_room(
+    def sub_queue_room(
         self,
+        outbox: Outbox | None,
         sub_queue: SubscriptionQueue,
         message: Message,
         qos: int,
@@ -352,27 +400,28 @@ class SessionQueue(Subscriber):
         group: SharedGroup | None,
     ) -> int:
         """What a lane makes of a message that comes: GO_ON, or ACCEPTED in place of an older one, or why not."""
-        self.shed_stale(sub_queue, self._load.now, STALE)
+        self.shed_stale(sub_queue, self._load.now, STALE, outbox)
         same = sub_queue.of_topic(message.topic)
         if same is not None:
             if (same.qos == 0) == (qos == 0):
-                answer = self._renew(sub_queue, same, message, qos, retain, identifiers, group)
+                answer = self._renew(outbox, sub_queue, same, message, qos, retain, identifiers, group)
                 if answer != GO_ON:
                     return answer
             else:
                 # They wait in different places: the newer one, then, in the last.
-                self.shed_one(same, REPLACED)
+                self.shed_one(same, REPLACED, outbox)
         while sub_queue.waiting >= sub_queue.depth:
             oldest = sub_queue.oldest() if sub_queue.policy == DROP_OLDEST else None
             if oldest is None:
-                if sub_queue.policy == DISCONNECT and self.outbox is not None:
-                    self.outbox.overflow()
+                if sub_queue.policy == DISCONNECT and outbox is not None:
+                    outbox.overflow()
                 return self._drop(FULL_MESSAGES)
-            self.shed_one(oldest, FULL_MESSAGES)
+            self.shed_one(oldest, FULL_MESSAGES, outbox)
         return GO_ON
 
     def _renew(
         self,
+        outbox: Outbox | None,
         sub_queue: SubscriptionQueue,
         waiting: Delivery,
         message: Message,
@@ -382,14 +431,13 @@ class SessionQueue(Subscriber):
         group: SharedGroup | None,
     ) -> int:
         """Put a newer message of the topic in the place of the one that waits. GO_ON when that one had to go."""
-        outbox = self.outbox
         grown: i64 = message.size()
         grown -= waiting.message.size()
         if waiting.live:
             assert outbox is not None
             fits = outbox.bytes + grown <= outbox.max_bytes
         else:
-            fits = self.pending_bytes + grown <= self.max_bytes
+            fits = self.bytes + grown <= self.max_bytes
         if not fits:
             return self._drop(FULL_BYTES)
         if grown > 0 and not self._load.has_room(0, grown):
@@ -402,7 +450,7 @@ class SessionQueue(Subscriber):
             assert outbox is not None
             outbox.renewed(grown)
         else:
-            self.pending_bytes += grown
+            self.bytes += grown
             self._load.bytes += grown
             self._drop(REPLACED)
         waiting.settle(True)
@@ -412,31 +460,10 @@ class SessionQueue(Subscriber):
         waiting.identifiers = identifiers
         waiting.group = group
         sub_queue.renew(waiting, self._load.now)
-        if self.answers:
-            self._ask(waiting)
         if self.journal is not None and not waiting.live:
-            self.journal.renewed(self.client_id, waiting)
+            self.journal.renewed(self._client_id, waiting)
         return ACCEPTED
 
-    def waited(self, now: float) -> float:
-        """Seconds that messages for a connected client spend in its queues; 0.0 when none waits, or it is away.
-
-        In the session's: one that reads and does not acknowledge is slow, too.
-        """
-        outbox = self.outbox
-        if outbox is None:
-            return 0.0
-        longest = outbox.waited(now)
-        first = self._first()
-        if first is not None:
-            # Not since before it came: what waited for its return is not its fault.
-            since = first.since if first.since > self.attached_at else self.attached_at
-            if now - since > longest:
-                longest = now - since
-        return longest
-
-    # -- the ledger ----------------------------------------------------------------------------------------------------
-
     def _drop(self, cause: int) -> int:
-        self.ledger.lost(cause, 1)
+        self._ledger.lost(cause, 1)
         return cause

@@ -278,7 +278,7 @@ class Fanout:
             if (
                 outbox is not None
                 and outbox.has_room(size)
-                and (qos == 0 or (session.quota > 0 and not session.pending))
+                and (qos == 0 or (session.window.quota > 0 and not session.queue.pending))
             ):
                 return member
         # Nobody is there, or nobody has room: whose turn comes after those takes it, and so each of them in turn.

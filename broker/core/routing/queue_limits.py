@@ -69,7 +69,7 @@ class QueueLimits:
             # Full of topics, it takes no more.
             policy = DROP_NEWEST
         session.limit(policy, sub_queue, terms.session_messages, terms.session_bytes)
-        session.max_inflight_bytes = min(session.max_inflight_bytes, bound(limits.max_inflight_bytes))
+        session.window.max_bytes = min(session.window.max_bytes, bound(limits.max_inflight_bytes))
         outbox = session.outbox
         if outbox is not None:
             outbox.limit(policy, terms.live_messages, terms.live_bytes)

@@ -337,10 +337,10 @@ class Router(PeerListener):
             return
         if session.expiry_interval == 0:
             if session.journal is not None:
-                session.journal = None
+                session.keep_in(None)
                 journal.session_gone(session.client_id)
             return
-        session.journal = journal
+        session.keep_in(journal)
         journal.session_kept(session.client_id, session.user_name, session.expiry_interval, 0.0)
         if session.will is not None:
             journal.will_set(session.client_id, session.will, 0.0)
@@ -405,7 +405,7 @@ class Router(PeerListener):
         self.table.end_shared(session)
         if session.journal is not None:
             session.journal.session_gone(session.client_id)
-            session.journal = None
+            session.keep_in(None)
         if session.will is not None:
             self._publish_will(session, now)
         left: set[SharedGroup] = set()

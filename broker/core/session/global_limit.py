@@ -125,8 +125,8 @@ class GlobalLimiter(Reliever):
                     found.append(Share(outbox.messages - outbox.qos12_messages, session, True))
                 else:
                     found.append(Share(outbox.bytes - outbox.queue.qos12_bytes, session, True))
-            if session.pending_messages > 0:
-                found.append(Share(session.pending_messages if by_messages else session.pending_bytes, session, False))
+            if session.queue.messages > 0:
+                found.append(Share(session.queue.messages if by_messages else session.queue.bytes, session, False))
         return found
 
 

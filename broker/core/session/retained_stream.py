@@ -11,13 +11,22 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from broker.core.queues.message import Delivery, Message
-from broker.core.queues.outbox import Outbox
+from mypy_extensions import i64
+
+from broker.core.counters import FULL_BYTES, TOO_LARGE
+from broker.core.persistence.journal import Journal
+from broker.core.queues.message import HEADROOM, Delivery, Message
+from broker.core.queues.outbox import ACCEPTED, Outbox
+from broker.core.queues.queue_totals import QueueTotals
+from broker.core.queues.send_window import SendWindow
 from broker.core.topics.subscription import Subscription, identifiers
 from broker.core.topics.topic_tree import RetainedCursor, RetainedTree, TopicNode
 
 STEP: Final = 256
 """Retained messages fetched at most in one turn, so that one subscriber to all of them does not hold up the loop."""
+
+NO_ROOM: Final = -2
+"""Answer of `RetainedStreams.send` where a message has to wait for room."""
 
 TOPICS: Final = 8
 """Topics of the retained tree that are looked at for what one message counts in a turn."""
@@ -56,15 +65,16 @@ class RetainedStream:
 class RetainedStreams:
     """The streams of one session, in the order in which they were asked for."""
 
-    def __init__(self, client_id: str) -> None:
+    def __init__(self, client_id: str, totals: QueueTotals) -> None:
         self._client_id = client_id
+        self._totals = totals
         # Linked, unlike a plain dict: the first of it is found at once however many were taken from the front.
         self._streams: OrderedDict[str, RetainedStream] = OrderedDict()
         self._left = STEP
         self._current: RetainedStream | None = None
         self._node: TopicNode | None = None
-        # Filters whose stream has come to its end since somebody asked.
-        self.ended: list[str] = []
+        # Filters whose stream has come to its end, and that no journal has been told of.
+        self._ended: list[str] = []
 
     @property
     def empty(self) -> bool:
@@ -119,7 +129,7 @@ class RetainedStreams:
                 if not nodes:
                     if cursor.done:
                         del streams[subscription.topic_filter]
-                        self.ended.append(subscription.topic_filter)
+                        self._ended.append(subscription.topic_filter)
                     continue
                 node = nodes[0]
             stream.ahead = None
@@ -136,7 +146,37 @@ class RetainedStreams:
             return Delivery(message, min(message.qos, subscription.qos), True, identifiers(subscription), None)
         return None
 
-    def put_back(self) -> None:
+    def tell_ended(self, journal: Journal | None) -> None:
+        """Tell the session's journal, if there is one, which streams have come to their end since the last time."""
+        if self._ended:
+            if journal is not None:
+                for topic_filter in self._ended:
+                    journal.streamed(self._client_id, topic_filter)
+            self._ended = []
+
+    def send(self, delivery: Delivery, outbox: Outbox, window: SendWindow) -> int:
+        """Send what `next` gave: ACCEPTED, the cause of its drop, or NO_ROOM: `next` gives it again."""
+        size: i64 = delivery.message.size() + HEADROOM
+        if outbox.too_large(delivery):
+            return TOO_LARGE
+        if size > outbox.max_bytes:
+            return FULL_BYTES
+        if not self._has_room(outbox, delivery.qos, size, window) or (
+            delivery.qos > 0 and (window.quota <= 0 or not window.send_new(delivery, outbox))
+        ):
+            self._put_back()
+            return NO_ROOM
+        if delivery.qos == 0:
+            outbox.push(delivery)
+        return ACCEPTED
+
+    def _has_room(self, outbox: Outbox, qos: int, size: i64, window: SendWindow) -> bool:
+        """Whether one may go: the first may, also where all queues together are full, so that the stream goes on."""
+        if not outbox.has_room(size):
+            return False
+        return self._totals.has_room(1, size) or (outbox.messages == 0 and (qos == 0 or window.inflight.count == 0))
+
+    def _put_back(self) -> None:
         """There was no room for what `next` gave: it comes again, as the topic has it then."""
         stream = self._current
         assert stream is not None

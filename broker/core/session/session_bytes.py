@@ -46,7 +46,7 @@ def is_empty(session: Session) -> bool:
         session.outbox is None
         and not session.uplink
         and not session.subscriptions
-        and session.pending is None
+        and session.queue.pending is None
         and not session.inflight
         and not session.incoming_qos2
         and session.will is None

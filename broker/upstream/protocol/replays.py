@@ -96,8 +96,8 @@ class Replays:
         for delivery in session.inflight.values():
             if delivery.retain:
                 self._ours.add(delivery.message.topic)
-        if session.pending is not None:
-            for delivery in session.pending:
+        if session.queue.pending is not None:
+            for delivery in session.queue.pending:
                 if delivery.retain and delivery.state != DROPPED:
                     self._ours.add(delivery.message.topic)
 

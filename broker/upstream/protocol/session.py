@@ -16,21 +16,20 @@ Refuses: connections (`uplink`).
 
 from __future__ import annotations
 
-from collections import deque
 from itertools import islice
 from typing import Final
 
-from mypy_extensions import i32, i64
+from mypy_extensions import i64
 
 from broker.core.codec.packets import NEVER
 from broker.core.codec.primitives import string
 from broker.core.codec.properties import RESPONSE_TOPIC, properties_of
-from broker.core.counters import EXPIRED, REFUSED, TOO_LARGE, Counters
-from broker.core.queues.message import DROPPED, QUEUED, RELEASED, SENT, Delivery, Message
+from broker.core.counters import REFUSED, TOO_LARGE, Counters
+from broker.core.queues.message import DROPPED, HEADROOM, QUEUED, RELEASED, SENT, Delivery, Message
 from broker.core.queues.outbox import KEPT_BACK
 from broker.core.queues.subscription_queue import SubscriptionQueue
 from broker.core.routing.loop_detection import UPLINKS, visited, with_hop
-from broker.core.session.session import HEADROOM, Session
+from broker.core.session.session import Session
 from broker.core.topics.subscription import SharedGroup
 from broker.core.topics.topic_tree import RetainedTree
 from broker.upstream.filters.declarer import FIRST_ID
@@ -58,6 +57,8 @@ class UplinkSession(Session):
     ) -> None:
         super().__init__(UPLINKS + name, 0, 0, counters)
         self._sessions = sessions
+        # The others are the declarer's.
+        self.inflight.largest_id = FIRST_ID - 1
         self.mapping = mapping
         self.broker_id = broker_id
         self.hop_limit = hop_limit
@@ -83,7 +84,7 @@ class UplinkSession(Session):
         self.trial.opened()
         self._looked_after = -1
         if self.trial.on:
-            self.quota = 0
+            self.window.quota = 0
             self.hold_qos0()
         else:
             self._release_qos0()
@@ -124,15 +125,6 @@ class UplinkSession(Session):
             # It may be the one that is waited for.
             self.outbox.schedule_flush()
         return answer
-
-    def _allocate(self) -> i64:
-        """A packet identifier that is not in use, and none of those that are the declarer's."""
-        if self.inflight.count >= FIRST_ID - 1:
-            return 0
-        packet_id: i64 = super()._allocate()
-        while packet_id >= FIRST_ID:
-            packet_id = super()._allocate()
-        return packet_id
 
     def dress(self, delivery: Delivery) -> bool:
         """Make a retained message what it is upstream. False: it is not sent."""
@@ -207,7 +199,7 @@ class UplinkSession(Session):
         """On trial: what expired before it was written is not waited for."""
         outbox = self.outbox
         if outbox is not None and outbox.has_expired:
-            self._free_expired(outbox)
+            self.window.free_expired(outbox)
             self.trial.forget_finished()
 
     def send_alone(self, now: float) -> bool:
@@ -230,7 +222,7 @@ class UplinkSession(Session):
                 if delivery.state == QUEUED:
                     self.shed_one(delivery, TOO_LARGE)
                     continue
-                self._finish(delivery)
+                self.window.finish(delivery)
                 if delivery.attempts == 0:
                     self._drop(TOO_LARGE)
                 continue
@@ -247,7 +239,7 @@ class UplinkSession(Session):
             for delivery in self.inflight.values():
                 if delivery.state == SENT and trial.passes(delivery, alike):
                     return delivery
-            pending = self.pending
+            pending = self.queue.pending
             if pending is None:
                 continue
             for delivery in islice(pending, LOOKED_AT):
@@ -270,62 +262,35 @@ class UplinkSession(Session):
 
     def _fly(self, delivery: Delivery) -> bool:
         """Take a message out of the queue, wherever it stands, and give it a packet identifier."""
-        packet_id = self._allocate()
-        pending = self.pending
-        if packet_id == 0 or pending is None:
+        if self.inflight.count >= self.inflight.largest_id:
             return False
-        pending.remove(delivery)
-        self._unqueue(delivery)
-        if delivery.sub_queue is not None:
-            delivery.sub_queue.leave(delivery)
-        delivery.packet_id = i32(packet_id)
-        delivery.state = SENT
-        self._in_flight(delivery)
-        return True
+        self.queue.take(delivery)
+        return self.window.put(delivery)
 
     def hold_qos0(self) -> None:
         """Nothing is to go beside the message that goes alone."""
         if not self._one_by_one:
             self._one_by_one = True
-            self._pending_qos0 += 1
+            self.queue.qos0 += 1
             self.update_fast_path()
 
     def _release_qos0(self) -> None:
         if self._one_by_one:
             self._one_by_one = False
-            self._pending_qos0 -= 1
+            self.queue.qos0 -= 1
             self.update_fast_path()
 
     def let_qos0_pass(self, now: float) -> None:
         """No message has its turn: what needs none goes."""
         self._release_qos0()
-        pending = self.pending
-        outbox = self.outbox
-        if outbox is None or pending is None or self._pending_qos0 == 0:
-            return
-        stays: deque[Delivery] = deque()
-        for delivery in pending:
-            if delivery.state == DROPPED:
-                continue
-            size = delivery.message.size()
-            if delivery.qos > 0 or not outbox.has_room(size + HEADROOM):
-                stays.append(delivery)
-                continue
-            self._unqueue(delivery)
-            if delivery.message.expired(now):
-                self._give_up(delivery, EXPIRED)
-            elif outbox.too_large(delivery):
-                self._give_up(delivery, TOO_LARGE)
-            else:
-                self._let_go(size)
-                outbox.push(delivery)
-        self._gaps = 0
-        self.pending = stays if stays else None
+        if self.outbox is not None:
+            self.queue.send_qos0(self.outbox, now)
+            self.update_fast_path()
 
     def _end_trial(self, now: float) -> None:
         """Everything goes as ever."""
         self.trial.over()
-        self.quota = self.window
+        self.window.quota = self.window.limit
         self._release_qos0()
         self._go_on(now)
 
@@ -344,13 +309,13 @@ class UplinkSession(Session):
         for each in self.inflight.values():
             if each.state == SENT and each.message.topic == topic:
                 self._refuse(each)
-        if self.pending is not None:
-            for each in list(self.pending):
+        if self.queue.pending is not None:
+            for each in list(self.queue.pending):
                 if each.state != DROPPED and each.message.topic == topic:
                     self.shed_one(each, REFUSED)
 
     def _refuse(self, delivery: Delivery) -> None:
-        self._finish(delivery)
+        self.window.finish(delivery)
         delivery.settle(True)
         if delivery.attempts > 0:
             # It counted as delivered when it was written.
@@ -364,7 +329,7 @@ class UplinkSession(Session):
         """
         for delivery in self.inflight.values():
             if delivery.state == RELEASED:
-                self._finish(delivery)
+                self.window.finish(delivery)
         self.incoming_qos2 = None
         for subscription in self.subscriptions.values():
             self.start_stream(subscription, retained)
@@ -379,16 +344,10 @@ class UplinkSession(Session):
                 if most > 0:
                     delivery.qos = most
                     continue
-                self._finish(delivery)
+                self.window.finish(delivery)
                 if delivery.attempts == 0:
                     self._drop(TOO_LARGE)
-        if self.pending is not None:
-            for delivery in self.pending:
-                delivery.retain = delivery.retain and self.retain_available
-                if delivery.qos > most and delivery.state != DROPPED:
-                    delivery.qos = most
-                    if most == 0:
-                        self._pending_qos0 += 1
+        self.queue.lower(most, self.retain_available)
 
 
 def renamed(properties: bytes, mapping: Mapping, up: bool) -> bytes:

@@ -153,4 +153,4 @@ def test_what_a_client_acknowledges(steps: list[tuple[int, int, bool]]) -> None:
             state[packet.packet_id] = f"sent {packet.qos}"
         seen = len(client.inbox)
         assert sorted(each.packet_id for each in session.inflight.values()) == sorted(state)
-        assert session.quota == MAXIMUM - len(state) >= 0
+        assert session.window.quota == MAXIMUM - len(state) >= 0

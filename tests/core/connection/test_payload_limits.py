@@ -99,10 +99,10 @@ class TestBytesInFlight:
         session = client.session
         got = [payload[0] for payload in client.payloads()]
         assert got == [0, 1, 2]
-        assert session.inflight_bytes <= most
+        assert session.window.bytes <= most
         while len(got) < 10:
             client.answer(1)
-            assert session.inflight_bytes <= most
+            assert session.window.bytes <= most
             got += [payload[0] for payload in client.payloads()]
         assert got == list(range(10))
         assert total_ledger(network.router.sessions.values()) == []
@@ -139,7 +139,7 @@ class TestBytesInFlight:
         client.answering = False
         for _ in range(4):
             publisher.publish("t", b"x" * 900, 1)
-        assert client.session.inflight_bytes <= 2_000
+        assert client.session.window.bytes <= 2_000
 
 
 class TestUpgrade:

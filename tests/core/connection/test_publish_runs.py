@@ -9,7 +9,7 @@ from broker.core.codec import encoder
 from broker.core.codec import packets as p
 from broker.core.codec.packets import V5, V311, Ack, Packet, Publish
 from broker.core.connection.publishing import PUBLISH_RUN
-from broker.core.session.session import ACK_RUN
+from broker.core.queues.send_window import ACK_RUN
 from tests.core.harness import Client, Network, limits, total_ledger
 
 
@@ -152,7 +152,7 @@ def test_runs_of_acknowledgements_of_every_kind() -> None:
                 # Its PUBREL for nothing is answered with a PUBCOMP for nothing.
                 subscriber.unanswered = [each for each in subscriber.unanswered if each.packet_id != 65_000]  # type: ignore[attr-defined]
         assert not subscriber.session.inflight
-        assert subscriber.session.quota == subscriber.session.window
+        assert subscriber.session.window.quota == subscriber.session.window.limit
         subscriber.take()
     assert total_ledger(network.router.sessions.values()) == []
 

@@ -186,7 +186,7 @@ class QualityOfService(RuleBasedStateMachine):
             assert client.outgoing == {}, f"{name} has unfinished publishes"
             session = self.network.session(name)
             assert not session.inflight
-            assert not session.pending
+            assert not session.queue.pending
             assert not session.incoming_qos2
             assert session.queued() == 0
 

@@ -183,7 +183,7 @@ def test_one_message_of_many_sessions_is_one_object() -> None:
     for each in kept:
         each.deliveries.append(DeliveryRecord(1, shared, 2, False, (), ""))
     made = network(*kept)
-    [one], [other] = (made.session(name).pending or [] for name in ("c", "d"))
+    [one], [other] = (made.session(name).queue.pending or [] for name in ("c", "d"))
     assert one.message is other.message
 
 
@@ -220,9 +220,9 @@ def test_delayed_wills_are_published(due_in: float | None, delay: int, after: in
     made = network(kept, witness)
     if after:
         made.advance(after - 1)
-        assert not made.session("w").pending
+        assert not made.session("w").queue.pending
         made.advance(1)
-    assert [each.message.payload() for each in made.session("w").pending or []] == [b"gone"]
+    assert [each.message.payload() for each in made.session("w").queue.pending or []] == [b"gone"]
 
 
 def test_a_return_calls_the_will_off() -> None:
@@ -253,7 +253,7 @@ def test_the_present_limits_hold() -> None:
     saved.sessions.append(kept)
     restore(made.router, saved, made.now)
     restored = made.session("c")
-    assert [each.message.payload() for each in restored.pending or []] == [b"fits"]
+    assert [each.message.payload() for each in restored.queue.pending or []] == [b"fits"]
     assert restored.subscriptions["a"].qos == 1
     assert finished == [("c", b"does not")]
     assert made.router.counters.dropped_in_all() == 1

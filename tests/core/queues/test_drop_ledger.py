@@ -211,7 +211,7 @@ class Overload(Receivers):
             self.network.router.sweep(now)
             for session in self.network.router.sessions.values():
                 outbox = session.outbox
-                for delivery in [*(session.pending or ()), *([] if outbox is None else outbox.queue.items)]:
+                for delivery in [*(session.queue.pending or ()), *([] if outbox is None else outbox.queue.items)]:
                     sub_queue = getattr(delivery, "lane", None)
                     if sub_queue is not None and delivery.waits and sub_queue.max_age:
                         assert now - delivery.since <= sub_queue.max_age

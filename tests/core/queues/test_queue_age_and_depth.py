@@ -78,7 +78,7 @@ class TestAge:
         assert thaw(client) == []
         assert client.session.dropped_by_cause()[AGE] == 1
         assert not client.session.inflight
-        assert client.session.quota == client.session.window
+        assert client.session.window.quota == client.session.window.limit
 
     def test_the_age_of_a_newer_message_in_an_older_ones_place_is_its_own(self) -> None:
         network, client, publisher = scene(LATEST, max_age=5.0)
@@ -147,8 +147,8 @@ class TestLanes:
         sub_queue = client.session.sub_queue
         assert sub_queue is not None
         assert sub_queue.waiting == 3
-        assert client.session.pending is not None
-        assert len(client.session.pending) < 100
+        assert client.session.queue.pending is not None
+        assert len(client.session.queue.pending) < 100
         assert remembered(sub_queue) < 100
 
 

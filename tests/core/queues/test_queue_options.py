@@ -527,7 +527,7 @@ class TestRestart:
         made = self.restarted(network, store, limits)
         back = made.idle("c")
         back.connect(clean=False, expiry=HOUR, user_name="kiosk7")
-        assert made.session("c").max_messages == 3
+        assert made.session("c").queue.max_messages == 3
         kept = sub_queue(back, "t/a")
         assert kept is not None
         assert kept.policy == LATEST

@@ -209,7 +209,7 @@ def test_bounds_hold_for_the_clients_meant() -> None:
     burst(publisher, "t", numbers(10), qos=1)
     for name, (_, kept) in names.items():
         assert network.session(name).queued() == kept
-    assert network.session("large").max_messages == UNLIMITED
+    assert network.session("large").queue.max_messages == UNLIMITED
 
 
 def test_bytes_hold_for_the_clients_meant() -> None:
@@ -225,7 +225,7 @@ def test_bytes_hold_for_the_clients_meant() -> None:
     assert set(losses(client.session)) == {"full-bytes"}
     client.cut()
     burst(publisher, "t", numbers(10, 20), qos=1)
-    assert 0 < client.wire.protocol.router.sessions["small"].pending_bytes <= OVERHEAD + 136
+    assert 0 < client.wire.protocol.router.sessions["small"].queue.bytes <= OVERHEAD + 136
 
 
 @pytest.mark.parametrize("wished", [False, True])

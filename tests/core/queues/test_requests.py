@@ -57,7 +57,7 @@ def open_requests(network: Network) -> int:
     """Deliveries that are still to tell whom they reach."""
     count = 0
     for session in network.router.sessions.values():
-        for delivery in [*session.inflight.values(), *(session.pending or ())]:
+        for delivery in [*session.inflight.values(), *(session.queue.pending or ())]:
             count += delivery.asked is not None
     return count
 
@@ -125,7 +125,7 @@ class TestOneLink:
         network = Network()
         below, publisher = link(network, receive_maximum=1), network.client("p")
         first, second = ask(publisher), ask(publisher)
-        assert below.session.pending_messages == 1
+        assert below.session.queue.messages == 1
         say(below, 0x10)
         assert told(publisher) == [(first.packet_id, 0x10)]
         say(below, 0x10)
@@ -194,7 +194,7 @@ class TestAtOnce:
         below.cut()
         packet = ask(publisher)
         assert told(publisher) == [(packet.packet_id, SUCCESS)]
-        assert below.session.pending_messages == 1
+        assert below.session.queue.messages == 1
         assert open_requests(network) == 0
 
     def test_a_link_at_qos_0(self) -> None:
@@ -445,7 +445,7 @@ class TestEnds:
         assert told(publisher) == []
         publisher.publish("t", b"x", 1)
         assert (packets[1].packet_id, SUCCESS) in told(publisher)
-        assert other.session.pending_messages == 1
+        assert other.session.queue.messages == 1
         below.cut()
         network.settle()
         assert [code for _, code in told(publisher)] == [0] * 5
@@ -751,4 +751,4 @@ def test_a_link_whose_queue_is_closed() -> None:
     below.cut()
     network.settle()
     assert told(publisher) == [(packet.packet_id, SUCCESS)]
-    assert below.session.pending_messages == 1
+    assert below.session.queue.messages == 1

@@ -352,7 +352,10 @@ class Requests(RuleBasedStateMachine):
             if session is None:
                 assert not queue.flight
                 continue
-            deliveries = [*session.inflight.values(), *(each for each in session.pending or () if each.state != 4)]
+            deliveries = [
+                *session.inflight.values(),
+                *(each for each in session.queue.pending or () if each.state != 4),
+            ]
             found = sorted((each.message.payload(), each.asked is not None) for each in deliveries)
             wanted = [*queue.flight, *queue.waiting]
             assert found == sorted((each.payload, each.asked is not None) for each in wanted), name

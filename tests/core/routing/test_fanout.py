@@ -204,7 +204,7 @@ class TestShared:
             client.wire.frozen = True
         for _ in range(4 + 40):
             network.router.publish(message(qos=1), None)
-        waiting = [len(client.session.pending or ()) for client in clients]
+        waiting = [len(client.session.queue.pending or ()) for client in clients]
         assert waiting == [10] * 4
 
     def test_rotation_is_fair_while_others_come_and_go(self) -> None:

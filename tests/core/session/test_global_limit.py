@@ -415,10 +415,10 @@ class TestCost:
             network.now += 1
             network.router.sweep(network.now)
         outbox = live.wire.outbox
-        pending = network.session("away").pending
+        pending = network.session("away").queue.pending
         assert pending is not None
         assert outbox.messages <= 10
-        assert network.session("away").pending_messages <= 10
+        assert network.session("away").queue.messages <= 10
         assert len(outbox.queue.items) <= 200
         assert len(pending) <= 200
         check(network, network.router.sessions.values())

@@ -233,7 +233,7 @@ class TestOffline:
         subscriber.cut()
         for _ in range(10):
             publisher.publish("t/a", b"x" * 400, 1)
-        assert 0 < subscriber.session.pending_bytes <= 2 * OVERHEAD + 872
+        assert 0 < subscriber.session.queue.bytes <= 2 * OVERHEAD + 872
         back(subscriber)
         assert len(subscriber.payloads()) == 2
 

@@ -1,0 +1,488 @@
+"""What is in flight towards one client: within its send quota and a bound in bytes, until it is acknowledged.
+
+Owns the packet identifiers, the quota, the byte sums and what each acknowledgement does to a delivery.
+
+Promises:
+- Never more unacknowledged publishes than the client's Receive Maximum [MQTT-3.3.4-9], nor more bytes of them than
+  `max_bytes`, but for a single message.
+- What was in flight when a connection ended is sent again first, in its order [MQTT-4.4.0-1].
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i32, i64
+
+from broker.core.codec.encoder import ack
+from broker.core.codec.errors import ProtocolViolation
+from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5
+from broker.core.codec.primitives import BYTE
+from broker.core.codec.reasons import NO_MATCHING_SUBSCRIBERS, PACKET_IDENTIFIER_NOT_FOUND, SUCCESS
+from broker.core.counters import AGE, EXPIRED, FULL_BYTES, TOO_LARGE
+from broker.core.persistence.journal import Journal
+from broker.core.queues.drop_ledger import Ledger
+from broker.core.queues.in_flight import InFlight
+from broker.core.queues.message import DONE, HEADROOM, RELEASED, SENT, Delivery, DeliveryRun, Message
+from broker.core.queues.outbox import ACCEPTED, Outbox
+from broker.core.queues.queue_totals import QueueTotals
+from broker.core.queues.requests import AskedLink
+from broker.core.queues.session_queue import SessionQueue
+from broker.core.topics.subscription import SharedGroup
+
+if TYPE_CHECKING:
+    from broker.core.queues.requests import Request
+
+ACK_RUN: Final = 1_024
+"""Acknowledgements that are dealt with in one go."""
+
+NO_IDENTIFIERS: Final[tuple[int, ...]] = ()
+
+COMMIT: Final = 16
+"""Messages in the outbox beyond which one with terms of its own goes on waiting: what is in flight is neither replaced
+by a newer one nor shed."""
+
+COUNTING: Final = bytes(range(256)) * 2
+
+PUBREL_HEAD: Final = b"\x62\x02"
+
+
+class SendWindow:
+    """One client's window. `quota`: publishes that it may be sent before it acknowledges one; `limit`: all of them."""
+
+    def __init__(self, ledger: Ledger, totals: QueueTotals, max_bytes: i64) -> None:
+        """`ledger`: where a loss is written down; `totals`: of all queues; `max_bytes`: of what is in flight."""
+        self.inflight = InFlight()
+        self.limit: i64 = 65535
+        self.quota: i64 = 0
+        self.bytes: i64 = 0
+        self.max_bytes: i64 = max_bytes
+        # Who keeps what is in flight; see `Session.keep_in`.
+        self.journal: Journal | None = None
+        # What the present connection has to send again before anything else; None: nothing.
+        self.resend: deque[Delivery] | None = None
+        self._client_id = ledger.client_id
+        self._ledger = ledger
+        self._load = totals
+        # The present connection, once a request was sent to it.
+        self._asked_link: AskedLink | None = None
+
+    # -- connection ----------------------------------------------------------------------------------------------------
+
+    def open(self, limit: int) -> None:
+        """A connection begins: the send quota begins at `limit` [MQTT-4.9.0-1]."""
+        self.limit = limit
+        self.quota = limit
+        self._asked_link = None
+
+    def begin_resend(self, outbox: Outbox, version: int) -> None:
+        """Begin to send again what was in flight when the last connection ended (section 4.4)."""
+        resend: deque[Delivery] = deque()
+        for delivery in self.inflight.values():
+            if delivery.state == RELEASED:
+                outbox.control(ack(PUBREL, delivery.packet_id, SUCCESS, version))
+            else:
+                resend.append(delivery)
+        self.resend = resend if resend else None
+
+    def send_again(self, outbox: Outbox) -> bool:
+        """Send again, as far as quota and outbox have room. False: some is left."""
+        resend = self.resend
+        if resend is None:
+            return True
+        while resend and self.quota > 0:
+            delivery = resend[0]
+            size = delivery.message.size() + HEADROOM
+            # Acknowledged or released meanwhile: nothing to send again [MQTT-4.3.3-6].
+            if delivery.state == SENT:
+                if outbox.too_large(delivery) or size > outbox.max_bytes:
+                    # The client came back with a smaller Maximum Packet Size: as if it had been sent [MQTT-3.1.2-25].
+                    self.finish(delivery)
+                    if delivery.attempts == 0:
+                        self._ledger.lost(TOO_LARGE, 1)
+                elif not outbox.has_room(size):
+                    return False
+                else:
+                    self.quota -= 1
+                    delivery.counted = True
+                    if self.journal is not None and delivery.attempts == 0:
+                        self.journal.in_flight(self._client_id, delivery)
+                    outbox.push(delivery)
+            resend.popleft()
+        if resend:
+            return False
+        self.resend = None
+        return True
+
+    def close(self) -> None:
+        """The connection is gone. The next one has a send quota of its own."""
+        for delivery in self.inflight.values():
+            delivery.counted = False
+            delivery.settle(True)
+            if self.journal is not None and delivery.attempts == 0:
+                self.journal.unsent(self._client_id, delivery)
+        self.resend = None
+
+    def end(self) -> None:
+        """The session is over: nothing is in flight any more."""
+        load = self._load
+        load.messages -= self.inflight.count
+        load.bytes -= self.bytes
+        load.inflight -= self.inflight.count
+        load.inflight_bytes -= self.bytes
+        self.inflight.clear()
+        self.bytes = 0
+        self.resend = None
+
+    # -- out -----------------------------------------------------------------------------------------------------------
+
+    def room(self, count: i64, size: i64, outbox: Outbox) -> i64:
+        """How many messages of `size` bytes, at most `count`, `send_now` or `send_run` would send now."""
+        load = self._load
+        if self.resend is not None:
+            return 0
+        if count > self.quota:
+            count = self.quota
+        while count > 0 and not (
+            outbox.takes(count, count * size + HEADROOM)
+            and self.bytes + count * size <= self.max_bytes
+            and load.has_room(count, count * size)
+            and load.in_flight_room(count * size)
+            and self.inflight.count + count <= self.inflight.largest_id
+        ):
+            count = count >> 1
+        return count
+
+    def send_now(self, message: Message, qos: i64, outbox: Outbox) -> None:
+        """Send a new message that nobody keeps: see `room`."""
+        delivery = self._put_new(message, qos)
+        self._account(1, message.size())
+        outbox.push(delivery)
+
+    def send_run(self, messages: list[Message], qos: i64, frames: bytearray, id_at: i64, outbox: Outbox) -> None:
+        """The same for several of one size, at most 255, that came in frames of one length and layout: see `room`.
+
+        `frames` are those, which this client can be sent as they are but for their packet identifiers; the first one's
+        is at `id_at`.
+        """
+        count: i64 = len(messages)
+        length: i64 = len(frames) // count
+        size: i64 = 0
+        deliveries: list[Delivery] = []
+        for message in messages:
+            deliveries.append(self._put_new(message, qos))
+            size += message.size()
+        self._account(count, size)
+        first: i64 = i64(deliveries[0].packet_id)
+        last: i64 = i64(deliveries[-1].packet_id)
+        if last - first == count - 1:
+            low: i64 = first & 255
+            before: i64 = 256 - low if first >> 8 != last >> 8 else count
+            frames[id_at::length] = BYTE[first >> 8] * before + BYTE[last >> 8] * (count - before)
+            frames[id_at + 1 :: length] = COUNTING[low : low + count]
+        else:
+            # Some between them are in use.
+            frames[id_at::length] = bytes([each.packet_id >> 8 for each in deliveries])
+            frames[id_at + 1 :: length] = bytes([each.packet_id & 255 for each in deliveries])
+        outbox.push_run(DeliveryRun(deliveries, bytes(frames)), size)
+
+    def _put_new(self, message: Message, qos: i64) -> Delivery:
+        inflight = self.inflight
+        delivery = Delivery(message, qos, False, NO_IDENTIFIERS, None)
+        delivery.packet_id = i32(inflight.next_id())
+        delivery.state = SENT
+        delivery.counted = True
+        inflight.add(delivery)
+        return delivery
+
+    def _account(self, count: i64, size: i64) -> None:
+        """So many new messages of so many bytes in all are in flight."""
+        load = self._load
+        self.quota -= count
+        self.bytes += size
+        load.inflight += count
+        load.inflight_bytes += size
+        load.messages += count
+        load.bytes += size
+
+    def send(self, delivery: Delivery, outbox: Outbox) -> bool:
+        """Put a delivery in flight. False when every packet identifier is in use, or too many bytes are.
+
+        A new message gets an identifier of its own [MQTT-4.3.2-1] [MQTT-4.3.3-1], and takes one from the send quota;
+        callers come here only while there is some [MQTT-4.9.0-2]. Its place in the broker's sum is theirs to hold.
+        """
+        size: i64 = delivery.message.size()
+        if self.inflight.count > 0 and (self.bytes + size > self.max_bytes or not self._load.in_flight_room(size)):
+            return False
+        if not self.put(delivery):
+            return False
+        self.quota -= 1
+        delivery.counted = True
+        if self.journal is not None:
+            self.journal.in_flight(self._client_id, delivery)
+        outbox.push(delivery)
+        return True
+
+    def send_new(self, delivery: Delivery, outbox: Outbox) -> bool:
+        """`send` for one that nothing is held for yet."""
+        if not self.send(delivery, outbox):
+            return False
+        load = self._load
+        load.messages += 1
+        load.bytes += delivery.message.size()
+        return True
+
+    def send_waiting(self, queue: SessionQueue, outbox: Outbox, now: float) -> bool:
+        """Send what waits in the session's queue, in its order, as far as window and outbox have room.
+
+        False: some has to go on waiting.
+        """
+        while True:
+            delivery = queue.first()
+            if delivery is None:
+                return True
+            if not self._send_first(delivery, queue, outbox, now):
+                return False
+
+    def _send_first(self, delivery: Delivery, queue: SessionQueue, outbox: Outbox, now: float) -> bool:
+        """Send the first that waits, or drop it if it cannot be sent any more. False when it has to go on waiting."""
+        message = delivery.message
+        sub_queue = delivery.sub_queue
+        size: i64 = message.size()
+        cause = ACCEPTED
+        if message.expired(now):
+            cause = EXPIRED
+        elif sub_queue is not None and sub_queue.too_old(delivery, now):
+            cause = AGE
+        elif outbox.too_large(delivery):
+            cause = TOO_LARGE
+        elif size + HEADROOM > outbox.max_bytes:
+            cause = FULL_BYTES
+        elif not outbox.has_room(size + HEADROOM) or (
+            delivery.qos > 0
+            and (
+                self.quota <= 0
+                or (sub_queue is not None and outbox.messages >= COMMIT)
+                or not self.send(delivery, outbox)
+            )
+        ):
+            return False
+        queue.pop_first(delivery)
+        if cause != ACCEPTED:
+            queue.give_up(delivery, cause)
+        elif delivery.qos == 0:
+            load = self._load
+            load.messages -= 1
+            load.bytes -= size
+            outbox.push(delivery)
+            if self.journal is not None:
+                self.journal.finished(self._client_id, delivery)
+        elif sub_queue is not None:
+            sub_queue.leave(delivery)
+        return True
+
+    def put(self, delivery: Delivery) -> bool:
+        """Have a delivery be in flight with the next packet identifier. False: all of them are in use."""
+        packet_id = self.inflight.next_id()
+        if packet_id == 0:
+            return False
+        delivery.packet_id = i32(packet_id)
+        delivery.state = SENT
+        self._add(delivery)
+        return True
+
+    def restore(self, delivery: Delivery) -> None:
+        """Take back a delivery that a store kept, with the packet identifier that it has."""
+        load = self._load
+        self._add(delivery)
+        load.messages += 1
+        load.bytes += delivery.message.size()
+        self.inflight.last_id = i64(delivery.packet_id)
+
+    def _add(self, delivery: Delivery) -> None:
+        self.inflight.add(delivery)
+        size: i64 = delivery.message.size()
+        self.bytes += size
+        self._load.inflight += 1
+        self._load.inflight_bytes += size
+
+    def _remove(self, delivery: Delivery) -> None:
+        """It is in flight no more, and takes no room."""
+        load = self._load
+        self.inflight.remove(delivery)
+        size: i64 = delivery.message.size()
+        self.bytes -= size
+        load.inflight -= 1
+        load.inflight_bytes -= size
+        load.messages -= 1
+        load.bytes -= size
+
+    def finish(self, delivery: Delivery) -> None:
+        """The delivery is over: its identifier is free, and its place in the quota of this connection."""
+        self._remove(delivery)
+        delivery.state = DONE
+        if self.journal is not None:
+            self.journal.finished(self._client_id, delivery)
+        if delivery.counted:
+            delivery.counted = False
+            self.quota += 1
+
+    def free_expired(self, outbox: Outbox) -> None:
+        """What expired before it was written gives its packet identifier back; the outbox counted it."""
+        if outbox.has_expired:
+            for expired in outbox.take_expired():
+                if expired.state == SENT:
+                    expired.settle(True)
+                    self.finish(expired)
+
+    def add_groups(self, found: dict[SharedGroup, None]) -> None:
+        """Name the share groups of which a message is in flight."""
+        for delivery in self.inflight.values():
+            if delivery.group is not None:
+                found[delivery.group] = None
+
+    def take_shared(self, groups: set[SharedGroup]) -> list[Delivery]:
+        """Take out what was chosen for this member of some shared subscriptions: QoS 1, and QoS 2 never sent."""
+        taken: list[Delivery] = []
+        for delivery in self.inflight.values():
+            if delivery.group in groups and delivery.state == SENT and (delivery.qos == 1 or delivery.attempts == 0):
+                self._remove(delivery)
+                taken.append(delivery)
+        return taken
+
+    def unsent(self) -> i64:
+        """Messages in flight that were never written."""
+        count: i64 = 0
+        for delivery in self.inflight.values():
+            if delivery.state == SENT and delivery.attempts == 0:
+                count += 1
+        return count
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def ask(self, delivery: Delivery, request: Request, owes: bool) -> None:
+        """Have the acknowledgement of a delivery tell whom its request reaches.
+
+        `owes`: the client has anything to acknowledge besides what it was sent last.
+        """
+        link = self._asked_link
+        if link is None:
+            link = AskedLink()
+            self._asked_link = link
+        if link.silent and owes:
+            return
+        link.silent = False
+        delivery.asked = request
+        request.ask(link)
+
+    def _answered(self, delivery: Delivery, reason_code: int) -> None:
+        """A link says whether a request reached anybody."""
+        request = delivery.asked
+        if request is not None and self._asked_link is not None:
+            request.heard(self._asked_link)
+        delivery.settle(reason_code != NO_MATCHING_SUBSCRIBERS)
+
+    # -- acknowledgements from the client ------------------------------------------------------------------------------
+
+    def on_puback(self, packet_id: int, reason_code: int) -> bool:
+        """PUBACK: the delivery is complete [MQTT-4.3.2-3]. True: there is more room than before.
+
+        The reason code makes no difference to that: what the client refused is not sent again [MQTT-4.4.0-2], nor to
+        another member of a shared subscription [MQTT-4.8.2-6]. It is told on to whoever has asked (`requests`).
+        An unknown identifier is ignored.
+
+        Raises ProtocolViolation when the identifier is in use by a QoS 2 delivery.
+        """
+        delivery = self.inflight.get(packet_id)
+        if delivery is None or delivery.attempts == 0:
+            return False
+        if delivery.qos != 1:
+            raise ProtocolViolation("PUBACK for a QoS 2 message")
+        if delivery.asked is not None:
+            self._answered(delivery, reason_code)
+        self.finish(delivery)
+        return True
+
+    def on_pubrec(self, packet_id: int, reason_code: int, outbox: Outbox | None, version: int) -> bool:
+        """PUBREC: answer PUBREL, or give up the message when the client refused it [MQTT-4.3.3-4].
+
+        Until now the PUBLISH was unacknowledged and would have been sent again [MQTT-4.3.3-3]. A refused message is
+        settled [MQTT-4.4.0-2], and goes to no other member of a shared subscription [MQTT-4.8.2-6].
+        True: there is more room than before.
+        """
+        delivery = self.inflight.get(packet_id)
+        if delivery is None:
+            if outbox is not None and reason_code < 0x80:
+                code = PACKET_IDENTIFIER_NOT_FOUND if version == V5 else SUCCESS
+                outbox.control(ack(PUBREL, packet_id, code, version))
+            return False
+        if delivery.attempts == 0:
+            return False
+        if delivery.qos != 2:
+            raise ProtocolViolation("PUBREC for a QoS 1 message")
+        if delivery.asked is not None:
+            self._answered(delivery, reason_code)
+        if reason_code >= 0x80:
+            self.finish(delivery)
+            return True
+        self._release(delivery)
+        if outbox is not None:
+            outbox.control(ack(PUBREL, packet_id, SUCCESS, version))
+        return False
+
+    def on_pubcomp(self, packet_id: int) -> bool:
+        """PUBCOMP: the QoS 2 delivery is complete. An unknown identifier is ignored. True: there is more room."""
+        delivery = self.inflight.get(packet_id)
+        if delivery is None or delivery.attempts == 0:
+            return False
+        if delivery.qos != 2 or delivery.state != RELEASED:
+            raise ProtocolViolation("PUBCOMP without PUBREL")
+        self.finish(delivery)
+        return True
+
+    def _release(self, delivery: Delivery) -> None:
+        if self.journal is not None and delivery.state != RELEASED:
+            self.journal.released(self._client_id, delivery)
+        delivery.state = RELEASED
+
+    def on_acks(self, kind: i64, data: bytes, start: i64, outbox: Outbox | None) -> i64:
+        """Acknowledgements of one kind, side by side in `data` from `start` on, dealt with in one go.
+
+        `kind`: PUBACK, PUBREC or PUBCOMP. Those of four bytes, at most `ACK_RUN`, and up to the first that has to be
+        looked at by itself. Where the last of them ends; `start` where it is already the first.
+        """
+        inflight = self.inflight
+        header: i64 = kind << 4
+        end: i64 = len(data) - 3
+        if end > start + 4 * ACK_RUN:
+            end = start + 4 * ACK_RUN
+        at: i64 = start
+        # Of those that are answered with PUBREL.
+        packet_ids: list[bytes] = []
+        while at < end and data[at] == header and data[at + 1] == 2:
+            packet_id: i64 = data[at + 2] << 8 | data[at + 3]
+            delivery = inflight.get(packet_id)
+            if delivery is None or delivery.attempts == 0:
+                break
+            if kind == PUBACK:
+                if delivery.qos != 1:
+                    break
+                if delivery.asked is not None:
+                    self._answered(delivery, SUCCESS)
+                self.finish(delivery)
+            elif kind == PUBCOMP:
+                if delivery.qos != 2 or delivery.state != RELEASED:
+                    break
+                self.finish(delivery)
+            else:
+                if delivery.qos != 2:
+                    break
+                if delivery.asked is not None:
+                    self._answered(delivery, SUCCESS)
+                self._release(delivery)
+                packet_ids.append(data[at + 2 : at + 4])
+            at += 4
+        if kind == PUBREC and at != start and outbox is not None:
+            outbox.control(PUBREL_HEAD + PUBREL_HEAD.join(packet_ids))
+        return at
