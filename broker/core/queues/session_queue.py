@@ -69,6 +69,7 @@ class SessionQueue:
         self.messages: i64 = 0
         self.bytes: i64 = 0
         # QoS 0 among them (kept while offline): live ones of the same topic queue up behind [MQTT-4.6.0-5].
+        # One more while QoS 0 has to wait in any case (`hold_qos0`).
         self.qos0: i64 = 0
         self._gaps: i64 = 0
         self._pressed = False
@@ -275,6 +276,10 @@ class SessionQueue:
                 delivery.qos = most
                 if most == 0:
                     self.qos0 += 1
+
+    def hold_qos0(self, hold: bool) -> None:
+        """Have QoS 0 wait though none waits before it, from now on or no more. Callers keep track of which it is."""
+        self.qos0 += 1 if hold else -1
 
     def settle(self) -> None:
         """Nobody will say any more whom the requests that wait here reach."""

@@ -271,13 +271,13 @@ class UplinkSession(Session):
         """Nothing is to go beside the message that goes alone."""
         if not self._one_by_one:
             self._one_by_one = True
-            self.queue.qos0 += 1
+            self.queue.hold_qos0(True)
             self.update_fast_path()
 
     def _release_qos0(self) -> None:
         if self._one_by_one:
             self._one_by_one = False
-            self.queue.qos0 -= 1
+            self.queue.hold_qos0(False)
             self.update_fast_path()
 
     def let_qos0_pass(self, now: float) -> None:
