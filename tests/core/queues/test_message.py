@@ -146,7 +146,6 @@ def test_remaining_expiry(expires_at: float, now: float, left: int) -> None:
     assert message(expires_at=expires_at).remaining_expiry(now) == left
 
 
-@pytest.mark.skipif(isinstance(Message.size, FunctionType), reason="interpreted objects take more: no bound is exact")
 @pytest.mark.parametrize("length", [0, 50, 1_000])
 def test_what_one_client_alone_gets_counts_for_what_it_takes(length: int) -> None:
     """With its delivery, and its places in a queue and in flight: a bound in bytes is one on memory."""
@@ -166,5 +165,6 @@ def test_what_one_client_alone_gets_counts_for_what_it_takes(length: int) -> Non
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    # What the allocator rounds up, tracemalloc does not see.
-    assert 0.7 * counted < taken + 20 * count <= counted
+    # Interpreted objects have dictionaries. What the allocator rounds up, tracemalloc does not see.
+    most = 5 * counted if isinstance(Message.size, FunctionType) else counted
+    assert 0.7 * counted < taken + 20 * count <= most
