@@ -495,8 +495,8 @@ def _unaccounted(broker: Broker) -> str:
         if session.queue.bytes != sum(delivery.message.size() for delivery in waiting):
             return f"{session.queue.bytes} bytes wait in {session.client_id!r}, it says"
         quota = session.window.quota + sum(1 for delivery in session.inflight.values() if delivery.counted)
-        if session.outbox is not None and quota != session.window:
-            return f"a window of {session.window} and a quota of {quota} for {session.client_id!r}"
+        if session.outbox is not None and quota != session.window.limit:
+            return f"a window of {session.window.limit} and a quota of {quota} for {session.client_id!r}"
         if session.outbox is None and session.expires_at == 0.0:
             return f"{session.client_id!r} is away and never expires"
     if subscriptions != router.subscription_count:
