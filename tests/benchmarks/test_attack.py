@@ -53,11 +53,14 @@ def test_nobody_else_loses_anything(name: str, broker: BrokerProcess, world: Wor
         LIST[name].run(field)
     grown = broker.resident() - before
     field.close()
-    under = world.measure()
     broker.check()
     assert field.connections > 0
-    assert under.pings > 0
-    assert (under.lost, under.cut) == (0, 0)
+    # A small attack may be over before the next PING was answered.
+    heard = 0
+    while heard == 0:
+        under = world.measure()
+        assert (under.lost, under.cut) == (0, 0)
+        heard = under.pings
     assert grown <= LIST[name].growth
 
 

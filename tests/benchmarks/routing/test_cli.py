@@ -14,6 +14,7 @@ import pytest
 from benchmarks.routing import cli, growth, memory
 from benchmarks.routing.cli import main, parse
 from benchmarks.routing.loops import WrongRoute
+from benchmarks.routing.measure import GC_THRESHOLDS
 from benchmarks.routing.row import LAYOUTS, Case, Sample
 from benchmarks.routing.rows import ROWS
 
@@ -63,7 +64,7 @@ def test_the_file_has_every_row_and_layout(tmp_path: Path, capsys: pytest.Captur
     data = json.loads(file.read_text())
     assert data["core"] in ("compiled", "interpreted")
     assert (data["repeats"], data["divided_by"]) == (2, 10)
-    assert data["gc_thresholds"] == [50_000, 20, 100]
+    assert data["gc_thresholds"] == list(GC_THRESHOLDS)
     assert data["empty_loop_ns"] > 0
     assert {"cpu", "cores", "python"} <= set(data["host"])
     found = [(row["name"], row["layout"]) for row in data["rows"]]
