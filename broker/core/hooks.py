@@ -84,7 +84,7 @@ class SubscriptionListener:
 class AuthExchange:
     """One run of an authentication method with one client (5.0 section 4.12). Made for each CONNECT that names it.
 
-    After each call the channel reads `reason_code` (0x18: another round, 0x00: done, 0x80 and above: refused)
+    After each call the protocol reads `reason_code` (0x18: another round, 0x00: done, 0x80 and above: refused)
     and sends `data`, when it is not None, as Authentication Data.
     """
 

@@ -122,7 +122,7 @@ class Connection(Link):
             self.broke(error)
 
     def _after_turn(self) -> None:
-        """After each turn of the channel: tell others, and see whether and when it goes on."""
+        """After each turn of the protocol: tell others, and see whether and when it goes on."""
         protocol = self.protocol
         if protocol.accepted is not self._opened:
             self._open()
@@ -343,7 +343,7 @@ class Connection(Link):
                 self._wake_writer()
 
     def ended_by_core(self) -> None:
-        """The channel was closed while another connection was served: taken over."""
+        """The protocol was closed while another connection was served: taken over."""
         if self.protocol.close_cause:
             self._finish()
 

@@ -40,7 +40,7 @@ class Link(Checked):
         raise NotImplementedError
 
     def ended_by_core(self) -> None:
-        """The outbox was closed; perhaps the channel with it."""
+        """The outbox was closed; perhaps the protocol with it."""
         raise NotImplementedError
 
     def broke(self, error: Exception) -> None:

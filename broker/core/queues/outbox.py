@@ -55,7 +55,7 @@ class Outbox:
         self.tells = False
         # Whether something here is worth less the longer it waits: small writes then, and little in the system's hands.
         self.fresh = False
-        # The channel that this queue is for, and whatever the shell wants to find from here (its connection).
+        # The protocol that this queue is for, and whatever the shell wants to find from here (its connection).
         self.peer: Peer | None = None
         self.owner: object | None = None
         self._aliases: TopicAliases | None = None
@@ -278,7 +278,7 @@ class Outbox:
         """Seconds that messages wait here; see `SendQueue.waited`."""
         return self.queue.waited(now)
 
-    # -- what the channel does -----------------------------------------------------------------------------------------
+    # -- what the protocol does ----------------------------------------------------------------------------------------
 
     def control(self, packet: bytes) -> None:
         """Queue a control packet, or several joined. Never dropped.

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 GO_ON: Final = -2
-"""Answer of a lane that has room."""
+"""Answer of a subscription queue that has room."""
 
 STALE: Final = 64
 """Messages that are too old and are dropped at most when another one comes: more than come, and never long."""
@@ -149,7 +149,7 @@ class SessionQueue:
         return messages <= 0 and size <= 0
 
     def _make_live_room(self, sub_queue: SubscriptionQueue, size: i64, outbox: Outbox) -> None:
-        """Have a lane that drops its oldest do so where it is the whole queue that has no room."""
+        """Have a subscription queue that drops its oldest do so where it is the whole queue that has no room."""
         if sub_queue.policy != DROP_OLDEST or size > outbox.max_bytes:
             return
         while outbox.messages >= outbox.max_messages or outbox.bytes + size > outbox.max_bytes:
@@ -293,7 +293,7 @@ class SessionQueue:
         load.messages -= self.messages
         load.bytes -= self.bytes
         if self.pending is not None:
-            # Their lanes may be remembered elsewhere.
+            # Their subscription queues may be remembered elsewhere.
             for delivery in self.pending:
                 if delivery.sub_queue is not None:
                     delivery.sub_queue.leave(delivery)
@@ -364,7 +364,7 @@ class SessionQueue:
             self._gaps = 0
 
     def shed_stale(self, sub_queue: SubscriptionQueue, now: float, most: i64, outbox: Outbox | None) -> i64:
-        """Drop what has waited in a lane for longer than it may, at most so many; how many there were."""
+        """Drop what has waited in a subscription queue for longer than it may, at most so many; how many there were."""
         count: i64 = 0
         while count < most:
             delivery = sub_queue.stale(now)
@@ -374,7 +374,7 @@ class SessionQueue:
             count += 1
         return count
 
-    # -- lanes ---------------------------------------------------------------------------------------------------------
+    # -- subscription queues -------------------------------------------------------------------------------------------
 
     def offer_live(self, delivery: Delivery, sub_queue: SubscriptionQueue, outbox: Outbox) -> int:
         """Offer a QoS 0 delivery with terms of its own to the outbox: ACCEPTED, or the cause of its drop."""
@@ -388,7 +388,7 @@ class SessionQueue:
         return cause
 
     def _enter(self, sub_queue: SubscriptionQueue, delivery: Delivery) -> None:
-        """A delivery of a lane begins to wait, here or in the outbox."""
+        """A delivery of a subscription queue begins to wait, here or in the outbox."""
         load = self._load
         sub_queue.enter(delivery, load.now)
         if sub_queue.max_age > 0.0:
@@ -404,7 +404,7 @@ class SessionQueue:
         identifiers: tuple[int, ...],
         group: SharedGroup | None,
     ) -> int:
-        """What a lane makes of a message that comes: GO_ON, or ACCEPTED in place of an older one, or why not."""
+        """What a subscription queue makes of a message: GO_ON, or ACCEPTED in place of an older one, or why not."""
         self.shed_stale(sub_queue, self._load.now, STALE, outbox)
         same = sub_queue.of_topic(message.topic)
         if same is not None:

@@ -2,12 +2,12 @@
 
 Owns `SubscriptionQueue`: its terms, how many of its messages wait, and what it takes to find the one that goes first:
 its waiting deliveries in the order of their age, and, for `LATEST`, one by topic. A client's queues stay one line in
-one order; a lane is an account of some of what stands in it.
+one order; a subscription queue is an account of some of what stands in it.
 
 Promises: each operation costs the same, amortised, however much waits. What is remembered here is bounded by what
-waits. A lane without a bound on age, and with another policy than `DROP_OLDEST`, remembers a number.
+waits. A subscription queue without a bound on age, and with another policy than `DROP_OLDEST`, remembers a number.
 
-Refuses: to take anything out of a queue. `session` does, and tells the lane.
+Refuses: to take anything out of a queue. `session` does, and tells the subscription queue.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SLACK: Final = 64
 
 
 class Place:
-    """A place in a lane's order of age; empty once the delivery has left, or got a newer message and another place."""
+    """A place in the order of age; empty once the delivery has left, or got a newer message and another place."""
 
     def __init__(self, delivery: Delivery) -> None:
         self.delivery: Delivery | None = delivery
@@ -57,7 +57,7 @@ class SubscriptionQueue(OwnQueue):
         return self.policy == policy and self.max_age == max_age and self.depth == bound(depth)
 
     def enter(self, delivery: Delivery, now: float) -> None:
-        """A delivery of this lane begins to wait."""
+        """A delivery of this subscription queue begins to wait."""
         delivery.waits = True
         self.waiting += 1
         self._place(delivery, now)
@@ -100,7 +100,7 @@ class SubscriptionQueue(OwnQueue):
             self.oldest()
 
     def of_topic(self, topic: bytes) -> Delivery | None:
-        """The delivery of a topic that waits, in a lane that keeps the latest; else None."""
+        """The delivery of a topic that waits, in a subscription queue that keeps the latest; else None."""
         topics = self._topics
         return None if topics is None else topics.get(topic)
 

@@ -1,7 +1,7 @@
 """Who is connected. The one place where a session gets or loses its outbox.
 
 Owns the set of connected peers. It is changed by `apply` alone, with two events: `PeerConnected` and
-`PeerDisconnected`. Whoever sees a peer come or go (a channel, a writer that cannot write, a timer) posts an event;
+`PeerDisconnected`. Whoever sees a peer come or go (a protocol, a writer that cannot write, a timer) posts an event;
 events are applied before each batch of packets is routed, and between packets where a CONNECT asks for it, so that
 nobody joins or leaves in the middle of a fanout.
 
