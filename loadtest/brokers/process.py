@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import resource
 import signal
 import socket
@@ -19,7 +20,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -29,6 +30,7 @@ from loadtest.brokers import frames
 from loadtest.brokers.cores import allowed_cores
 
 HOST: Final = "127.0.0.1"
+LOWEST_PORT: Final = 15_000  # of those that `free_port` chooses from; many well-known services stand below
 START_TIMEOUT: Final = 20.0  # seconds until a broker must answer CONNECT
 STOP_TIMEOUT: Final = 5.0  # seconds from SIGTERM to SIGKILL
 SETTLE_STEP: Final = 0.05  # seconds between two looks at an idle broker's CPU
@@ -84,11 +86,28 @@ def _interrupt(_: int, __: FrameType | None) -> None:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listened on a moment ago."""
+    """A TCP port of 127.0.0.1 that nobody listens on, and that the system gives to nobody who asks for any port.
+
+    A port of the system's own range could be taken by any connection before the broker for which it is meant listens.
+    """
+    for port in _own_ports():
+        with socket.socket() as sock, suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((HOST, port))
+            return port
     with socket.socket() as sock:
         sock.bind((HOST, 0))
-        port: int = sock.getsockname()[1]
-    return port
+        return int(sock.getsockname()[1])
+
+
+def _own_ports() -> Iterator[int]:
+    """Some ports below those that the system gives away, in random order."""
+    try:
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        first = 32_768
+    if first > LOWEST_PORT + 1_000:
+        yield from random.sample(range(LOWEST_PORT, first), 100)
 
 
 def raise_file_limit(needed: int) -> bool:

@@ -17,7 +17,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -28,6 +27,7 @@ import pytest
 
 from broker.app import Broker
 from broker.settings import Settings
+from loadtest.brokers.process import free_port
 from tests.e2e import wire
 from tests.e2e.faults import FaultProxy, Link
 from tests.e2e.upstream.scripted import Scripted
@@ -120,12 +120,6 @@ class Process:
                 await self._reader
         process._transport.close()  # type: ignore[attr-defined]
         self._process = None
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 AEDES: Final = """\

@@ -10,8 +10,9 @@ import pytest
 
 from broker.app import Broker
 from broker.upstream.links.status import status
+from loadtest.brokers.process import free_port
 from tests.e2e import wire
-from tests.e2e.upstream.net import NOBODY, OFTEN, Net, Place, free_port, link, pairs, still, told, until
+from tests.e2e.upstream.net import NOBODY, OFTEN, Net, Place, link, pairs, still, told, until
 from tests.e2e.wire import Peer
 
 TOPIC = "mesh/topic"

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import pytest
 
+from loadtest.brokers.process import free_port
 from tests.e2e import wire
-from tests.e2e.upstream.net import OFTEN, Net, free_port, link, told
+from tests.e2e.upstream.net import OFTEN, Net, link, told
 from tests.e2e.upstream.scripted import Caller, Heard, Scripted
 from tests.e2e.wire import Peer
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.brokers.process import free_port
 from tests.e2e import wire
-from tests.e2e.upstream.net import V5, Net, Process, free_port, link, pairs
+from tests.e2e.upstream.net import V5, Net, Process, link, pairs
 from tests.e2e.wire import Packet, Peer
 
 PROPS: wire.Properties = [

@@ -18,6 +18,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from pyspark.sql import SparkSession
 
 import pipeline.mqtt
+from loadtest.brokers.process import free_port
 
 PATIENCE = 100.0
 """Seconds until a test gives up waiting: a Spark on a busy machine takes its time."""
@@ -44,8 +45,7 @@ def mosquitto(folder: Path) -> Iterator[int]:
     """A mosquitto with its own defaults: 20 messages in flight to a client. The port."""
     if MOSQUITTO is None:
         pytest.skip("mosquitto is not installed (Debian: apt-get install mosquitto)")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     config = folder / "mosquitto.conf"
     config.write_text(
         f"listener {port} 127.0.0.1\nallow_anonymous true\nlog_dest none\nmax_queued_messages 1000000\n",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
@@ -16,6 +15,7 @@ import pytest
 
 from broker import Broker, Settings
 from broker.settings import Federation, Shutdown, Sys, Upstream
+from loadtest.brokers.process import free_port
 from tests.e2e.wire import Peer, connect
 from tests.support.waiting import until
 from tests.upstream.links.test_link import PATIENCE, Call, Played, link_of
@@ -152,9 +152,7 @@ async def test_a_handshake_that_hangs_does_not_hold_up_a_stop(keys: Path) -> Non
 @pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
 async def test_against_mosquitto(keys: Path, tmp_path: Path) -> None:
     assert MOSQUITTO is not None
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     conf = tmp_path / "mosquitto.conf"
     conf.write_text(
         f"listener {port} 127.0.0.1\nallow_anonymous true\ncafile {keys / 'ca.crt'}\ncertfile {keys / 'server.crt'}\n"
