@@ -14,7 +14,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from broker.configuration import show
 from broker.exposure import exposed
 from broker.net.server import Server, StartupError
 from broker.observe.presence import Presence
@@ -22,6 +21,7 @@ from broker.observe.systopics import SysTopics
 from broker.settings import Settings, flatten
 from broker.upstream.filters.suspicious import warnings
 from broker.upstream.links.links import Links
+from broker.wording import show
 
 if TYPE_CHECKING:
     from broker.net.connection import Connection

@@ -14,13 +14,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Final, NoReturn, TypeVar
+from typing import Annotated, Any, Final, NoReturn, TypeVar
 
 import typer
 
 from broker import daemon, logs
 from broker.buildinfo import build_info
-from broker.configuration import SettingsError, annotated_defaults, changed, ignored, load_settings, of_tables, show
+from broker.configuration import SettingsError, annotated_defaults, changed, ignored, load_settings, of_tables
 from broker.environment import HEALTH_PASSWORD, HEALTH_USER
 from broker.exposure import exposed
 from broker.health import UnhealthyError, check
@@ -29,6 +29,7 @@ from broker.record.cli import app as record
 from broker.settings import Settings, parse_listen
 from broker.upstream.filters.suspicious import warnings
 from broker.upstream.links.choices import unreadable
+from broker.wording import show
 from loadtest.load.cli.app import app as load
 from pipeline.cli import app as pipeline
 
@@ -142,8 +143,8 @@ def check_config(
     settings = _load(file, (), ())
     typer.echo(f"{ENVIRONMENT if file is None else file}: OK")
     for name, (value, default) in changed(settings).items():
-        if name == "upstream":
-            _list_links(settings)
+        if name in ("upstream", "authenticator"):
+            _list_tables(name, value)
         else:
             typer.echo(f"  {name} = {show(value)}  (default {show(default)})")
     for line in (*warnings(settings), *exposed(settings), *ignored()):
@@ -152,8 +153,8 @@ def check_config(
         typer.echo(f"  cannot be used: {line}")
 
 
-def _list_links(settings: Settings) -> None:
-    for name, (value, default) in of_tables("upstream", settings.upstream).items():
+def _list_tables(table: str, tables: Any) -> None:
+    for name, (value, default) in of_tables(table, tables).items():
         known = "" if default is None else f"  (default {show(default)})"
         typer.echo(f"  {name} = {show(value)}{known}")
 

@@ -7,6 +7,8 @@ setting, what was found, what is allowed, and for an unknown name the nearest kn
 from 0 (`queue.rules[0].policy`); what a rule as a whole lacks is told once its parts are good. A `CANOPY_` variable
 that comes near a setting is a fault too: a misspelt limit must not be no limit.
 
+How values and what is allowed are worded is `broker.wording`'s business.
+
 Refuses: to guess. A value of the wrong type is not converted.
 
 An environment variable is the setting's name in capitals behind `CANOPY_`, with two underscores between section and
@@ -21,32 +23,20 @@ A password is never repeated: not in a message, not in what `changed` and `show`
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Any, Final, NamedTuple
 
-from annotated_types import Ge, Le
-from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from broker.environment import candidates, nearest_flat, variable
-from broker.settings import (
-    LARGEST_PACKET,
-    QueueRuleSettings,
-    Section,
-    Settings,
-    Upstream,
-    defaults,
-    flatten,
-    section_models,
-)
+from broker.settings import Settings, defaults, flatten, section_models
 from broker.settings.upstream import A_LIST, A_WORD
+from broker.wording import HIDDEN, SECRETS, TABLES, allowed, cut, show, to_toml
 
 DEFAULTS: Final = (
     Path(__file__).resolve().parent / "settings" / "default.toml",
@@ -55,79 +45,6 @@ DEFAULTS: Final = (
 """Where the annotated defaults are: beside the models where Canopy is installed, in `config/` in the source tree."""
 
 VARIABLE: Final = "environment variable "
-
-LONGEST_SHOWN: Final = 80
-"""Characters of a wrong value that a message repeats."""
-
-TABLES: Final[Mapping[str, type[Section]]] = {"queue.rules": QueueRuleSettings, "upstream": Upstream}
-"""The settings that are lists of tables, and what a table of each may hold."""
-
-HIDDEN: Final = "***"
-"""What stands for a password."""
-
-USER_OF_URL: Final = re.compile(r"(?<=://)[^/]*@")
-
-A_RULE: Final = '{client_id = "display-*", policy = "latest"}'
-
-A_LINK: Final = '{name = "cloud", url = "mqtt://broker.example.org"}'
-
-A_FILE: Final = 'a file, like "/etc/canopy/'
-PATTERNS: Final = 'a list of shell patterns, like ["site-*"]'
-FILTERS: Final = 'a list of topic filters, like ["sensors/#"]'
-A_FILTER: Final = 'a topic filter, like "sensors/#"'
-ABOVE_0: Final = "a number above 0, to 86400.0"
-
-# Where the bounds alone do not tell what is allowed. `[]` is any item of a list.
-ALLOWED: Final = {
-    "listen": 'a list of URLs, like ["mqtt://127.0.0.1:1883"]',
-    "limits.max_client_id_length": "0, or an integer from 23 to 65535",
-    "limits.max_packet_size": f"0, or an integer from 2 to {LARGEST_PACKET}",
-    "queue.rules": f"[[queue.rules]] tables, or a list of them, like [{A_RULE}]",
-    "queue.rules[]": f"a table, like {A_RULE}",
-    "queue.rules[].client_id": 'a shell pattern, like "display-*"',
-    "queue.rules[].user": 'a shell pattern, like "kiosk*"',
-    "queue.rules[].topic_filter": 'a topic filter, like "sensors/#"',
-    "recorder.directory": 'a folder, like "/var/lib/canopy/record", or "" for none',
-    "recorder.filters": FILTERS,
-    "recorder.filters[]": A_FILTER,
-    "upstream": f"[[upstream]] tables, or a list of them, like [{A_LINK}]",
-    "upstream[]": f"a table, like {A_LINK}",
-    "upstream[].name": '1 to 64 letters, digits, "_" and "-", like "cloud"',
-    "upstream[].url": 'mqtt://HOST[:PORT] or mqtts://HOST[:PORT], like "mqtt://broker.example.org"',
-    "upstream[].username": 'text, like "site-7", or "" for none',
-    "upstream[].password": 'text, or "" for none',
-    "upstream[].password_file": A_FILE + 'cloud.password", or "" for none',
-    "upstream[].ca_file": A_FILE + 'ca.pem", or "" for what the system trusts',
-    "upstream[].cert_file": A_FILE + 'site-7.pem", or "" for none',
-    "upstream[].key_file": A_FILE + 'site-7.key", or "" for none',
-    "upstream[].client_id": 'text, like "site-7", or "" for one made of broker id and name',
-    "upstream[].subscribe": f'"demand", or {FILTERS}',
-    "upstream[].subscribe[]": A_FILTER,
-    "upstream[].aggregate": f'"auto", or {FILTERS}',
-    "upstream[].aggregate[]": A_FILTER,
-    "upstream[].roots": FILTERS,
-    "upstream[].roots[]": A_FILTER,
-    "upstream[].unfolded": FILTERS,
-    "upstream[].unfolded[]": A_FILTER,
-    "upstream[].publish": FILTERS,
-    "upstream[].publish[]": A_FILTER,
-    "upstream[].local_prefix": '"", or whole levels that end in "/", like "site/7/"',
-    "upstream[].remote_prefix": '"", or whole levels that end in "/", like "site/7/"',
-    "upstream[].retry_min": ABOVE_0,
-    "upstream[].retry_max": ABOVE_0,
-    "upstream[].status_topic": 'a topic name, like "sites/7/up", or "" for none',
-    "federation.broker_id": '1 to 32 letters, digits, "_" and "-", like "site-7", or "" for a random one',
-    "federation.link_users": PATTERNS,
-    "federation.link_users[]": 'a shell pattern, like "site-*"',
-    "federation.link_client_ids": PATTERNS,
-    "federation.link_client_ids[]": 'a shell pattern, like "site-*"',
-    "mqtt.auto_id_prefix": 'text of at most 200 bytes, like "canopy-", or "" for none',
-    "mqtt.versions": 'a list of versions, like ["3.1.1", "5.0"]',
-    "presence.topic": 'a topic name, like "canopy/presence", or "" for none',
-}
-
-BARE_KEY: Final = re.compile("[A-Za-z0-9_-]+")
-"""What TOML takes for a key without quotes."""
 
 
 class SettingsError(Exception):
@@ -224,47 +141,14 @@ def changed(settings: Settings) -> dict[str, tuple[Any, Any]]:
 
 def of_tables(name: str, value: Any) -> dict[str, tuple[Any, Any]]:
     """What differs in a list of tables: full name (``upstream[0].url``) → (value, default). None: it has no default."""
-    model = TABLES[name]
     flat: dict[str, tuple[Any, Any]] = {}
     for at, table in enumerate(value):
-        for key, field in model.model_fields.items():
+        for key, field in type(table).model_fields.items():
             default = None if field.is_required() else field.default
             found = getattr(table, key)
             if found != default:
-                flat[f"{name}[{at}].{key}"] = (HIDDEN if key == "password" else found, default)
+                flat[f"{name}[{at}].{key}"] = (HIDDEN if key in SECRETS else found, default)
     return flat
-
-
-def show(value: Any) -> str:
-    """A value as one would write it in a settings file, shortened to fit a message, without passwords."""
-    return _cut("a table" if isinstance(value, Mapping) else _toml(value))
-
-
-def _toml(value: Any) -> str:
-    """A value as TOML, on one line, without passwords. Of a model, what was set."""
-    if isinstance(value, str):
-        return json.dumps(USER_OF_URL.sub(f"{HIDDEN}@", value), ensure_ascii=False)
-    if isinstance(value, bool):
-        return json.dumps(value)
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_toml(item) for item in value)}]"
-    if isinstance(value, Section):
-        value = value.model_dump(exclude_defaults=True)
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_toml_key(key)} = {_toml_item(key, item)}' for key, item in value.items())}}}"
-    return str(value)
-
-
-def _toml_item(key: Any, value: Any) -> str:
-    return HIDDEN if key == "password" else _toml(value)
-
-
-def _toml_key(key: Any) -> str:
-    return str(key) if BARE_KEY.fullmatch(str(key)) else _toml(str(key))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
 
 
 def _one_line(text: str) -> str:
@@ -305,6 +189,8 @@ def _about_toml(complaint: str) -> str:
         return "; where [[queue.rules]] tables stand, the line rules = [] has to go"
     if "('upstream',)" in complaint:
         return "; where [[upstream]] tables stand, the line upstream = [] has to go"
+    if "('authenticator',)" in complaint:
+        return "; where [[authenticator]] tables stand, the line authenticator = [] has to go"
     return ""
 
 
@@ -318,7 +204,8 @@ def _from_flags(sets: Sequence[str], problems: list[str]) -> list[Entry]:
         name, equals, value = text.partition("=")
         name = name.strip()
         # What may hold a password is not repeated.
-        told = f"{name}=…" if equals and (name.startswith("upstream") or "password" in text.lower()) else text
+        secret = name.startswith(("upstream", "authenticator")) or any(each in text.lower() for each in SECRETS)
+        told = f"{name}=…" if equals and secret else text
         if not equals or not name:
             problems.append(f"--set {told}: allowed: name=value, like --set limits.max_connections=1000")
         else:
@@ -395,6 +282,11 @@ def _judgements(error: ValidationError, chosen: Mapping[str, Entry]) -> list[str
     problems: list[str] = []
     for fault in error.errors(include_url=False):
         steps = tuple(step for step in fault["loc"] if step not in (A_WORD, A_LIST))
+        types = TABLES.get(str(steps[0]))
+        kind = str(steps[2]) if isinstance(types, Mapping) and len(steps) > 2 else ""
+        if kind:
+            # Behind the number of a table pydantic names its type.
+            steps = (*steps[:2], *steps[3:])
         # A setting's own name, and the way to a part of its value.
         length = 2 if len(steps) > 1 and isinstance(steps[1], str) else 1
         name = ".".join(str(step) for step in steps[:length])
@@ -402,26 +294,31 @@ def _judgements(error: ValidationError, chosen: Mapping[str, Entry]) -> list[str
         if fault["type"] == "listen":
             problems.append(f"{entry.origin}: {name}: found {fault['msg']}")
         elif fault["type"] == "rule" and fault["ctx"]["at"]:
-            problems.append(f"{entry.origin}: {_about_part(fault, name, steps[length:])}")
+            problems.append(f"{entry.origin}: {_about_part(fault, name, steps[length:], kind)}")
         elif length == len(steps) or name == "listen":
             wanted = fault["msg"] if fault["type"] == "rule" else allowed(name)
             problems.append(f"{entry.origin}: {name}: found {_show_whole(entry)}; allowed: {wanted}")
         else:
-            problems.append(f"{entry.origin}: {_about_part(fault, name, steps[length:])}")
+            problems.append(f"{entry.origin}: {_about_part(fault, name, steps[length:], kind)}")
     return list(dict.fromkeys(problems))
 
 
 def _show_whole(entry: Entry) -> str:
     """The value of a setting. Text in place of tables may hold a password anywhere."""
-    return "text" if entry.name == "upstream" and isinstance(entry.value, str) else show(entry.value)
+    return "text" if entry.name in ("upstream", "authenticator") and isinstance(entry.value, str) else show(entry.value)
 
 
-def _about_part(fault: ErrorDetails, name: str, steps: Sequence[int | str]) -> str:
-    """What is wrong with an item of a list, or with one key of a table."""
+def _about_part(fault: ErrorDetails, name: str, steps: Sequence[int | str], table: str) -> str:
+    """What is wrong with an item of a list, or with one key of a table, whose type is `table` where there are types."""
     part = name + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
     kind = re.sub(r"\[\d+\]", "[]", part)
+    if fault["type"] == "union_tag_not_found":
+        return f"{part}.type: missing; allowed: {allowed(f'{kind}.type')}"
+    if fault["type"] == "union_tag_invalid":
+        return f"{part}.type: found {show(fault['ctx']['tag'])}; allowed: {allowed(f'{kind}.type')}"
     if fault["type"] == "extra_forbidden":
-        keys = TABLES[name].model_fields
+        model = TABLES[name]
+        keys = (model[table] if isinstance(model, Mapping) else model).model_fields
         nearest = _nearest(str(steps[-1]), keys)
         return f"{part}: no such setting; " + (
             f"the nearest is {nearest}" if nearest else f"known are {', '.join(keys)}"
@@ -431,63 +328,7 @@ def _about_part(fault: ErrorDetails, name: str, steps: Sequence[int | str]) -> s
     rule = fault["type"] == "rule"
     if rule and fault["ctx"]["at"]:
         return f"{part}{fault['ctx']['at']}: found {show(fault['ctx']['found'])}; allowed: {fault['msg']}"
-    if steps[-1] == "password":
+    found = show(fault["input"]) if len(steps) > 1 else cut(to_toml(fault["input"]))
+    if steps[-1] in SECRETS:
         found = HIDDEN
-    else:
-        found = _cut(_toml(fault["input"])) if len(steps) == 1 else show(fault["input"])
     return f"{part}: found {found}; allowed: {fault['msg'] if rule else allowed(kind)}"
-
-
-def allowed(name: str) -> str:
-    """What the setting of this full name may be, in words, from its model. `name[]` is an item of a list."""
-    if name in ALLOWED:
-        return ALLOWED[name]
-    model: type[BaseModel] = Settings
-    annotation: Any = None
-    metadata: list[Any] = []
-    for key in name.split("."):
-        field = model.model_fields[key.removesuffix("[]")]
-        annotation, metadata = _plain(field.annotation, field.metadata)
-        if key.endswith("[]"):
-            annotation, metadata = _plain(get_args(annotation)[0], [])
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            model = annotation
-    return _in_words(annotation, metadata)
-
-
-def _plain(annotation: Any, metadata: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """A type without `Annotated` and `| None`, and what was noted beside it."""
-    noted = list(metadata)
-    while True:
-        origin = get_origin(annotation)
-        if origin is Annotated:
-            annotation, *more = get_args(annotation)
-            for note in more:
-                noted += note.metadata if isinstance(note, FieldInfo) else [note]
-        elif origin in (Union, UnionType):
-            annotation = next(choice for choice in get_args(annotation) if choice is not NoneType)
-        else:
-            return annotation, noted
-
-
-def _in_words(annotation: Any, metadata: Sequence[Any]) -> str:
-    if annotation is bool:
-        return "true or false"
-    if get_origin(annotation) is Literal:
-        return " or ".join(show(choice) for choice in get_args(annotation))
-    if get_origin(annotation) is Sequence:
-        return f"a list of {_in_words(*_plain(get_args(annotation)[0], []))}"
-    if annotation is str:
-        return "text in quotes"
-    noun = "an integer" if annotation is int else "a number"
-    return f"{noun} {_bounds(metadata)}"
-
-
-def _bounds(metadata: Sequence[Any]) -> str:
-    low = high = ""
-    for bound in metadata:
-        if isinstance(bound, Ge):
-            low = f"from {bound.ge}"
-        elif isinstance(bound, Le):
-            high = f"to {bound.le}"
-    return " ".join(part for part in (low, high) if part)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from broker.configuration import TABLES, SettingsError, allowed, changed, ignored, load_settings, of_tables, show
+from broker.configuration import SettingsError, changed, ignored, load_settings, of_tables
 from broker.core.codec.errors import ProtocolError
 from broker.core.codec.packets import NEVER
 from broker.core.codec.topic_names import validate_filter
@@ -40,6 +40,7 @@ from broker.settings import (
     parse_listen,
     section_models,
 )
+from broker.wording import TABLES, allowed, show
 
 CONFIG = Path(__file__).resolve().parent.parent / "config"
 

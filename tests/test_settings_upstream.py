@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from broker.configuration import SettingsError, allowed, changed, load_settings, of_tables, show
+from broker.configuration import SettingsError, changed, load_settings, of_tables
 from broker.settings import NEVER, Federation, Presence, Remote, Settings, Upstream, parse_upstream
+from broker.wording import allowed, show
 
 CONFIG = Path(__file__).resolve().parent.parent / "config"
 

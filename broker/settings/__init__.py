@@ -13,12 +13,19 @@ A limit of 0 means unlimited; where 0 switches something off (an interval, a cac
 Sizes are bytes, times are seconds, rates are per second. `config/default.toml` explains each setting to the people who
 run a broker; a test holds it to these models.
 
-`values` has the kinds of values and their bounds, `sections` the sections, `upstream` what is about other brokers, and
-`root` the whole.
+`values` has the kinds of values and their bounds, `sections` the sections, `authenticators` and `security` who
+comes in, `upstream` what is about other brokers, and `root` the whole.
 """
 
 from __future__ import annotations
 
+from broker.settings.authenticators import (
+    AnonymousTable,
+    AuthenticatorTable,
+    CertificateTable,
+    PasswordFileTable,
+    called,
+)
 from broker.settings.root import Settings, defaults, flatten, section_models
 from broker.settings.sections import (
     EFFECTS,
@@ -35,6 +42,7 @@ from broker.settings.sections import (
     Shutdown,
     Sys,
 )
+from broker.settings.security import Security
 from broker.settings.upstream import Federation, Presence, Remote, Upstream, parse_upstream
 from broker.settings.values import (
     DEFAULT_PORT,
@@ -56,10 +64,14 @@ __all__ = [
     "MAX_REMAINING_LENGTH",
     "NEVER",
     "Address",
+    "AnonymousTable",
+    "AuthenticatorTable",
+    "CertificateTable",
     "Federation",
     "Limits",
     "Log",
     "Mqtt",
+    "PasswordFileTable",
     "Policy",
     "Presence",
     "Queue",
@@ -70,11 +82,13 @@ __all__ = [
     "Routing",
     "Runtime",
     "Section",
+    "Security",
     "Session",
     "Settings",
     "Shutdown",
     "Sys",
     "Upstream",
+    "called",
     "defaults",
     "flatten",
     "parse_listen",

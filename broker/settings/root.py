@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict
 from pydantic_core import PydanticCustomError
 
+from broker.settings.authenticators import AuthenticatorList
 from broker.settings.sections import (
     Limits,
     Log,
@@ -21,6 +22,7 @@ from broker.settings.sections import (
     Shutdown,
     Sys,
 )
+from broker.settings.security import Security
 from broker.settings.upstream import Federation, Presence, Upstream
 from broker.settings.values import Address, Section, parse_listen, wrong
 
@@ -65,8 +67,11 @@ class Settings(BaseModel):
     """Where to listen, as mqtt://HOST:PORT. Port 0: any free port. Always a tuple after validation."""
     upstream: Annotated[Sequence[Upstream], AfterValidator(_links)] = ()
     """The brokers that this one is a client of, each by a link of its own. Always a tuple after validation."""
+    authenticator: AuthenticatorList = ()
+    """Who says which clients these are, in the order in which they are asked. Always a tuple after validation."""
     limits: Limits = Limits()
     mqtt: Mqtt = Mqtt()
+    security: Security = Security()
     session: Session = Session()
     queue: Queue = Queue()
     retained: Retained = Retained()

@@ -1,0 +1,83 @@
+"""`[[authenticator]]`: who says which clients these are. A table of each type that there is, told apart by `type`.
+
+Owns what can be said of one authenticator. They are asked in the order of the file, and the first that knows a client
+decides (`broker.security`).
+
+Promises: a secret appears in no `repr` and in no error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final, Literal, TypeAlias, get_args
+
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field
+
+from broker.settings.values import Section, wrong
+
+FilePath: TypeAlias = Annotated[str, Field(min_length=1)]
+
+
+class AuthenticatorTable(Section):
+    """What tables of all types have in common."""
+
+    # As for links: an error that repeats what it was given would repeat secrets.
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{0,64}\z")] = ""
+    """What it is called in logs and in `listener.authenticators`; no other has the same. 1 to 64 letters, digits, `_`
+    and `-`. Empty: its type."""
+
+
+class PasswordFileTable(AuthenticatorTable):
+    """User names and hashed passwords in a file, as mosquitto_passwd and `canopy passwd` write it."""
+
+    type: Literal["password-file"]
+    path: FilePath
+    """The file."""
+
+
+class CertificateTable(AuthenticatorTable):
+    """The client certificate, which the listener has verified, says who the client is."""
+
+    type: Literal["certificate"]
+    user: Literal["cn", "subject", "san-dns", "san-email", "san-uri"] = "cn"
+    """What of the certificate is the user name: its common name, its whole subject (RFC 4514), or its first alternative
+    name of one kind."""
+
+
+class AnonymousTable(AuthenticatorTable):
+    """Lets in clients that name no user, beside the authenticators that stand before it."""
+
+    type: Literal["anonymous"]
+
+
+AnyTable: TypeAlias = PasswordFileTable | CertificateTable | AnonymousTable
+
+Authenticators: TypeAlias = Sequence[Annotated[AnyTable, Discriminator("type")]]
+
+TYPES: Final[Mapping[str, type[AuthenticatorTable]]] = {
+    get_args(model.model_fields["type"].annotation)[0]: model for model in get_args(AnyTable)
+}
+"""The value of `type` → the model of such a table."""
+
+
+def called(table: AuthenticatorTable) -> str:
+    """The name of an authenticator."""
+    return table.name or str(getattr(table, "type", ""))
+
+
+def _named_apart(tables: Sequence[AnyTable]) -> tuple[AnyTable, ...]:
+    seen: set[str] = set()
+    for at, table in enumerate(tables):
+        if called(table) in seen:
+            raise wrong(
+                "a name that no other authenticator has (without one, its type is its name)",
+                f"[{at}].name",
+                called(table),
+            )
+        seen.add(called(table))
+    return tuple(tables)
+
+
+AuthenticatorList: TypeAlias = Annotated[Authenticators, AfterValidator(_named_apart)]

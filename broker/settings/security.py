@@ -1,0 +1,57 @@
+"""`[security]`: what holds for all authenticators together: guessing, hashing, names of clients."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from broker.settings.values import MOST_MESSAGES, CountOrUnlimited, Pattern, SecondsOrOff, Section, wrong
+
+
+def _networks(value: Sequence[str]) -> tuple[str, ...]:
+    for at, text in enumerate(value):
+        try:
+            ipaddress.ip_network(text)
+        except ValueError:
+            raise wrong('an IP address or network, like "10.0.0.0/8"', f"[{at}]", text) from None
+    return tuple(value)
+
+
+class Security(Section):
+    """Who comes in, whatever says so."""
+
+    client_ids: Annotated[Sequence[Pattern], AfterValidator(tuple)] = ()
+    """Shell patterns (`fnmatch`, case-sensitive), of which a client identifier must match one; `{user}` stands for the
+    user name. A client whose identifier matches none is refused with 0x85. Empty: every identifier. Always a tuple."""
+    authentication_timeout: Annotated[float, Field(gt=0, le=3_600, allow_inf_nan=False)] = 5.0
+    """Seconds in which the authenticators must decide on a CONNECT; after them it is refused with 0x88."""
+    max_authentications: Annotated[int, Field(ge=1, le=MOST_MESSAGES)] = 10_000
+    """CONNECTs that authenticators are working on; one more is refused with 0x89."""
+    failure_delay: SecondsOrOff = 1.0
+    """Seconds after its CONNECT at which a client that is refused is told so. 0: at once."""
+    ban_after: CountOrUnlimited = 20
+    """Different wrong credentials of one address within `ban_window` after which it is banned; IPv6 counts by /64. The
+    same credentials again count once. 0: never."""
+    ban_window: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 300.0
+    """Seconds for which a failure counts."""
+    ban_time: Annotated[float, Field(gt=0, le=2_592_000, allow_inf_nan=False)] = 600.0
+    """Seconds for which a ban lasts: each CONNECT is refused with 0x8A, whatever its password."""
+    ban_by: Literal["address", "client-id", "both"] = "address"
+    """What is counted and banned. By client identifier, anybody who knows one can have its client banned."""
+    ban_exempt: Annotated[Sequence[str], AfterValidator(_networks)] = ("127.0.0.0/8", "::1/128")
+    """Networks whose addresses are never banned. Always a tuple after validation."""
+    max_guessers: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
+    """Addresses (and client identifiers) whose failures are remembered, and as many bans."""
+    hashing_threads: Annotated[int, Field(ge=1, le=64)] = 2
+    """Threads that hash passwords."""
+    max_hashings: Annotated[int, Field(ge=1, le=MOST_MESSAGES)] = 1_000
+    """Passwords that wait to be hashed. Addresses have their turn one after the other; where the list is full, the
+    address with most in it gives way: its CONNECT is refused with 0x89."""
+    max_password_length: Annotated[int, Field(ge=1, le=65_535)] = 1_024
+    """Bytes of a password that is hashed; a longer one is wrong."""
+    verified_cache: CountOrUnlimited = 100_000
+    """Users whose last good password is remembered, as a keyed hash, so that who comes again is not hashed again. 0:
+    none."""

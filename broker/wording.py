@@ -1,0 +1,208 @@
+"""How settings are written in messages: values as TOML without secrets, and what a setting may be in words.
+
+Owns `allowed`, which takes from the models what it can and from `ALLOWED` what bounds alone do not tell; `show`; and
+`TABLES`, the settings that are lists of tables.
+
+Promises: a secret is never repeated, wherever in a value it stands.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Le
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from broker.settings import LARGEST_PACKET, QueueRuleSettings, Section, Settings, Upstream
+from broker.settings.authenticators import TYPES
+
+LONGEST_SHOWN: Final = 80
+"""Characters of a wrong value that a message repeats."""
+
+TABLES: Final[Mapping[str, type[Section] | Mapping[str, type[Section]]]] = {
+    "queue.rules": QueueRuleSettings,
+    "upstream": Upstream,
+    "authenticator": TYPES,
+}
+"""The settings that are lists of tables, and what a table of each may hold; by its key `type`, where that decides."""
+
+HIDDEN: Final = "***"
+"""What stands for a password."""
+
+SECRETS: Final = frozenset({"password", "secret", "key_password"})
+"""Keys of tables whose values are not repeated."""
+
+USER_OF_URL: Final = re.compile(r"(?<=://)[^/]*@")
+
+A_RULE: Final = '{client_id = "display-*", policy = "latest"}'
+
+A_LINK: Final = '{name = "cloud", url = "mqtt://broker.example.org"}'
+
+AN_AUTHENTICATOR: Final = '{type = "password-file", path = "/etc/canopy/passwd"}'
+
+A_FILE: Final = 'a file, like "/etc/canopy/'
+PATTERNS: Final = 'a list of shell patterns, like ["site-*"]'
+FILTERS: Final = 'a list of topic filters, like ["sensors/#"]'
+A_FILTER: Final = 'a topic filter, like "sensors/#"'
+ABOVE_0: Final = "a number above 0, to 86400.0"
+
+# Where the bounds alone do not tell what is allowed. `[]` is any item of a list.
+ALLOWED: Final = {
+    "listen": 'a list of URLs, like ["mqtt://127.0.0.1:1883"]',
+    "limits.max_client_id_length": "0, or an integer from 23 to 65535",
+    "limits.max_packet_size": f"0, or an integer from 2 to {LARGEST_PACKET}",
+    "queue.rules": f"[[queue.rules]] tables, or a list of them, like [{A_RULE}]",
+    "queue.rules[]": f"a table, like {A_RULE}",
+    "queue.rules[].client_id": 'a shell pattern, like "display-*"',
+    "queue.rules[].user": 'a shell pattern, like "kiosk*"',
+    "queue.rules[].topic_filter": 'a topic filter, like "sensors/#"',
+    "recorder.directory": 'a folder, like "/var/lib/canopy/record", or "" for none',
+    "recorder.filters": FILTERS,
+    "recorder.filters[]": A_FILTER,
+    "upstream": f"[[upstream]] tables, or a list of them, like [{A_LINK}]",
+    "upstream[]": f"a table, like {A_LINK}",
+    "upstream[].name": '1 to 64 letters, digits, "_" and "-", like "cloud"',
+    "upstream[].url": 'mqtt://HOST[:PORT] or mqtts://HOST[:PORT], like "mqtt://broker.example.org"',
+    "upstream[].username": 'text, like "site-7", or "" for none',
+    "upstream[].password": 'text, or "" for none',
+    "upstream[].password_file": A_FILE + 'cloud.password", or "" for none',
+    "upstream[].ca_file": A_FILE + 'ca.pem", or "" for what the system trusts',
+    "upstream[].cert_file": A_FILE + 'site-7.pem", or "" for none',
+    "upstream[].key_file": A_FILE + 'site-7.key", or "" for none',
+    "upstream[].client_id": 'text, like "site-7", or "" for one made of broker id and name',
+    "upstream[].subscribe": f'"demand", or {FILTERS}',
+    "upstream[].subscribe[]": A_FILTER,
+    "upstream[].aggregate": f'"auto", or {FILTERS}',
+    "upstream[].aggregate[]": A_FILTER,
+    "upstream[].roots": FILTERS,
+    "upstream[].roots[]": A_FILTER,
+    "upstream[].unfolded": FILTERS,
+    "upstream[].unfolded[]": A_FILTER,
+    "upstream[].publish": FILTERS,
+    "upstream[].publish[]": A_FILTER,
+    "upstream[].local_prefix": '"", or whole levels that end in "/", like "site/7/"',
+    "upstream[].remote_prefix": '"", or whole levels that end in "/", like "site/7/"',
+    "upstream[].retry_min": ABOVE_0,
+    "upstream[].retry_max": ABOVE_0,
+    "upstream[].status_topic": 'a topic name, like "sites/7/up", or "" for none',
+    "authenticator": f"[[authenticator]] tables, or a list of them, like [{AN_AUTHENTICATOR}]",
+    "authenticator[]": f"a table, like {AN_AUTHENTICATOR}",
+    "authenticator[].type": " or ".join(f'"{each}"' for each in TYPES),
+    "authenticator[].name": '1 to 64 letters, digits, "_" and "-", like "staff", or "" for its type',
+    "authenticator[].path": A_FILE + 'passwd"',
+    "security.client_ids": 'a list of shell patterns, like ["{user}-*"]',
+    "security.client_ids[]": 'a shell pattern, like "{user}-*"',
+    "security.ban_exempt": 'a list of IP addresses and networks, like ["10.0.0.0/8"]',
+    "security.authentication_timeout": "a number above 0, to 3600.0",
+    "security.ban_window": ABOVE_0,
+    "security.ban_time": "a number above 0, to 2592000.0",
+    "federation.broker_id": '1 to 32 letters, digits, "_" and "-", like "site-7", or "" for a random one',
+    "federation.link_users": PATTERNS,
+    "federation.link_users[]": 'a shell pattern, like "site-*"',
+    "federation.link_client_ids": PATTERNS,
+    "federation.link_client_ids[]": 'a shell pattern, like "site-*"',
+    "mqtt.auto_id_prefix": 'text of at most 200 bytes, like "canopy-", or "" for none',
+    "mqtt.versions": 'a list of versions, like ["3.1.1", "5.0"]',
+    "presence.topic": 'a topic name, like "canopy/presence", or "" for none',
+}
+
+BARE_KEY: Final = re.compile("[A-Za-z0-9_-]+")
+"""What TOML takes for a key without quotes."""
+
+
+def show(value: Any) -> str:
+    """A value as one would write it in a settings file, shortened to fit a message, without passwords."""
+    return cut("a table" if isinstance(value, Mapping) else to_toml(value))
+
+
+def to_toml(value: Any) -> str:
+    """A value as TOML, on one line, without passwords. Of a model, what was set."""
+    if isinstance(value, str):
+        return json.dumps(USER_OF_URL.sub(f"{HIDDEN}@", value), ensure_ascii=False)
+    if isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(to_toml(item) for item in value)}]"
+    if isinstance(value, Section):
+        value = value.model_dump(exclude_defaults=True)
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_toml_key(key)} = {_toml_item(key, item)}' for key, item in value.items())}}}"
+    return str(value)
+
+
+def _toml_item(key: Any, value: Any) -> str:
+    return HIDDEN if key in SECRETS else to_toml(value)
+
+
+def _toml_key(key: Any) -> str:
+    return str(key) if BARE_KEY.fullmatch(str(key)) else to_toml(str(key))
+
+
+def cut(text: str) -> str:
+    """A text that fits a message."""
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+
+
+def allowed(name: str) -> str:
+    """What the setting of this full name may be, in words, from its model. `name[]` is an item of a list."""
+    if name in ALLOWED:
+        return ALLOWED[name]
+    model: type[BaseModel] = Settings
+    annotation: Any = None
+    metadata: list[Any] = []
+    names = name.split(".")
+    for key, inside in zip(names, [*names[1:], ""], strict=True):
+        types = TABLES.get(key.removesuffix("[]"))
+        if isinstance(types, Mapping):
+            model = next(each for each in types.values() if inside.removesuffix("[]") in each.model_fields)
+            continue
+        field = model.model_fields[key.removesuffix("[]")]
+        annotation, metadata = _plain(field.annotation, field.metadata)
+        if key.endswith("[]"):
+            annotation, metadata = _plain(get_args(annotation)[0], [])
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            model = annotation
+    return _in_words(annotation, metadata)
+
+
+def _plain(annotation: Any, metadata: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """A type without `Annotated` and `| None`, and what was noted beside it."""
+    noted = list(metadata)
+    while True:
+        origin = get_origin(annotation)
+        if origin is Annotated:
+            annotation, *more = get_args(annotation)
+            for note in more:
+                noted += note.metadata if isinstance(note, FieldInfo) else [note]
+        elif origin in (Union, UnionType):
+            annotation = next(choice for choice in get_args(annotation) if choice is not NoneType)
+        else:
+            return annotation, noted
+
+
+def _in_words(annotation: Any, metadata: Sequence[Any]) -> str:
+    if annotation is bool:
+        return "true or false"
+    if get_origin(annotation) is Literal:
+        return " or ".join(show(choice) for choice in get_args(annotation))
+    if get_origin(annotation) is Sequence:
+        return f"a list of {_in_words(*_plain(get_args(annotation)[0], []))}"
+    if annotation is str:
+        return "text in quotes"
+    noun = "an integer" if annotation is int else "a number"
+    return f"{noun} {_bounds(metadata)}"
+
+
+def _bounds(metadata: Sequence[Any]) -> str:
+    low = high = ""
+    for bound in metadata:
+        if isinstance(bound, Ge):
+            low = f"from {bound.ge}"
+        elif isinstance(bound, Le):
+            high = f"to {bound.le}"
+    return " ".join(part for part in (low, high) if part)
