@@ -329,6 +329,6 @@ def _about_part(fault: ErrorDetails, name: str, steps: Sequence[int | str], tabl
     if rule and fault["ctx"]["at"]:
         return f"{part}{fault['ctx']['at']}: found {show(fault['ctx']['found'])}; allowed: {fault['msg']}"
     found = show(fault["input"]) if len(steps) > 1 else cut(to_toml(fault["input"]))
-    if steps[-1] in SECRETS:
+    if any(step in SECRETS for step in steps):
         found = HIDDEN
     return f"{part}: found {found}; allowed: {fault['msg'] if rule else allowed(kind)}"

@@ -34,7 +34,7 @@ TABLES: Final[Mapping[str, type[Section] | Mapping[str, type[Section]]]] = {
 HIDDEN: Final = "***"
 """What stands for a password."""
 
-SECRETS: Final = frozenset({"password", "secret", "key_password"})
+SECRETS: Final = frozenset({"password", "secret", "key_password", "headers"})
 """Keys of tables whose values are not repeated."""
 
 USER_OF_URL: Final = re.compile(r"(?<=://)[^/]*@")
@@ -95,6 +95,25 @@ ALLOWED: Final = {
     "authenticator[].type": " or ".join(f'"{each}"' for each in TYPES),
     "authenticator[].name": '1 to 64 letters, digits, "_" and "-", like "staff", or "" for its type',
     "authenticator[].path": A_FILE + 'passwd"',
+    "authenticator[].secret": 'text of at least 32 bytes, or "" for none',
+    "authenticator[].secret_file": A_FILE + 'jwt.secret", or "" for none',
+    "authenticator[].key_file": A_FILE + 'jwt.pem", or "" for none',
+    "authenticator[].jwks": 'a file or a URL, like "https://id.example.org/jwks.json", or "" for none',
+    "authenticator[].jwks_ca_file": A_FILE + 'ca.pem", or "" for what the system trusts',
+    "authenticator[].jwks_refresh": ABOVE_0,
+    "authenticator[].jwks_min_interval": ABOVE_0,
+    "authenticator[].jwks_timeout": ABOVE_0,
+    "authenticator[].audience": 'a list of audiences, like ["mqtt.example.org"]',
+    "authenticator[].issuer": 'a list of issuers, like ["https://id.example.org/"]',
+    "authenticator[].user_claim": 'the name of a claim, like "sub", or "" for none',
+    "authenticator[].client_id_claim": 'the name of a claim, like "client_id", or "" for none',
+    "authenticator[].groups_claim": 'the name of a claim, like "groups", or "" for none',
+    "authenticator[].rules_claim": 'the name of a claim, like "acl", or "" for none',
+    "authenticator[].url": 'a URL, like "https://auth.example.org/mqtt"',
+    "authenticator[].headers": 'a list of headers, like ["Authorization: Bearer …"]',
+    "authenticator[].ca_file": A_FILE + 'ca.pem", or "" for what the system trusts',
+    "authenticator[].cert_file": A_FILE + 'broker.pem", or "" for none',
+    "authenticator[].timeout": ABOVE_0,
     "security.client_ids": 'a list of shell patterns, like ["{user}-*"]',
     "security.client_ids[]": 'a shell pattern, like "{user}-*"',
     "security.ban_exempt": 'a list of IP addresses and networks, like ["10.0.0.0/8"]',

@@ -19,9 +19,9 @@ comes in, `upstream` what is about other brokers, and `root` the whole.
 
 from __future__ import annotations
 
+from broker.settings.authenticator_table import AuthenticatorTable
 from broker.settings.authenticators import (
     AnonymousTable,
-    AuthenticatorTable,
     CertificateTable,
     PasswordFileTable,
     called,
@@ -43,6 +43,7 @@ from broker.settings.sections import (
     Sys,
 )
 from broker.settings.security import Security
+from broker.settings.tokens import HttpTable, JwtTable, ScramTable
 from broker.settings.upstream import Federation, Presence, Remote, Upstream, parse_upstream
 from broker.settings.values import (
     DEFAULT_PORT,
@@ -68,6 +69,8 @@ __all__ = [
     "AuthenticatorTable",
     "CertificateTable",
     "Federation",
+    "HttpTable",
+    "JwtTable",
     "Limits",
     "Log",
     "Mqtt",
@@ -81,6 +84,7 @@ __all__ = [
     "Retained",
     "Routing",
     "Runtime",
+    "ScramTable",
     "Section",
     "Security",
     "Session",

@@ -11,22 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal, TypeAlias, get_args
 
-from pydantic import AfterValidator, ConfigDict, Discriminator, Field
+from pydantic import AfterValidator, Discriminator
 
-from broker.settings.values import Section, wrong
-
-FilePath: TypeAlias = Annotated[str, Field(min_length=1)]
-
-
-class AuthenticatorTable(Section):
-    """What tables of all types have in common."""
-
-    # As for links: an error that repeats what it was given would repeat secrets.
-    model_config = ConfigDict(hide_input_in_errors=True)
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{0,64}\z")] = ""
-    """What it is called in logs and in `listener.authenticators`; no other has the same. 1 to 64 letters, digits, `_`
-    and `-`. Empty: its type."""
+from broker.settings.authenticator_table import AuthenticatorTable, FilePath
+from broker.settings.tokens import HttpTable, JwtTable, ScramTable
+from broker.settings.values import wrong
 
 
 class PasswordFileTable(AuthenticatorTable):
@@ -52,7 +41,7 @@ class AnonymousTable(AuthenticatorTable):
     type: Literal["anonymous"]
 
 
-AnyTable: TypeAlias = PasswordFileTable | CertificateTable | AnonymousTable
+AnyTable: TypeAlias = PasswordFileTable | CertificateTable | JwtTable | HttpTable | ScramTable | AnonymousTable
 
 Authenticators: TypeAlias = Sequence[Annotated[AnyTable, Discriminator("type")]]
 

@@ -1,0 +1,217 @@
+"""The tables of `[[authenticator]]` that are about tokens, a service over HTTP, and SCRAM.
+
+Promises: a secret appears in no `repr` and in no error.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+
+from broker.settings.authenticator_table import AuthenticatorTable, FilePath
+from broker.settings.values import LONGEST_TIME, MOST_BYTES, CountOrUnlimited, SecondsOrOff, String, wrong
+
+Algorithm: TypeAlias = Literal[
+    "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
+]
+
+SHORTEST_SECRET: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
+"""Bytes of a shared secret at least: those of the hash (RFC 7518, section 3.2). A shorter one can be found by trial."""
+
+HEADER_NAME: Final = re.compile("[A-Za-z0-9-]+")
+
+Seconds: TypeAlias = Annotated[float, Field(gt=0, le=LONGEST_TIME, allow_inf_nan=False)]
+Texts: TypeAlias = Annotated[Sequence[String], AfterValidator(tuple)]
+Bytes: TypeAlias = Annotated[int, Field(ge=256, le=MOST_BYTES)]
+
+
+def _url_fault(url: str) -> str:
+    """What is wrong with the URL of a service; empty: nothing. It does not repeat the URL."""
+    form = "https://HOST[:PORT]/PATH or http://HOST[:PORT]/PATH"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return form
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or any(char.isspace() for char in url):
+        return form
+    if "@" in parts.netloc:
+        return f"{form}, without a user: headers can hold a credential"
+    return f"{form}, without a fragment" if parts.fragment else ""
+
+
+def is_url(text: str) -> bool:
+    """Whether a setting that may be a file or a URL is a URL."""
+    return text.lower().startswith(("http://", "https://"))
+
+
+def in_clear(url: str) -> bool:
+    """Whether what is said to this URL can be read on the way: http, to another machine."""
+    parts = urlsplit(url)
+    if parts.scheme != "http":
+        return False
+    try:
+        return not ipaddress.ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return parts.hostname != "localhost"
+
+
+def _url(value: str) -> str:
+    fault = _url_fault(value)
+    if fault:
+        raise wrong(fault)
+    return value
+
+
+def _file_or_url(value: str) -> str:
+    fault = _url_fault(value) if is_url(value) else ""
+    if fault:
+        raise wrong(f"a file, or {fault}")
+    return value
+
+
+def _algorithms(value: Sequence[str]) -> tuple[str, ...]:
+    shared = [name for name in value if name.startswith("HS")]
+    if not value or (shared and len(shared) < len(value)):
+        raise wrong("one or more algorithms, either all with a shared secret (HS…) or none of them")
+    return tuple(value)
+
+
+def _headers(value: Sequence[str]) -> tuple[str, ...]:
+    for header in value:
+        name, colon, text = header.partition(":")
+        if not colon or not HEADER_NAME.fullmatch(name) or not text.isprintable():
+            raise wrong('a list of headers, like ["Authorization: Bearer …"]')
+        if name.lower() in ("host", "content-length", "content-type", "transfer-encoding", "accept-encoding"):
+            raise wrong("headers other than Host, Content-Type, Content-Length, and those of encodings")
+    return tuple(value)
+
+
+class JwtTable(AuthenticatorTable):
+    """A signed token (RFC 7519) says who the client is."""
+
+    type: Literal["jwt"]
+    algorithms: Annotated[Sequence[Algorithm], AfterValidator(_algorithms)]
+    """The algorithms that signatures may have, whatever a token says of itself; `none` is not among them. Always a
+    tuple after validation."""
+    secret: Annotated[str, Field(repr=False)] = ""
+    """The shared secret of HS256, HS384 or HS512, of as many bytes as the hash has. Empty: none."""
+    secret_file: str = ""
+    """A file that holds it, in place of `secret`: all its bytes but a last line end. Empty: none."""
+    key_file: str = ""
+    """The public key (PEM), or a certificate that has it, of the other algorithms. Empty: none."""
+    jwks: Annotated[str, AfterValidator(_file_or_url)] = ""
+    """A set of keys (RFC 7517): a file, or the URL of one. A token chooses among them by `kid`. Empty: none."""
+    jwks_ca_file: str = ""
+    """Certificates (PEM) of the authorities that the URL's certificate may be from. Empty: those of the system."""
+    jwks_refresh: Seconds = 300.0
+    """Seconds after which the keys of a URL are fetched again, above 0. Old keys serve while that fails."""
+    jwks_min_interval: Seconds = 10.0
+    """Seconds between two fetches at least, above 0: a token with an unknown `kid` asks for one."""
+    jwks_timeout: Seconds = 5.0
+    """Seconds that a fetch may take, above 0."""
+    jwks_max_bytes: Bytes = 262_144
+    """Bytes that the answer may have, from 256."""
+    token_in: Literal["password", "user-name"] = "password"
+    """What of the CONNECT is the token."""
+    max_token_bytes: Bytes = 8_192
+    """Bytes that a token may have, from 256; a longer one is refused unread."""
+    audience: Texts = ()
+    """The audiences that this broker is: a token has to be for one of them. Empty: a token that is for any is refused.
+    Always a tuple after validation."""
+    issuer: Texts = ()
+    """Who may have issued a token. Empty: whoever has the key. Always a tuple after validation."""
+    leeway: SecondsOrOff = 0.0
+    """Seconds that clocks may differ."""
+    require_expiry: bool = True
+    """Whether a token without `exp` is refused. Its connection ends at that time, with 0x87."""
+    user_claim: String = "sub"
+    """The claim that is the user name; a token without it is refused. Empty: the CONNECT says it, and the token holds
+    for every user."""
+    same_user: bool = False
+    """Whether the CONNECT's user name has to be that of the token, or may be anything."""
+    client_id_claim: String = ""
+    """The claim that has to be the client identifier; a token without it is refused. Empty: none."""
+    groups_claim: String = "groups"
+    """The claim with the groups: text, or a list of it. Empty: none."""
+    rules_claim: String = "acl"
+    """The claim with access rules, which are asked before those of the settings. Empty: none."""
+
+    @field_validator("secret_file")
+    @classmethod
+    def _one_secret(cls, value: str, info: ValidationInfo) -> str:
+        if value and info.data.get("secret"):
+            raise wrong("only without secret")
+        return value
+
+    @field_validator("secret")
+    @classmethod
+    def _long_enough(cls, value: str, info: ValidationInfo) -> str:
+        least = max((SHORTEST_SECRET.get(name, 0) for name in info.data.get("algorithms", ())), default=0)
+        if value and len(value.encode()) < least:
+            raise wrong(f"text of at least {least} bytes, as the hash has")
+        return value
+
+    @model_validator(mode="after")
+    def _one_key(self) -> JwtTable:
+        shared = self.algorithms[0].startswith("HS")
+        given = [name for name in ("secret", "secret_file", "key_file", "jwks") if getattr(self, name)]
+        fitting = ("secret", "secret_file", "jwks") if shared else ("key_file", "jwks")
+        if len(given) != 1 or given[0] not in fitting:
+            raise wrong(f"one of {', '.join(fitting)} beside algorithms = {list(self.algorithms)}")
+        if self.token_in == "user-name" and (self.same_user or not self.user_claim):
+            raise wrong('a user_claim, and not same_user, beside token_in = "user-name"')
+        return self
+
+
+class HttpTable(AuthenticatorTable):
+    """A service over HTTP says who the client is."""
+
+    type: Literal["http"]
+    url: Annotated[str, AfterValidator(_url)]
+    """Where each CONNECT is posted to, as JSON."""
+    headers: Annotated[Sequence[str], AfterValidator(_headers), Field(repr=False)] = ()
+    """Headers of each request, like "Authorization: Bearer …", by which the service knows this broker. Always a tuple
+    after validation."""
+    ca_file: str = ""
+    """Certificates (PEM) of the authorities that the service's may be from. Empty: those that the system trusts."""
+    cert_file: str = ""
+    """The certificate (PEM) that the broker shows. Empty: none."""
+    key_file: str = ""
+    """The private key (PEM) to `cert_file`."""
+    timeout: Seconds = 3.0
+    """Seconds that an answer may take, above 0."""
+    max_requests: Annotated[int, Field(ge=1, le=65_535)] = 32
+    """Requests under way at a time, each on a connection of its own."""
+    max_waiting: CountOrUnlimited = 1_000
+    """CONNECTs that wait for their request; one more is refused with 0x89. 0: no limit."""
+    max_answer_bytes: Bytes = 65_536
+    """Bytes that an answer may have, from 256."""
+    cache_time: SecondsOrOff = 0.0
+    """Seconds for which an answer that lets a client in holds for the same credentials from the same address. 0: each
+    CONNECT is asked about."""
+    cache_entries: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
+    """Answers that are remembered."""
+    on_error: Literal["deny", "ignore", "allow"] = "deny"
+    """What a service that does not answer, or not as it should, means: nobody comes in, the next authenticator is
+    asked, or everybody comes in."""
+
+    @field_validator("key_file")
+    @classmethod
+    def _certificate_and_key(cls, value: str, info: ValidationInfo) -> str:
+        if value and not info.data.get("cert_file"):
+            raise wrong("only beside cert_file")
+        return value
+
+
+class ScramTable(AuthenticatorTable):
+    """The client proves that it knows its password, without sending it: SCRAM-SHA-256, with MQTT 5.0 alone."""
+
+    type: Literal["scram-sha-256"]
+    path: FilePath
+    """The file with users and salted keys, as `canopy passwd --scram` writes it."""
