@@ -14,8 +14,18 @@ from mypy_extensions import i64, mypyc_attr
 
 from broker.core.codec import reasons
 from broker.core.codec.packets import Connect, Will
-from broker.core.hooks import AccessControl, AuthExchange, AuthMethod, EventListener, SubscriptionListener, Ticket
+from broker.core.hooks import (
+    FORBIDDEN,
+    AccessControl,
+    AuthExchange,
+    AuthMethod,
+    EventListener,
+    Origin,
+    SubscriptionListener,
+    Ticket,
+)
 from broker.core.persistence.journal import Journal
+from broker.core.principal import Principal
 from broker.core.queues.message import Delivery, Message
 from broker.core.topics.subscription import Subscription
 
@@ -31,7 +41,7 @@ SLOW: Final = 0.1
 """Seconds that one call of a hook may keep the event loop; a longer one is reported by the hook's name."""
 
 SAMPLE: Final = 64
-"""`may_publish` is timed once in so many calls: it is on the path of every message."""
+"""`may_publish` and `may_receive` are timed once in so many calls: they are on the path of every message."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -46,7 +56,7 @@ class HookReporter:
 
 
 class GuardedAccessControl(AccessControl):
-    """Fails closed: a CONNECT is answered 0x88 (3.1.1: 3), a publish or a subscription is not authorized."""
+    """Fails closed: a CONNECT is answered 0x88 (3.1.1: 3); publish, subscription and delivery are not authorized."""
 
     def __init__(self, hook: AccessControl, reporter: HookReporter, clock: Callable[[], float] | None = None) -> None:
         super().__init__()
@@ -55,21 +65,23 @@ class GuardedAccessControl(AccessControl):
         self._clock = clock
         self._calls: i64 = 0
 
-    def admit(self, connect: Connect, address: str, ticket: Ticket) -> int:
+    def source(self) -> AccessControl:
+        return self._hook
+
+    def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:
         began = self._began()
         try:
-            answer = self._hook.admit(connect, address, ticket)
+            answer = self._hook.admit(connect, origin, ticket)
         except Exception as error:
             self._reporter.failed(ACCESS_CONTROL, error)
             answer = reasons.SERVER_UNAVAILABLE
         self._timed("admit", began)
         return answer
 
-    def may_publish(self, client_id: str, user_name: str | None, topic: str) -> bool:
-        self._calls += 1
-        began = self._began() if self._calls % SAMPLE == 0 else 0.0
+    def may_publish(self, principal: Principal, topic: str, qos: int, retain: bool) -> bool:
+        began = self._sampled()
         try:
-            answer = self._hook.may_publish(client_id, user_name, topic)
+            answer = self._hook.may_publish(principal, topic, qos, retain)
         except Exception as error:
             self._reporter.failed(ACCESS_CONTROL, error)
             answer = False
@@ -77,15 +89,30 @@ class GuardedAccessControl(AccessControl):
             self._timed("may_publish", began)
         return answer
 
-    def may_subscribe(self, client_id: str, user_name: str | None, topic_filter: str) -> bool:
+    def may_subscribe(self, principal: Principal, topic_filter: str, qos: int) -> int:
         began = self._began()
         try:
-            answer = self._hook.may_subscribe(client_id, user_name, topic_filter)
+            answer = min(self._hook.may_subscribe(principal, topic_filter, qos), qos)
+        except Exception as error:
+            self._reporter.failed(ACCESS_CONTROL, error)
+            answer = FORBIDDEN
+        self._timed("may_subscribe", began)
+        return answer
+
+    def may_receive(self, principal: Principal, topic: str) -> bool:
+        began = self._sampled()
+        try:
+            answer = self._hook.may_receive(principal, topic)
         except Exception as error:
             self._reporter.failed(ACCESS_CONTROL, error)
             answer = False
-        self._timed("may_subscribe", began)
+        if began > 0.0:
+            self._timed("may_receive", began)
         return answer
+
+    def _sampled(self) -> float:
+        self._calls += 1
+        return self._began() if self._calls % SAMPLE == 0 else 0.0
 
     def _began(self) -> float:
         return 0.0 if self._clock is None else self._clock()
@@ -211,10 +238,12 @@ class GuardedAuthExchange(AuthExchange):
                 raise ValueError(f"an authentication exchange answers with reason code {code:#04x}")
             self.reason_code = code
             self.data = hook.data
+            self.principal = hook.principal
         except Exception as error:
             self._reporter.failed(AUTH_METHOD, error)
             self.reason_code = reasons.IMPLEMENTATION_SPECIFIC_ERROR
             self.data = None
+            self.principal = None
         if clock is not None:
             seconds = clock() - began
             if seconds > SLOW:
@@ -229,9 +258,9 @@ class GuardedJournal(Journal):
         self._hook = hook
         self._reporter = reporter
 
-    def session_kept(self, client_id: str, user_name: str | None, expiry_interval: int, disconnected_at: float) -> None:
+    def session_kept(self, client_id: str, principal: Principal, expiry_interval: int, disconnected_at: float) -> None:
         try:
-            self._hook.session_kept(client_id, user_name, expiry_interval, disconnected_at)
+            self._hook.session_kept(client_id, principal, expiry_interval, disconnected_at)
         except Exception as error:
             self._reporter.failed(JOURNAL, error)
 

@@ -12,16 +12,75 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from broker.core.codec.packets import Connect
+from broker.core.principal import Principal
 
 LATER: Final = -1
 """Answer of `AccessControl.admit`: the decision comes later, by `Ticket.answer`."""
 
+FORBIDDEN: Final = -1
+"""Answer of `AccessControl.may_subscribe`: not at any QoS."""
+
+UNSTEADY: Final = -1
+"""`AccessControl.epoch` of one whose verdicts nobody may remember."""
+
+
+class PeerCertificate:
+    """The certificate that a client has proved to hold, as its listener has verified it.
+
+    `subject` as RFC 4514 writes it, `fingerprint` the SHA-256 of the whole certificate in hex; `dns`, `emails` and
+    `uris` are its subject alternative names.
+    """
+
+    def __init__(
+        self,
+        subject: str,
+        common_name: str = "",
+        dns: tuple[str, ...] = (),
+        emails: tuple[str, ...] = (),
+        uris: tuple[str, ...] = (),
+        fingerprint: str = "",
+    ) -> None:
+        self.subject = subject
+        self.common_name = common_name
+        self.dns = dns
+        self.emails = emails
+        self.uris = uris
+        self.fingerprint = fingerprint
+
+
+class Origin:
+    """Where a connection comes from. `address` is for people ("host:port"), `host` the peer's IP address ("": none).
+
+    `listener` is the name of the listener that it came by; `secure`: over TLS. Behind a proxy that says so, address and
+    host are those of the client.
+    """
+
+    def __init__(
+        self,
+        address: str = "",
+        host: str = "",
+        listener: str = "",
+        secure: bool = False,
+        certificate: PeerCertificate | None = None,
+    ) -> None:
+        self.address = address
+        self.host = host
+        self.listener = listener
+        self.secure = secure
+        self.certificate = certificate
+
 
 class Ticket:
-    """A CONNECT whose decision comes later. Nothing more is read from its client until then."""
+    """A CONNECT whose decision comes later. Nothing more is read from its client until then.
 
-    def __init__(self, told: Callable[[int], None]) -> None:
+    `principal`: who the client is. Where an authentication exchange has found that out it is set already, and the
+    credentials of the CONNECT mean nothing. Else whoever admits the client may set it, before the answer is 0x00, and
+    may answer for many clients with one object. With None, the client is whom its CONNECT says.
+    """
+
+    def __init__(self, told: Callable[[int], None], principal: Principal | None = None) -> None:
         self._told = told
+        self.principal = principal
 
     def answer(self, reason_code: int) -> None:
         """The decision, in the sense of `AccessControl.admit`: the client has its CONNACK at once.
@@ -34,25 +93,41 @@ class Ticket:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class AccessControl:
-    """Who may connect, publish and subscribe. The default lets everybody do everything."""
+    """Who may connect, publish, subscribe and receive. The default lets everybody do everything."""
 
-    def admit(self, connect: Connect, address: str, ticket: Ticket) -> int:
+    epoch: int = UNSTEADY
+    """Grows when verdicts may have become others. As long as it stays, a verdict about the same arguments may be
+    remembered; with UNSTEADY none is, and each message is asked about."""
+
+    filters_deliveries: bool = False
+    """Whether `may_receive` is to be asked."""
+
+    def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:
         """Reason code for a CONNECT: 0x00 to accept, 0x80 and above to refuse, LATER to call `ticket.answer` later.
 
-        The time until then is part of `limits.connect_timeout`.
+        The time until then is part of `limits.connect_timeout`. With `ticket.principal` it says who the client is.
         """
-        del connect, address, ticket
+        del connect, origin, ticket
         return 0
 
-    def may_publish(self, client_id: str, user_name: str | None, topic: str) -> bool:
-        """Whether the client may publish to the topic name; refused with 0x87 where the packet has an answer."""
-        del client_id, user_name, topic
+    def may_publish(self, principal: Principal, topic: str, qos: int, retain: bool) -> bool:
+        """Whether the client may publish so to the topic name; refused with 0x87 where the packet has an answer."""
+        del principal, topic, qos, retain
         return True
 
-    def may_subscribe(self, client_id: str, user_name: str | None, topic_filter: str) -> bool:
-        """Whether the client may subscribe to the filter (without `$share/name/`); refused with 0x87."""
-        del client_id, user_name, topic_filter
+    def may_subscribe(self, principal: Principal, topic_filter: str, qos: int) -> int:
+        """The QoS to grant for the filter (without `$share/name/`), at most `qos`; FORBIDDEN: refused with 0x87."""
+        del principal, topic_filter
+        return qos
+
+    def may_receive(self, principal: Principal, topic: str) -> bool:
+        """Whether the client may be sent messages of the topic name. Asked while `filters_deliveries` is True."""
+        del principal, topic
         return True
+
+    def source(self) -> AccessControl:
+        """Who has `epoch` and `filters_deliveries`: itself, or what it stands before."""
+        return self
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -85,12 +160,14 @@ class AuthExchange:
     """One run of an authentication method with one client (5.0 section 4.12). Made for each CONNECT that names it.
 
     After each call the protocol reads `reason_code` (0x18: another round, 0x00: done, 0x80 and above: refused)
-    and sends `data`, when it is not None, as Authentication Data.
+    and sends `data`, when it is not None, as Authentication Data. `principal`: who the client is, set by the time that
+    the reason code is 0x00; None leaves that to access control.
     """
 
     def __init__(self) -> None:
         self.reason_code = 0x87
         self.data: bytes | None = None
+        self.principal: Principal | None = None
 
     def start(self, connect: Connect, data: bytes | None) -> None:
         """The CONNECT came, with its Authentication Data."""

@@ -16,6 +16,7 @@ from broker.core import causes
 from broker.core.codec import reasons
 from broker.core.connection.phases import CONNECTED
 from broker.core.connection.protocol import LARGE_READ, ServerProtocol
+from broker.core.hooks import Origin
 from broker.core.queues.outbox import Outbox
 from broker.net import sockets
 from broker.net.hub import FlushScheduler, Link
@@ -80,8 +81,8 @@ class Connection(Link):
         router = hub.router
         self.outbox = Outbox(router.fanout.touched, hub.counters, hub.live_messages, hub.live_bytes)
         self.outbox.owner = self
-        self.protocol = ServerProtocol(router, self.outbox, self.address)
-        self.protocol.host = self.host
+        origin = Origin(self.address, self.host, sockets.listener_name(transport))
+        self.protocol = ServerProtocol(router, self.outbox, origin)
         if router.access_control is not None:
             self.protocol.answer_later = self.admitted
         self.opened_at = self.loop.time()

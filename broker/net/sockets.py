@@ -86,6 +86,14 @@ def peer_name(transport: asyncio.BaseTransport) -> tuple[str, str]:
     return "", str(peer) if peer else "unknown"
 
 
+def listener_name(transport: asyncio.BaseTransport) -> str:
+    """The URL that a connection came in by; "" where it has none."""
+    here = transport.get_extra_info("sockname")
+    if isinstance(here, tuple) and len(here) >= 2:
+        return Address(str(here[0]), here[1]).url()
+    return ""
+
+
 def why_not_listening(address: Address, error: OSError) -> str:
     """One line that says what is wrong with an address and what to do."""
     where = address.url()

@@ -22,6 +22,7 @@ from broker.core.persistence.journal import (
     WillRecord,
     share_name,
 )
+from broker.core.principal import Principal
 from broker.core.queues.message import RELEASED, SENT, Delivery, Message
 from broker.core.queues.subscription_queue import queue_of
 from broker.core.topics.subscription import Subscription
@@ -79,7 +80,7 @@ class _Session:
     """All of one client. Dictionaries keep the order in which things came."""
 
     def __init__(self) -> None:
-        self.user_name: str | None = None
+        self.principal = Principal()
         self.expiry_interval = 0
         # A lasting time; None while the client is connected.
         self.disconnected_at: float | None = None
@@ -106,12 +107,12 @@ class _MemoryJournal(Journal):
         self._latest: Message | None = None
         self._latest_record: _Message | None = None
 
-    def session_kept(self, client_id: str, user_name: str | None, expiry_interval: int, disconnected_at: float) -> None:
+    def session_kept(self, client_id: str, principal: Principal, expiry_interval: int, disconnected_at: float) -> None:
         session = self.sessions.get(client_id)
         if session is None:
             session = _Session()
             self.sessions[client_id] = session
-        session.user_name = user_name
+        session.principal = principal.at(client_id, principal.listener, principal.host)
         session.expiry_interval = expiry_interval
         session.disconnected_at = self.times.lasting(disconnected_at) if disconnected_at != 0.0 else None
 
@@ -239,7 +240,7 @@ class MemoryStore(Store):
     def _session(self, client_id: str, session: _Session, messages: dict[_Message, MessageRecord]) -> SessionRecord:
         times = self._times
         gone_for = -times.left(session.disconnected_at) if session.disconnected_at is not None else None
-        record = SessionRecord(client_id, session.expiry_interval, gone_for, session.user_name)
+        record = SessionRecord(client_id, session.expiry_interval, gone_for, session.principal)
         for topic_filter, kept in session.subscriptions.items():
             subscription = SubscriptionRecord(
                 topic_filter,

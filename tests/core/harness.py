@@ -35,6 +35,7 @@ from broker.core.codec.packets import (
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.codec.properties import Properties
 from broker.core.connection.protocol import ServerProtocol
+from broker.core.hooks import Origin
 from broker.core.limits import Limits
 from broker.core.queues.outbox import Outbox
 from broker.core.routing.router import Router
@@ -89,7 +90,7 @@ class Link:
             router.fanout.touched, router.counters, router.limits.live_messages, router.limits.live_bytes
         )
         self.outbox.owner = self
-        self.protocol = ServerProtocol(router, self.outbox, f"client:{len(network.links)}")
+        self.protocol = ServerProtocol(router, self.outbox, Origin(f"client:{len(network.links)}"))
         self.protocol.answer_later = lambda reason_code: self.protocol.admitted(reason_code, network.now)
         self.up = bytearray()
         self.down = bytearray()

@@ -18,6 +18,7 @@ from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.codec.properties import decode_forward
 from broker.core.counters import DROP_CAUSES
 from broker.core.persistence.journal import Journal
+from broker.core.principal import Principal
 from broker.core.queues.drop_notice import property_of
 from broker.core.queues.message import DROPPED, QUEUED, RELEASED, SENT, Delivery
 from broker.core.queues.queue_policy import LATEST
@@ -244,9 +245,9 @@ class Book(Journal):
     def __init__(self) -> None:
         self.kept: dict[str, dict[Delivery, None]] = {}
 
-    def session_kept(self, client_id: str, user_name: str | None, expiry_interval: int, disconnected_at: float) -> None:
+    def session_kept(self, client_id: str, principal: Principal, expiry_interval: int, disconnected_at: float) -> None:
         """From now on the session is kept."""
-        del user_name, expiry_interval, disconnected_at
+        del principal, expiry_interval, disconnected_at
         self.kept.setdefault(client_id, {})
 
     def session_gone(self, client_id: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from broker import Broker, Settings
 from broker.core.codec.packets import Connect
 from broker.core.connection.protocol import ServerProtocol
-from broker.core.hooks import LATER, AccessControl
+from broker.core.hooks import LATER, AccessControl, Origin
 from broker.core.queues.outbox import Outbox
 from broker.core.session.session import Session
 from broker.net.admission import HALF_OPEN_ROOM, Admission
@@ -292,8 +292,8 @@ class Slow(AccessControl):
     def __init__(self) -> None:
         self.answer = 0
 
-    def admit(self, connect: Connect, address: str, ticket: object) -> int:
-        del connect, address, ticket
+    def admit(self, connect: Connect, origin: Origin, ticket: object) -> int:
+        del connect, origin, ticket
         return self.answer
 
 

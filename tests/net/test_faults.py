@@ -23,10 +23,12 @@ from broker.core.hooks import (
     AuthExchange,
     AuthMethod,
     EventListener,
+    Origin,
     SubscriptionListener,
     Ticket,
 )
 from broker.core.persistence.journal import Journal
+from broker.core.principal import Principal
 from broker.core.topics.subscription import Subscription
 from broker.net.connection import GRACE
 from broker.net.log import INTERVAL, TRACES, Faults
@@ -77,20 +79,20 @@ class FailingControl(AccessControl):
         super().__init__()
         self.calls = calls
 
-    def admit(self, connect: Connect, address: str, ticket: object) -> int:
+    def admit(self, connect: Connect, origin: Origin, ticket: object) -> int:
         if "admit" in self.calls:
             raise RuntimeError("admit")
         return 0
 
-    def may_publish(self, client_id: str, user_name: str | None, topic: str) -> bool:
+    def may_publish(self, principal: Principal, topic: str, qos: int, retain: bool) -> bool:
         if "may_publish" in self.calls:
             raise RuntimeError("may_publish")
         return "nothing" not in self.calls
 
-    def may_subscribe(self, client_id: str, user_name: str | None, topic_filter: str) -> bool:
+    def may_subscribe(self, principal: Principal, topic_filter: str, qos: int) -> int:
         if "may_subscribe" in self.calls:
             raise RuntimeError("may_subscribe")
-        return True
+        return qos
 
 
 class FailingJournal(Journal):
@@ -189,7 +191,7 @@ class Later(AccessControl):
         self.early = early
         self.tickets: list[Ticket] = []
 
-    def admit(self, connect: Connect, address: str, ticket: Ticket) -> int:
+    def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:
         self.tickets.append(ticket)
         if self.early != LATER:
             ticket.answer(self.early)
@@ -370,7 +372,7 @@ async def test_a_slow_hook_is_told_by_its_name() -> None:
     clock = [0.0]
 
     class Slow(AccessControl):
-        def admit(self, connect: Connect, address: str, ticket: object) -> int:
+        def admit(self, connect: Connect, origin: Origin, ticket: object) -> int:
             clock[0] += 10 * guards.SLOW
             return 0
 
@@ -384,9 +386,9 @@ async def test_a_slow_hook_is_told_by_its_name() -> None:
 
     reporter = Reporter()
     guard = guards.GuardedAccessControl(Slow(), reporter, lambda: clock[0])
-    guard.may_subscribe("c", None, "t")
+    guard.may_subscribe(Principal(), "t", 0)
     assert not reporter.told
-    guard.admit(Connect("c"), "", Ticket(lambda _: None))
+    guard.admit(Connect("c"), Origin(), Ticket(lambda _: None))
     assert reporter.told == [(guards.ACCESS_CONTROL, "admit", 10 * guards.SLOW)]
 
 

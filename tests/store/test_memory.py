@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.core.codec.packets import Will
+from broker.core.principal import Principal
 from broker.core.queues.message import RELEASED, SENT, Delivery, Message
 from broker.core.topics.subscription import Subscriber, Subscription
 from broker.store import MemoryStore, StoreError
@@ -58,7 +59,7 @@ def test_an_empty_store_gives_back_nothing(place: Place) -> None:
 def test_times_are_those_of_the_moment_of_loading(place: Place) -> None:
     """Between two brokers only the lasting clock goes on; the next one's own clock may stand anywhere."""
     journal = place.journal
-    journal.session_kept("c", "u", 300, 50.0)
+    journal.session_kept("c", Principal("u"), 300, 50.0)
     journal.will_set("c", Will("w", b"", delay=60), 110.0)
     journal.queued("c", Delivery(message(expires_at=70.0), 1, False, (), None))
     journal.retained_set(message(expires_at=55.0))
@@ -88,7 +89,7 @@ def test_a_wall_clock_that_is_set_moves_what_comes_later_only() -> None:
 
 
 def test_connected_when_the_broker_died(place: Place) -> None:
-    place.journal.session_kept("c", "u", 300, 0.0)
+    place.journal.session_kept("c", Principal("u"), 300, 0.0)
     place.journal.will_set("c", Will("w", b""), 0.0)
     place.move(10)
     [session] = at_once(place.store.load()).sessions
@@ -99,7 +100,7 @@ def test_connected_when_the_broker_died(place: Place) -> None:
 
 def test_a_delivery_all_the_way(place: Place) -> None:
     journal = place.journal
-    journal.session_kept("c", "u", 300, 0.0)
+    journal.session_kept("c", Principal("u"), 300, 0.0)
     first, second = delivery(b"1", 2), delivery(b"2")
     journal.queued("c", first)
     journal.queued("c", second)
@@ -126,7 +127,7 @@ def test_a_delivery_all_the_way(place: Place) -> None:
 
 
 def test_in_flight_without_having_waited(place: Place) -> None:
-    place.journal.session_kept("c", "u", 300, 0.0)
+    place.journal.session_kept("c", Principal("u"), 300, 0.0)
     sent = delivery()
     sent.packet_id, sent.state = 1, SENT
     place.journal.in_flight("c", sent)
@@ -137,7 +138,7 @@ def test_in_flight_without_having_waited(place: Place) -> None:
 def test_records_of_one_fanout_share_the_message(place: Place) -> None:
     shared = message()
     for client_id in ("c", "d"):
-        place.journal.session_kept(client_id, "u", 300, 0.0)
+        place.journal.session_kept(client_id, Principal("u"), 300, 0.0)
         place.journal.queued(client_id, Delivery(shared, 1, False, (), None))
     place.journal.retained_set(shared)
     saved = at_once(place.store.load())
@@ -147,7 +148,7 @@ def test_records_of_one_fanout_share_the_message(place: Place) -> None:
 
 def test_a_restored_delivery_goes_by_its_new_object(place: Place) -> None:
     journal = place.journal
-    journal.session_kept("c", "u", 300, 0.0)
+    journal.session_kept("c", Principal("u"), 300, 0.0)
     journal.queued("c", delivery(b"1"))
     journal.queued("c", delivery(b"2"))
     [session] = at_once(place.store.load()).sessions
@@ -162,7 +163,7 @@ def test_a_restored_delivery_goes_by_its_new_object(place: Place) -> None:
 
 def test_subscriptions(place: Place) -> None:
     journal = place.journal
-    journal.session_kept("c", "u", 300, 0.0)
+    journal.session_kept("c", Principal("u"), 300, 0.0)
     one = Subscription(Subscriber(), "$share/g/a", 2, False, True, 1, 77)
     journal.subscribed("c", one, True)
     journal.subscribed("c", Subscription(Subscriber(), "b", 1, True, False, 2), False)
@@ -177,7 +178,7 @@ def test_subscriptions(place: Place) -> None:
 
 def test_what_is_over_leaves_nothing(place: Place) -> None:
     journal = place.journal
-    journal.session_kept("c", "u", 300, 0.0)
+    journal.session_kept("c", Principal("u"), 300, 0.0)
     journal.will_set("c", Will("w", b""), 0.0)
     journal.received("c", 5)
     journal.received("c", 6)

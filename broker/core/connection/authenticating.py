@@ -7,6 +7,7 @@ from broker.core.codec.errors import ProtocolError, ProtocolViolation, Refused
 from broker.core.codec.packets import Auth, Connack, Connect
 from broker.core.codec.properties import AUTHENTICATION_DATA, AUTHENTICATION_METHOD
 from broker.core.hooks import AuthExchange
+from broker.core.principal import Principal
 from broker.core.routing.router import Router
 
 
@@ -66,6 +67,11 @@ class Authentication:
         if self._exchange.data is not None:
             auth.properties.binaries[AUTHENTICATION_DATA] = self._exchange.data
         return auth
+
+    @property
+    def principal(self) -> Principal | None:
+        """Who the client is, as far as the exchange has found out."""
+        return self._exchange.principal
 
     def tell(self, connack: Connack) -> None:
         """Put the method, and what the exchange has to say at last, into the CONNACK."""

@@ -14,6 +14,7 @@ from broker.core.codec.errors import MalformedPacket, ProtocolViolation, Refused
 from broker.core.codec.packets import NEVER, V5, V311, Connack, Connect, Disconnect, Packet
 from broker.core.codec.properties import (
     ASSIGNED_CLIENT_IDENTIFIER,
+    AUTHENTICATION_METHOD,
     MAXIMUM_PACKET_SIZE,
     MAXIMUM_QOS,
     REASON_STRING,
@@ -30,6 +31,7 @@ from broker.core.codec.properties import (
 from broker.core.codec.topic_names import has_control, validate_topic
 from broker.core.connection import identity, topic_aliases
 from broker.core.limits import Limits
+from broker.core.principal import Principal
 from broker.core.queues.outbox import LARGEST_PACKET
 from broker.core.routing.loop_detection import LINK, UPLINKS
 from broker.core.routing.router import Router
@@ -116,7 +118,7 @@ def check(connect: Connect, router: Router) -> None:
     elif client_id.startswith(UPLINKS):
         raise Refused(f"client identifiers that begin with {UPLINKS} are reserved", reasons.CLIENT_IDENTIFIER_NOT_VALID)
     user_name = connect.user_name
-    if user_name is None and not limits.allow_anonymous:
+    if user_name is None and not limits.allow_anonymous and not _asks_later(connect, router):
         # A health check has to hear that nobody could come in, rather than that it may not.
         check_room(router)
         raise Refused("a user name is needed", reasons.NOT_AUTHORIZED)
@@ -134,8 +136,6 @@ def check(connect: Connect, router: Router) -> None:
         validate_topic(will.topic)
         if not limits.control_characters and has_control(will.topic):
             raise MalformedPacket("a will topic with a control character")
-        if identity.is_reserved(will.topic.encode(), identity.is_link(client_id, connect.user_name, limits), router):
-            raise Refused("a will to a topic that is the broker's own", reasons.NOT_AUTHORIZED)
         if 0 < limits.max_topic_levels <= will.topic.count("/"):
             raise Refused("the will's topic has too many levels", reasons.TOPIC_NAME_INVALID)
         if 0 < limits.max_payload_size < len(will.payload):
@@ -146,6 +146,24 @@ def check(connect: Connect, router: Router) -> None:
             raise Refused("a retained will is not supported", reasons.RETAIN_NOT_SUPPORTED)  # [MQTT-3.2.2-13]
 
 
+def _asks_later(connect: Connect, router: Router) -> bool:
+    """Whether somebody will still say who the client is: then its CONNECT need not."""
+    return router.access_control is not None or AUTHENTICATION_METHOD in connect.properties.strings
+
+
+def check_principal(connect: Connect, principal: Principal, router: Router) -> None:
+    """Hold what a CONNECT asks for against who the client has turned out to be. Raises Refused."""
+    limits = router.limits
+    if principal.user_name is None and not limits.allow_anonymous:
+        check_room(router)
+        raise Refused("a user name is needed", reasons.NOT_AUTHORIZED)
+    will = connect.will
+    if will is not None and identity.is_reserved(
+        will.topic.encode(), identity.is_link(principal.client_id, principal.user_name, limits), router
+    ):
+        raise Refused("a will to a topic that is the broker's own", reasons.NOT_AUTHORIZED)
+
+
 def check_load(router: Router, now: float) -> None:
     """Refuse whoever comes while the event loop lags, before anything is done for it. Raises Refused."""
     limit = router.limits.max_loop_lag
@@ -153,12 +171,12 @@ def check_load(router: Router, now: float) -> None:
         raise Refused("the broker is overloaded", reasons.SERVER_BUSY)
 
 
-def check_session(connect: Connect, client_id: str, router: Router, now: float) -> None:
+def check_session(connect: Connect, client_id: str, principal: Principal, router: Router, now: float) -> None:
     """Hold a client's session, or the one that it will have, against the limits of sessions. Raises Refused.
 
     Being full is an error that passes; it ends the connection on which the CONNECT came [MQTT3-4.8.0-2], and no other.
     """
-    if not router.has_session_room(client_id, connect.user_name, connect.will, now):
+    if not router.has_session_room(client_id, principal, connect.will, now):
         raise Refused("the broker has no room for another session, or for this will", reasons.QUOTA_EXCEEDED)
 
 

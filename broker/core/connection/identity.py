@@ -1,8 +1,7 @@
 """Who a client is to this broker, and what follows from that: whose session it may take up, whether it may be a link,
 and to which of the broker's own topics it may publish.
 
-Owns each of these comparisons, once. Today a client is known by its user name; whoever makes it a principal changes
-this file and no other.
+Owns each of these comparisons, once. A client is known by its principal, and to itself by the principal's user name.
 
 Promises: what is refused here has changed nothing: no connection was ended, and no session was looked into.
 """
@@ -12,12 +11,39 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 from broker.core.codec import reasons
-from broker.core.codec.errors import Refused
+from broker.core.codec.errors import ProtocolError, Refused
+from broker.core.codec.packets import Connect
 from broker.core.codec.topic_names import is_system, is_within
+from broker.core.hooks import Origin, Ticket
 from broker.core.limits import Limits
+from broker.core.principal import Principal
 from broker.core.queues.message import Message
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
+
+
+def principal_of(connect: Connect, ticket: Ticket | None, origin: Origin, client_id: str) -> Principal:
+    """Who a client is: as whoever admitted it said, or else as its CONNECT says."""
+    found = None if ticket is None else ticket.principal
+    if found is None:
+        found = Principal(connect.user_name)
+    principal = found.at(client_id, origin.listener, origin.host)
+    if not principal.certificate and origin.certificate is not None:
+        principal.certificate = origin.certificate.subject
+    return principal
+
+
+def renew(session: Session, found: Principal | None, origin: Origin) -> None:
+    """A client has authenticated again on its open connection: what is known of it now is what counts.
+
+    Raises:
+        ProtocolError: it came out as another user, whose this session is not (0x87).
+    """
+    if found is None:
+        return
+    if found.user_name != session.user_name:
+        raise ProtocolError("authenticated again as another user", reasons.NOT_AUTHORIZED)
+    session.principal = found.at(session.client_id, origin.listener, origin.host)
 
 
 def check_owner(session: Session | None, user_name: str | None, limits: Limits, now: float) -> None:

@@ -10,6 +10,7 @@ from broker.core.codec.errors import Refused
 from broker.core.codec.packets import Connack, Connect
 from broker.core.connection import handshake, identity
 from broker.core.connection.authenticating import Authentication
+from broker.core.principal import Principal
 from broker.core.queues.outbox import LARGEST_PACKET, Outbox
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
@@ -58,24 +59,33 @@ def connack_for(
 
 
 def open_session(
-    connect: Connect, client_id: str, terms: handshake.Terms, outbox: Outbox, router: Router, now: float
+    connect: Connect,
+    client_id: str,
+    principal: Principal,
+    terms: handshake.Terms,
+    outbox: Outbox,
+    router: Router,
+    now: float,
 ) -> tuple[Session, bool]:
     """Take over an earlier connection [MQTT-3.1.4-3], and open or resume the session. Whether it was there before.
+
+    `principal`: who the client has turned out to be.
 
     Raises:
         Refused: its will, its user or the room that is left do not allow it.
     """
+    handshake.check_principal(connect, principal, router)
     access_control = router.access_control
     will = connect.will
     if (
         will is not None
         and access_control is not None
-        and not access_control.may_publish(client_id, connect.user_name, will.topic)
+        and not access_control.may_publish(principal, will.topic, will.qos, will.retain)
     ):
         raise Refused("not authorized to publish to the will's topic", reasons.NOT_AUTHORIZED)  # section 5.4.2
     earlier = router.sessions.get(client_id)
-    identity.check_owner(earlier, connect.user_name, router.limits, now)
-    handshake.check_session(connect, client_id, router, now)
+    identity.check_owner(earlier, principal.user_name, router.limits, now)
+    handshake.check_session(connect, client_id, principal, router, now)
     if earlier is None or earlier.outbox is None:
         handshake.check_room(router)
     else:
@@ -88,13 +98,13 @@ def open_session(
     session, present = router.connect(
         client_id, connect.clean_start, outbox, connect.version, terms.window, terms.max_aliases == 0, now
     )
-    another = session.user_name != connect.user_name
-    session.user_name = connect.user_name
+    another = session.user_name != principal.user_name
+    session.principal = principal
     router.queue_limits.apply(session)
     if another and session.subscriptions and router.limits.rules:
         router.queue_limits.renew_sub_queues(session)
     session.link_peer = handshake.link_peer(connect)
-    session.link = identity.is_link(client_id, connect.user_name, router.limits)
+    session.link = identity.is_link(client_id, principal.user_name, router.limits)
     # A broker of our own kind says 0x10 by itself where it reaches nobody.
     session.answers = session.link and session.link_peer != ""
     session.bridge = connect.bridge

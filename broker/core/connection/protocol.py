@@ -28,7 +28,7 @@ from broker.core.codec.encoder import PINGRESP, encode
 from broker.core.codec.errors import PacketTooLarge, ProtocolError, ProtocolViolation, Refused
 from broker.core.codec.packets import V5, V31, Auth, Connect, Disconnect
 from broker.core.codec.properties import TOPIC_ALIAS_MAXIMUM
-from broker.core.connection import authenticating, first_bytes, handshake, opening, phases
+from broker.core.connection import authenticating, first_bytes, handshake, identity, opening, phases
 from broker.core.connection.ack_packets import AckHandler
 from broker.core.connection.acknowledging import Acknowledger
 from broker.core.connection.answers import Answers
@@ -37,7 +37,7 @@ from broker.core.connection.phases import ADMITTING, AUTHENTICATING, CLOSED, CON
 from broker.core.connection.publishing import PublishHandler
 from broker.core.connection.rate_limit import publish_limit
 from broker.core.connection.subscribing import FilterHandler
-from broker.core.hooks import LATER, Ticket
+from broker.core.hooks import LATER, Origin, Ticket
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.peer import Peer
 from broker.core.routing.peers import PeerDisconnected
@@ -60,9 +60,9 @@ MAX_TEXT: Final = 256
 
 
 class ServerProtocol(Peer):
-    """The protocol state of one connection. `address` is the peer's, for logs and access control."""
+    """The protocol state of one connection. `origin`: where it comes from, for logs and access control."""
 
-    def __init__(self, router: Router, outbox: Outbox, address: str) -> None:
+    def __init__(self, router: Router, outbox: Outbox, origin: Origin) -> None:
         self.router = router
         self.outbox = outbox
         self.decoder = Decoder(
@@ -73,7 +73,7 @@ class ServerProtocol(Peer):
         self._acks = AckHandler(self.decoder, self._acknowledger)
         self._answers = Answers(outbox)
         self._filters = FilterHandler(router, outbox, self.decoder, self._answers)
-        self.address = address
+        self.origin = origin
         # Known from the CONNECT on; `session` while it is connected.
         self.v5 = False
         self.version = 0
@@ -81,39 +81,32 @@ class ServerProtocol(Peer):
         self.keep_alive = 0
         self.session: Session | None = None
         self.state: i64 = CONNECTING
-        self.close_cause = ""
-        self.close_text = ""
+        self.close_cause = self.close_text = ""
         self.final_packet = b""
         self.last_received = 0.0
         self.accepted = False
         outbox.peer = self
-        # What the log tells of the connection.
+        # What the log tells of the connection. The user is whom the CONNECT names, then whom the client proved to be.
         self.user_name: str | None = None
-        self.clean_start = False
-        self.session_present = False
+        self.clean_start = self.session_present = False
         self.messages_received: i64 = 0
-        # True when a turn ended before the read was through: the shell calls `go_on`. True as well when that was
-        # because a subscriber has fallen behind: a little later, then.
-        self.unfinished = False
-        self.hurried = False
-        # Not before this time, when the client publishes too fast; 0.0: it does not.
-        self.held_until = 0.0
+        self.unfinished = False  # a turn ended before the read was through: the shell calls `go_on`
+        self.hurried = False  # because a subscriber has fallen behind: a little later, then
+        self.held_until = 0.0  # not before this time, when the client publishes too fast; 0.0: it does not
         self._publish_limit = publish_limit(router.limits)
         if self._publish_limit is not None:
             self._publishing.longest_run = 1  # it is asked after each packet
-        # The shell's, before the first `receive`: the IP address of the peer ("": none), and the reason code with which
-        # its CONNECT is to be refused, because there are too many connections.
-        self.host = ""
+        # The shell's, before the first `receive`: with which code to refuse its CONNECT, for there are too many.
         self.refused = 0
         self._first_bytes = b""  # of the first read, until the client is accepted
         # The shell's, where there is access control: it calls `admitted`, and looks at the connection after.
         self.answer_later: Callable[[int], None] | None = None
-        # While access control is asked, and what it said by its ticket before it returned.
-        self._asking = False
-        self._early_answer = LATER
+        self._asking = False  # while access control is asked
+        self._early_answer = LATER  # what it said by its ticket before it returned
         self._answered = False
-        # The CONNECT until it is decided on, and the exchange, if it named a method.
+        # The CONNECT until it is decided on, who says who the client is, and the exchange, if it named a method.
         self._connect: Connect | None = None
+        self._ticket: Ticket | None = None
         self._authentication: Authentication | None = None
         self._requested_expiry = 0
 
@@ -312,7 +305,7 @@ class ServerProtocol(Peer):
 
     def comes_from(self, host: str) -> bool:
         """Whether it is a client's connection from that IP address."""
-        return self.host == host
+        return self.origin.host == host
 
     # -- endings -------------------------------------------------------------------------------------------------------
 
@@ -322,7 +315,7 @@ class ServerProtocol(Peer):
         self.state = phases.follow(self.state, CLOSED)
         self.close_cause = cause
         self.close_text = text
-        self._connect = None
+        self._connect = self._ticket = None
         self.answer_later = None
         self._authentication = None
         self._filters.ended()
@@ -331,7 +324,7 @@ class ServerProtocol(Peer):
         session = self.session
         if session is not None:
             if self.router.tap is not None:
-                self.router.tap.disconnected(session.client_id, self.address, cause)
+                self.router.tap.disconnected(session.client_id, self.origin.address, cause)
             self.router.fanout.post(PeerDisconnected(session, self.outbox, cause))
             self.session = None
         else:
@@ -402,7 +395,7 @@ class ServerProtocol(Peer):
         self.clean_start = connect.clean_start
         self._answers.connecting(connect)
         router = self.router
-        opening.check(connect, self.refused, self.host, router, now)
+        opening.check(connect, self.refused, self.origin.host, router, now)
         self._connect = connect
         authentication = authenticating.begin(connect, router)
         if authentication is None:
@@ -417,6 +410,8 @@ class ServerProtocol(Peer):
         """Say what the exchange has come to: AUTH, or on to access control; or it ends the connection."""
         answer = authentication.answer(self.state == CONNECTED)
         if answer is not None:
+            if self.session is not None and answer.reason_code == reasons.SUCCESS:
+                identity.renew(self.session, authentication.principal, self.origin)
             self._answers.send(answer)
             return
         connect = self._connect
@@ -429,12 +424,15 @@ class ServerProtocol(Peer):
         A client that is turned away is refused like any other: its connection closes [MQTT-3.1.4-2].
         """
         access_control = self.router.access_control
+        authentication = self._authentication
+        ticket = Ticket(self.answer_connect, None if authentication is None else authentication.principal)
+        self._ticket = ticket
         if access_control is not None:
             self.state = phases.follow(self.state, ADMITTING)
             self._early_answer = LATER
             self._asking = True
             try:
-                answer = access_control.admit(connect, self.address, Ticket(self.answer_connect))
+                answer = access_control.admit(connect, self.origin, ticket)
             finally:
                 self._asking = False
             if answer == LATER:
@@ -459,18 +457,19 @@ class ServerProtocol(Peer):
         outbox = self.outbox
         # Without an identifier, from here on as if the client had brought it; the CONNACK tells [MQTT-3.1.3-7].
         assigned = "" if connect.client_id else router.new_client_id()
-        client_id = connect.client_id or assigned
-        self.client_id = client_id
+        client_id = self.client_id = connect.client_id or assigned
         terms = handshake.Terms(connect, router.limits)
         connack = opening.connack_for(connect, terms, assigned, self._authentication, router, outbox.max_packet)
         if connack is None:
             self._end(REFUSED, "the CONNACK does not fit the client's Maximum Packet Size")
             return
-        session, present = opening.open_session(connect, client_id, terms, outbox, router, now)
+        principal = identity.principal_of(connect, self._ticket, self.origin, client_id)
+        self.user_name = principal.user_name
+        session, present = opening.open_session(connect, client_id, principal, terms, outbox, router, now)
         self.keep_alive = terms.keep_alive
         self._requested_expiry = terms.requested_expiry
         self.session = session
-        self._connect = None
+        self._connect = self._ticket = None
         self._first_bytes = b""
         self.answer_later = None
         self.decoder.max_packet_size = router.limits.max_packet_size
@@ -485,7 +484,7 @@ class ServerProtocol(Peer):
         outbox.control(encode(connack, self.version))
         if router.tap is not None:
             router.tap.connected(
-                client_id, self.address, connect.user_name, self.version, connect.clean_start, connack.session_present
+                client_id, self.origin.address, self.user_name, self.version, self.clean_start, self.session_present
             )
         if present:
             self._filters.resume(session, now)

@@ -316,7 +316,7 @@ class PublishHandler:
                 # [MQTT-3.3.4-7]
                 raise ReceiveMaximumExceeded(f"more than {limits.receive_maximum} publishes in flight")
         # 3.1.1 has no code for a refusal: the message goes nowhere and is acknowledged as usual [MQTT3-3.3.5-2].
-        reason = self._check_topic(topic, session)
+        reason = self._check_topic(topic, session, qos, publish.retain)
         if 0 < limits.max_payload_size < len(publish.payload):
             router.counters.oversized += 1
             reason = reasons.QUOTA_EXCEEDED
@@ -362,7 +362,7 @@ class PublishHandler:
         own = self._router.broker_id
         return (own != "" and own in path) or 0 < self._router.limits.hop_limit <= len(path)
 
-    def _check_topic(self, topic: bytes, session: Session) -> int:
+    def _check_topic(self, topic: bytes, session: Session, qos: int, retain: bool) -> int:
         """0, or the reason code with which a topic name is refused to this client.
 
         Raises:
@@ -378,7 +378,7 @@ class PublishHandler:
             return reasons.NOT_AUTHORIZED
         access_control = self._router.access_control
         if access_control is not None and not access_control.may_publish(
-            session.client_id, session.user_name, topic.decode()
+            session.principal, topic.decode(), qos, retain
         ):
             return reasons.NOT_AUTHORIZED
         return 0

@@ -9,13 +9,15 @@ well-formed and not wanted here gets its own reason code, and the others of the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from mypy_extensions import i64
 
 from broker.core.codec import reasons
 from broker.core.codec.decoder import Decoder
 from broker.core.codec.errors import Refused
 from broker.core.codec.filter_list import FilterList
-from broker.core.codec.packets import Packet, Suback, Unsuback
+from broker.core.codec.packets import Packet, Suback, SubscriptionRequest, Unsuback
 from broker.core.codec.properties import REASON_STRING, SUBSCRIPTION_IDENTIFIER
 from broker.core.codec.topic_names import SHARE_PREFIX, has_wildcard, level_count, parse_shared
 from broker.core.connection.answers import Answers
@@ -26,9 +28,6 @@ from broker.core.queues.queue_options import BadQueueOptions
 from broker.core.queues.queue_policy import QueueOptions, SubscriptionQueueTerms
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
-
-if TYPE_CHECKING:
-    from mypy_extensions import i64
 
 CHECK_WORK: Final = 2
 """What checking one filter counts for in a turn, besides its length: 30,000 short ones take some milliseconds."""
@@ -199,7 +198,7 @@ class FilterWork:
         topic_filter = name
         if name.startswith(SHARE_PREFIX):
             group, topic_filter = parse_shared(name)
-        code = _judge(session, router, name, group, topic_filter)
+        code = _judge(session, router, request, group, topic_filter)
         if code == 0:
             if session.bridge:
                 # It cannot ask for them in SUBSCRIBE. In a share group there is no No Local [MQTT-3.8.3-4].
@@ -251,8 +250,9 @@ class FilterWork:
         return suback
 
 
-def _judge(session: Session, router: Router, name: str, group: str, topic_filter: str) -> int:
-    """0, or the reason code with which a well-formed filter is refused."""
+def _judge(session: Session, router: Router, request: SubscriptionRequest, group: str, topic_filter: str) -> int:
+    """0, or the reason code with which a well-formed filter is refused. Access control may lower the QoS asked for."""
+    name = request.topic_filter
     limits = router.limits
     if group and not limits.shared_subscriptions:
         return reasons.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
@@ -268,15 +268,17 @@ def _judge(session: Session, router: Router, name: str, group: str, topic_filter
     if not router.table.has_room(router.limits, session, name, group, topic_filter):
         return reasons.QUOTA_EXCEEDED
     access_control = router.access_control
-    if access_control is not None and not access_control.may_subscribe(
-        session.client_id, session.user_name, topic_filter
-    ):
-        return reasons.NOT_AUTHORIZED
+    if access_control is not None:
+        granted = access_control.may_subscribe(session.principal, topic_filter, request.qos)
+        if granted < 0:
+            return reasons.NOT_AUTHORIZED
+        request.qos = min(granted, request.qos)
     return 0
 
 
 class SubscriptionReview:
-    """The subscriptions of a session that goes on: those that are forbidden to its client by now end.
+    """The subscriptions of a session that goes on: those that are forbidden to its client by now end,
+    or go on with the QoS that is allowed.
 
     What waits because of them stays: it came while they were allowed.
     """
@@ -300,7 +302,14 @@ class SubscriptionReview:
             self._at += 1
             router.work += ASK_WORK
             topic_filter = parse_shared(name)[1]
-            if not self._access_control.may_subscribe(session.client_id, session.user_name, topic_filter):
+            subscription = session.subscriptions.get(name)
+            if subscription is None:
+                continue
+            granted = self._access_control.may_subscribe(session.principal, topic_filter, subscription.qos)
+            if granted < 0:
                 router.work += FILTER_WORK
                 router.unsubscribe(session, name)
+            elif granted < i64(subscription.qos):
+                router.work += FILTER_WORK
+                router.lower(session, subscription, granted)
         return True

@@ -27,6 +27,7 @@ from __future__ import annotations
 from mypy_extensions import mypyc_attr
 
 from broker.core.codec.packets import Will
+from broker.core.principal import Principal
 from broker.core.queues.message import QUEUED, Delivery, Message
 from broker.core.queues.queue_policy import QueueOptions
 from broker.core.topics.subscription import Subscription
@@ -38,8 +39,9 @@ class Journal:
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
-    def session_kept(self, client_id: str, user_name: str | None, expiry_interval: int, disconnected_at: float) -> None:
-        """A session was made, taken up, or left by its connection (section 4.1). It belongs to `user_name`.
+    def session_kept(self, client_id: str, principal: Principal, expiry_interval: int, disconnected_at: float) -> None:
+        """A session was made, taken up, or left by its connection (section 4.1). It belongs to the principal's
+        user; who that is must outlive the broker as well, since it decides what an absent client may be sent.
 
         `expiry_interval` in seconds, above 0, `packets.NEVER`: does not expire. It counts from `disconnected_at`; 0.0
         while the client is connected: if the broker dies then, it counts from the next start.
@@ -212,14 +214,14 @@ class SessionRecord:
     """One session. `disconnected_for`: seconds since its connection ended; None: it was connected when the broker died.
 
     `deliveries` are in the order in which they were queued, those in flight and those waiting alike; `received` are the
-    packet identifiers of unreleased QoS 2 publishes of the client; `user_name` is that of the client that made it.
+    packet identifiers of unreleased QoS 2 publishes of the client; `principal` is whose it is.
     """
 
     def __init__(
-        self, client_id: str, expiry_interval: int, disconnected_for: float | None, user_name: str | None = None
+        self, client_id: str, expiry_interval: int, disconnected_for: float | None, principal: Principal | None = None
     ) -> None:
         self.client_id = client_id
-        self.user_name = user_name
+        self.principal = Principal(client_id=client_id) if principal is None else principal
         self.expiry_interval = expiry_interval
         self.disconnected_for = disconnected_for
         self.subscriptions: list[SubscriptionRecord] = []

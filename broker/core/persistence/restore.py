@@ -70,7 +70,7 @@ def _session(router: Router, record: SessionRecord, messages: dict[MessageRecord
     limits = router.limits
     session = Session(record.client_id, limits.session_messages, limits.session_bytes, router.counters)
     session.queue_qos0 = limits.queue_qos0
-    session.user_name = record.user_name
+    session.principal = record.principal
     session.expiry_interval = record.expiry_interval
     router.queue_limits.apply(session)
     router.session_table.add(session)
@@ -90,7 +90,7 @@ def _session(router: Router, record: SessionRecord, messages: dict[MessageRecord
     if gone_for is None:
         gone_for = 0.0
         if journal is not None:
-            journal.session_kept(session.client_id, session.user_name, session.expiry_interval, now)
+            journal.session_kept(session.client_id, session.principal, session.expiry_interval, now)
     if not router.limits.persistent:
         session.expires_at = now
     elif session.expiry_interval != NEVER:

@@ -19,6 +19,7 @@ from broker.core.counters import Counters
 from broker.core.hooks import AccessControl, AuthMethod, EventListener, SubscriptionListener
 from broker.core.limits import Limits
 from broker.core.persistence.journal import Journal
+from broker.core.principal import Principal
 from broker.core.queues.message import Message
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.queue_policy import QueueOptions, SubscriptionQueueTerms
@@ -250,6 +251,13 @@ class Router(PeerListener):
             self.tap.unsubscribed(session.client_id, name, False)
         return True
 
+    def lower(self, session: Session, subscription: Subscription, qos: int) -> None:
+        """A subscription goes on with a lower QoS: no more is allowed by now."""
+        subscription.qos = qos
+        self.table.touch(subscription)
+        if session.journal is not None:
+            session.journal.subscribed(session.client_id, subscription, session.is_streaming(subscription))
+
     # -- sessions ------------------------------------------------------------------------------------------------------
 
     def new_client_id(self) -> str:
@@ -302,11 +310,11 @@ class Router(PeerListener):
         """Take in a session that no client's CONNECT has opened: that of a link to another broker."""
         self.session_table.add(session)
 
-    def has_session_room(self, client_id: str, user_name: str | None, will: Will | None, now: float) -> bool:
+    def has_session_room(self, client_id: str, principal: Principal, will: Will | None, now: float) -> bool:
         """Whether the limits leave room for the session of a client; empty ones end for it, if need be."""
         table = self.session_table
         for _ in range(MOST_ENDED):
-            if table.has_room(self.limits, client_id, user_name, will):
+            if table.has_room(self.limits, client_id, principal, will):
                 return True
             empty = table.oldest_empty()
             if empty is None or empty.client_id == client_id:
@@ -341,7 +349,7 @@ class Router(PeerListener):
                 journal.session_gone(session.client_id)
             return
         session.keep_in(journal)
-        journal.session_kept(session.client_id, session.user_name, session.expiry_interval, 0.0)
+        journal.session_kept(session.client_id, session.principal, session.expiry_interval, 0.0)
         if session.will is not None:
             journal.will_set(session.client_id, session.will, 0.0)
 
@@ -371,7 +379,7 @@ class Router(PeerListener):
             self._forget_will(session)
         expiry = session.expiry_interval
         if expiry > 0 and session.journal is not None:
-            session.journal.session_kept(session.client_id, session.user_name, expiry, now)
+            session.journal.session_kept(session.client_id, session.principal, expiry, now)
         if session.will is not None:
             delay = min(session.will.delay, expiry)
             if delay == 0:

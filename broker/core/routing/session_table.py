@@ -11,6 +11,7 @@ from collections import OrderedDict
 
 from broker.core.codec.packets import Will
 from broker.core.limits import Limits
+from broker.core.principal import Principal
 from broker.core.session.session import Session
 from broker.core.session.session_bytes import bytes_of, is_empty, session_bytes
 
@@ -55,15 +56,16 @@ class SessionTable:
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
 
-    def has_room(self, limits: Limits, client_id: str, user_name: str | None, will: Will | None) -> bool:
+    def has_room(self, limits: Limits, client_id: str, principal: Principal, will: Will | None) -> bool:
         """Whether the limits leave room for the session of a client.
 
-        A session that is there already may stay, also beyond the limits, but not with a larger will or user name.
+        A session that is there already may stay, also beyond the limits, but not with a larger will or
+        more to say of its user.
         """
         present = self.sessions.get(client_id)
-        grows = session_bytes(client_id, user_name, will)
+        grows = session_bytes(client_id, principal, will)
         if present is not None:
-            grows -= session_bytes(client_id, present.user_name, present.will)
+            grows -= session_bytes(client_id, present.principal, present.will)
             if grows <= 0:
                 return True
         elif 0 < limits.max_sessions <= len(self.sessions):

@@ -21,6 +21,7 @@ from mypy_extensions import i64
 from broker.core.codec.packets import PUBREC, V5, V311, Will
 from broker.core.counters import DISCONNECTED, DROP_CAUSES, FULL_BYTES, GLOBAL, SESSION_ENDED, TOO_LARGE, Counters
 from broker.core.persistence.journal import Journal
+from broker.core.principal import Principal
 from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.message import HEADROOM, QUEUED, SENT, Delivery, Message
 from broker.core.queues.outbox import ACCEPTED, KEPT_BACK, Outbox
@@ -67,18 +68,16 @@ class Session(Subscriber):
         # The ledger of what did not go through the present outbox; what was dropped anywhere is in `ledger`.
         self.offered: i64 = 0
         self.delivered: i64 = 0
-        # When the present connection came (s).
-        self.attached_at = 0.0
-        # Whose it is (`connection.identity`); of a client without a user name: None.
-        self.user_name: str | None = None
+        self.attached_at = 0.0  # when the present connection came (s)
+        # Whose it is: the client of the present connection, or of the last one.
+        self.principal = Principal(client_id=client_id)
         # What the settings and rules say of its client (`QueueLimits.apply`).
         self.terms: QueueTerms | None = None
         self.rules: tuple[QueueRule, ...] = ()
         self.subscriptions: dict[str, Subscription] = {}
         # Those of them whose messages are worth less the longer they wait.
         self.fresh_sub_queues: i64 = 0
-        self.version = V311
-        self.v5 = False
+        self.version, self.v5 = V311, False
         # Expiry and will; the times are 0.0 while they do not apply.
         self.expiry_interval = 0
         self.expires_at = 0.0
@@ -92,14 +91,17 @@ class Session(Subscriber):
         # Of the present connection: the id of the broker that its client is ("": it is none), and whether the client
         # has marked itself as a bridge of 3.1.1.
         self.link_peer = ""
+        self.bridge = False
         # Whether the settings let its client be a link (`connection.identity`): then it may hold up acknowledgements of
         # others, and publish who is connected elsewhere.
         self.link = False
-        self.bridge = False
-        # Towards the client: retained messages.
-        self.streams: RetainedStreams | None = None
-        # From the client: QoS 2 publishes that wait for PUBREL.
-        self.incoming_qos2: set[int] | None = None
+        self.streams: RetainedStreams | None = None  # towards the client: retained messages
+        self.incoming_qos2: set[int] | None = None  # from the client: publishes that wait for PUBREL
+
+    @property
+    def user_name(self) -> str | None:
+        """Whose it is (`connection.identity`); of an anonymous client: None."""
+        return self.principal.user_name
 
     # -- terms ---------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.core.codec.packets import Will
+from broker.core.principal import Principal
 from broker.core.session.session import Session
 from broker.core.topics.filter_bytes import text_bytes
 
@@ -16,6 +17,9 @@ SESSION_BYTES: Final = 1_536
 
 IDENTIFIER_BYTES: Final = 64
 """A packet identifier of a QoS 2 publish that is not released yet."""
+
+CHARACTER_BYTES: Final = 4
+"""A character of what an authenticator says of a client, at most."""
 
 WILL_BYTES: Final = 256
 """A will without its topic, payload and properties."""
@@ -28,14 +32,15 @@ def will_bytes(will: Will | None) -> int:
     return WILL_BYTES + text_bytes(will.topic) + len(will.payload) + len(will.properties)
 
 
-def session_bytes(client_id: str, user_name: str | None, will: Will | None) -> int:
+def session_bytes(client_id: str, principal: Principal, will: Will | None) -> int:
     """What is counted for a session of a client that has no QoS 2 publishes to release."""
-    return SESSION_BYTES + text_bytes(client_id) + text_bytes(user_name or "") + will_bytes(will)
+    size = SESSION_BYTES + text_bytes(client_id) + text_bytes(principal.user_name or "") + will_bytes(will)
+    return size + CHARACTER_BYTES * principal.size()
 
 
 def bytes_of(session: Session) -> int:
     """What is counted for a session as it is now."""
-    size = session_bytes(session.client_id, session.user_name, session.will)
+    size = session_bytes(session.client_id, session.principal, session.will)
     received = session.incoming_qos2
     return size if received is None else size + len(received) * IDENTIFIER_BYTES
 

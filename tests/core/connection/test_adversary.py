@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 
 from broker.core.connection.protocol import ServerProtocol
+from broker.core.hooks import Origin
 from broker.core.limits import Limits
 from broker.core.queues.message import Message
 from broker.core.queues.outbox import Outbox
@@ -24,7 +25,7 @@ def channel(router: Router, connect: bytes) -> ServerProtocol:
     """A connected client of a core without sockets; its CONNACK is taken."""
     limits = router.limits
     outbox = Outbox(router.fanout.touched, router.counters, limits.live_messages, limits.live_bytes)
-    made = ServerProtocol(router, outbox, "nowhere")
+    made = ServerProtocol(router, outbox, Origin("nowhere"))
     made.receive(connect, 0.0)
     outbox.take_batch(1 << 20, 0.0)
     assert made.accepted

@@ -8,7 +8,8 @@ from broker.core.codec import packets as p
 from broker.core.codec.packets import V5, Auth, Connack, Connect, Disconnect
 from broker.core.codec.properties import Properties
 from broker.core.connection.phases import CONNECTED
-from broker.core.hooks import AccessControl, AuthExchange, AuthMethod
+from broker.core.hooks import AccessControl, AuthExchange, AuthMethod, Origin, Ticket
+from broker.core.principal import Principal
 from tests.core.harness import Client, Network, bag
 
 
@@ -50,13 +51,46 @@ class Counting(AuthMethod):
 class Closed(AccessControl):
     """A gate that nobody passes."""
 
-    def admit(self, connect: Connect, address: str, ticket: object) -> int:
-        del connect, address, ticket
+    def admit(self, connect: Connect, origin: Origin, ticket: object) -> int:
+        del connect, origin, ticket
         return 0x8A
 
 
 def _method(name: str, data: bytes | None = None) -> Properties:
     return bag(s={0x15: name}, b={} if data is None else {0x16: data})
+
+
+class Proves(Counting):
+    """Finds out who the client is: each run one of these users."""
+
+    def __init__(self, *users: str) -> None:
+        self.users = list(users)
+
+    def begin(self) -> AuthExchange:
+        return ProvingExchange(self.users)
+
+
+class ProvingExchange(CountingExchange):
+    def __init__(self, users: list[str]) -> None:
+        super().__init__()
+        self.users = users
+
+    def _step(self, data: bytes | None) -> None:
+        super()._step(data)
+        if self.reason_code == 0:
+            self.principal = Principal(self.users.pop(0), ("proven",))
+
+
+class Watches(AccessControl):
+    """Notes who was known already when it was asked."""
+
+    def __init__(self) -> None:
+        self.known: list[str | None] = []
+
+    def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:
+        del connect, origin
+        self.known.append(None if ticket.principal is None else ticket.principal.user_name)
+        return 0
 
 
 class TestAuth:
@@ -226,3 +260,25 @@ class TestAuth:
         assert client.connack.reason_code == 0x8A
         assert client.closed
         assert network.router.sessions == {}
+
+    def test_whom_an_exchange_has_found(self) -> None:
+        """That is who the client is, and access control is told before it decides."""
+        network = Network()
+        network.router.auth_methods["counting"] = Proves("alice", "alice", "bob")
+        watches = network.router.access_control = Watches()
+        client = network.idle("c")
+        client.connect(properties=_method("counting", b"0"))
+        for data in (b"1", b"2"):
+            self.say(client, 0x18, data)
+        assert client.connack.reason_code == 0
+        assert watches.known == ["alice"]
+        first = network.session("c").principal
+        assert (first.user_name, first.groups, first.client_id) == ("alice", ("proven",), "c")
+        for code, data in ((0x19, b"0"), (0x18, b"1"), (0x18, b"2")):
+            self.say(client, code, data)
+        assert client.got(Auth)[-1].reason_code == 0
+        assert network.session("c").principal is not first
+        # Whoever authenticates again as somebody else would have that user's rights, and the session of another.
+        for code, data in ((0x19, b"0"), (0x18, b"1"), (0x18, b"2")):
+            self.say(client, code, data)
+        assert client.end == 0x87

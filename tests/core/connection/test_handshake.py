@@ -10,7 +10,8 @@ from broker.core.codec import packets as p
 from broker.core.codec.packets import V5, V31, V311, Connack, Connect, Will
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.codec.properties import Properties
-from broker.core.hooks import LATER, AccessControl, Ticket
+from broker.core.hooks import FORBIDDEN, LATER, AccessControl, Origin, Ticket
+from broker.core.principal import Principal
 from tests.core.harness import Network, bag, limits
 
 CONNACK_REASONS = {
@@ -244,18 +245,19 @@ class Keeper(AccessControl):
         self.waiting: list[Ticket] = []
         self.answer = 0
 
-    def admit(self, connect: Connect, address: str, ticket: Ticket) -> int:
+    def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:
         assert connect.version > 0
-        assert address.startswith("client:")
+        assert origin.address.startswith("client:")
         if self.answer == LATER:
             self.waiting.append(ticket)
         return self.answer
 
-    def may_publish(self, client_id: str, user_name: str | None, topic: str) -> bool:
-        return not topic.startswith(f"no/{client_id}/{user_name}")
+    def may_publish(self, principal: Principal, topic: str, qos: int, retain: bool) -> bool:
+        del qos, retain
+        return not topic.startswith(f"no/{principal.client_id}/{principal.user_name}")
 
-    def may_subscribe(self, client_id: str, user_name: str | None, topic_filter: str) -> bool:
-        return not topic_filter.startswith(f"no/{client_id}/{user_name}")
+    def may_subscribe(self, principal: Principal, topic_filter: str, qos: int) -> int:
+        return FORBIDDEN if topic_filter.startswith(f"no/{principal.client_id}/{principal.user_name}") else qos
 
 
 class TestGate:

@@ -9,10 +9,11 @@ from broker.core.codec.packets import PUBACK, PUBREC, V5, V31, V311, Will
 from broker.core.codec.properties import encode_forward
 from broker.core.connection.protocol import TURN_WORK
 from broker.core.connection.subscribing import ASK_WORK
-from broker.core.hooks import AccessControl
+from broker.core.hooks import FORBIDDEN, LATER, AccessControl, Origin, PeerCertificate, Ticket
 from broker.core.limits import Limits
 from broker.core.persistence.journal import Saved, SessionRecord, WillRecord
 from broker.core.persistence.restore import restore
+from broker.core.principal import Principal
 from broker.core.queues.message import Message
 from broker.core.routing.loop_detection import LINK
 from broker.store.memory import MemoryStore
@@ -26,11 +27,12 @@ class Rules(AccessControl):
 
     def __init__(self) -> None:
         self.forbidden: set[str] = set()
+        self.most = 2
         self.asked: list[tuple[str, str | None, str]] = []
 
-    def may_subscribe(self, client_id: str, user_name: str | None, topic_filter: str) -> bool:
-        self.asked.append((client_id, user_name, topic_filter))
-        return topic_filter not in self.forbidden
+    def may_subscribe(self, principal: Principal, topic_filter: str, qos: int) -> int:
+        self.asked.append((principal.client_id, principal.user_name, topic_filter))
+        return FORBIDDEN if topic_filter in self.forbidden else min(qos, self.most)
 
 
 class TestOwner:
@@ -134,6 +136,19 @@ class TestAskedAgain:
         publisher.publish("a", b"1", 1)
         publisher.publish("b", b"2", 1)
         assert client.payloads() == [b"2"]
+
+    def test_what_may_have_less_goes_on_with_less(self) -> None:
+        """A lower QoS than was granted once holds from the next connection on, and in the store."""
+        network = Network()
+        rules = Rules()
+        network.router.access_control = rules
+        client = network.client("c", clean=False, expiry=HOUR, user_name="u")
+        assert client.subscribe("a", qos=2) == [2]
+        client.cut()
+        rules.most = 1
+        client.connect(clean=False, expiry=HOUR, user_name="u")
+        network.client("p").publish("a", b"1", 2)
+        assert [packet.qos for packet in client.got(p.Publish)] == [1]
 
     def test_by_the_user_who_takes_over(self) -> None:
         """Where any user may: it is that user who is asked about."""
@@ -433,3 +448,126 @@ class TestOwnTopics:
         listener.subscribe("#")
         network.advance(2.0)
         assert [message.topic for message in listener.take()] == [b"free"]
+
+
+class Knows(AccessControl):
+    """Says who everybody is, with one object."""
+
+    def __init__(self, principal: Principal, later: bool) -> None:
+        self.principal = principal
+        self.later = later
+        self.asked: list[tuple[Principal, str, int, bool]] = []
+
+    def admit(self, connect: p.Connect, origin: Origin, ticket: Ticket) -> int:
+        assert connect.user_name == "claimed"
+        assert origin.host == "10.0.0.1"
+        ticket.principal = self.principal
+        if self.later:
+            ticket.answer(0)
+            return LATER
+        return 0
+
+    def may_publish(self, principal: Principal, topic: str, qos: int, retain: bool) -> bool:
+        self.asked.append((principal, topic, qos, retain))
+        return True
+
+
+class TestPrincipal:
+    """Who the client is, once somebody knows."""
+
+    def knowing(self, later: bool = False) -> tuple[Network, Knows]:
+        network = Network()
+        knows = Knows(Principal("real", ("staff",), {"room": "7"}, certificate="CN=x"), later)
+        network.router.access_control = knows
+        return network, knows
+
+    def come(self, network: Network, name: str) -> Client:
+        client = network.idle(name)
+        origin = client.dial().protocol.origin
+        origin.host, origin.listener = "10.0.0.1", "mqtt://127.0.0.1:1883"
+        client.send(p.Connect(name, V5, False, user_name="claimed", properties=bag(i={0x11: HOUR})))
+        network.settle()
+        assert client.connack.reason_code == 0
+        return client
+
+    @pytest.mark.parametrize("later", [False, True])
+    def test_each_session_has_its_own(self, later: bool) -> None:
+        """Though one object was given for both: with its client identifier, and where it came by."""
+        network, knows = self.knowing(later)
+        for name in ("a", "b"):
+            client = self.come(network, name)
+            client.publish("t", b"x", 1, retain=True)
+        for name in ("a", "b"):
+            principal = network.session(name).principal
+            assert principal.client_id == name
+            assert (principal.user_name, principal.groups) == ("real", ("staff",))
+            assert (principal.host, principal.listener) == ("10.0.0.1", "mqtt://127.0.0.1:1883")
+            assert (principal.certificate, principal.attributes) == ("CN=x", {"room": "7"})
+        assert [(one.client_id, topic, qos, retain) for one, topic, qos, retain in knows.asked] == [
+            ("a", "t", 1, True),
+            ("b", "t", 1, True),
+        ]
+        assert knows.principal.client_id == ""
+
+    def test_the_session_is_the_real_users(self) -> None:
+        """Not that of whoever the CONNECT names."""
+        network, _ = self.knowing()
+        self.come(network, "a").cut()
+        network.router.access_control = None
+        assert network.idle("a").connect(clean=False, user_name="claimed").reason_code == 0x85
+        assert network.idle("a").connect(clean=False, user_name="real").session_present
+
+    async def test_a_store_keeps_it(self) -> None:
+        """All of it: what an absent client may be sent depends on it."""
+        store = MemoryStore()
+        network, _ = self.knowing()
+        network.router.journal = store.journal
+        await store.open(lambda: network.now)
+        self.come(network, "a").cut()
+        after = Network()
+        after.router.journal = store.journal
+        restore(after.router, await store.load(), after.now)
+        kept = after.session("a").principal
+        assert (kept.user_name, kept.groups, kept.attributes) == ("real", ("staff",), {"room": "7"})
+        assert (kept.client_id, kept.host, kept.listener) == ("a", "10.0.0.1", "mqtt://127.0.0.1:1883")
+        assert kept.certificate == "CN=x"
+
+    def test_its_certificate_when_nobody_says_more(self) -> None:
+        """The subject that the listener has verified stands on the principal."""
+        network = Network()
+        client = network.idle("c")
+        client.dial().protocol.origin.certificate = PeerCertificate("CN=device-1")
+        client.send(p.Connect("c", V5))
+        network.settle()
+        assert network.session("c").principal.certificate == "CN=device-1"
+
+    def test_a_user_name_may_come_from_elsewhere(self) -> None:
+        """Where anonymous clients are refused, it is who the client proved to be that counts."""
+        network = Network(limits(allow_anonymous=False))
+        network.router.access_control = Names({"a": "real"})
+        assert network.idle("a").connect().reason_code == 0
+        assert network.idle("b").connect().reason_code == 0x87
+        assert list(network.router.sessions) == ["a"]
+
+    def test_groups_and_attributes_are_counted(self) -> None:
+        """They take room that a client may fill: a token can be long."""
+        network = Network()
+        network.router.access_control = Names({"a": "u" * 100}, ("g" * 10_000,))
+        network.client("b")
+        before = network.router.session_table.bytes
+        network.client("a")
+        assert network.router.session_table.bytes - before > 4 * 10_000
+
+
+class Names(AccessControl):
+    """Gives clients user names by their client identifiers."""
+
+    def __init__(self, names: dict[str, str], groups: tuple[str, ...] = ()) -> None:
+        self.names = names
+        self.groups = groups
+
+    def admit(self, connect: p.Connect, origin: Origin, ticket: Ticket) -> int:
+        del origin
+        if connect.client_id in self.names:
+            ticket.principal = Principal(self.names[connect.client_id], self.groups)
+        return 0

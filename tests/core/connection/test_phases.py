@@ -23,7 +23,7 @@ from broker.core.connection.phases import (
     NEXT,
     PHASES,
 )
-from broker.core.hooks import LATER, AccessControl, AuthExchange, AuthMethod, Ticket
+from broker.core.hooks import LATER, AccessControl, AuthExchange, AuthMethod, Origin, Ticket
 from tests.core.harness import Client, Network, bag
 
 METHOD: Final = bag(s={0x15: "m"})
@@ -69,7 +69,7 @@ class Rounds(AuthMethod):
 
 
 class Later(AccessControl):
-    def admit(self, connect: Connect, address: str, ticket: Ticket) -> int:  # noqa: ARG002
+    def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:  # noqa: ARG002
         return LATER
 
 

@@ -12,6 +12,7 @@ from broker.core.codec.decoder import Decoder
 from broker.core.codec.packets import V5, V31, V311, Ack, Connect, Disconnect, Publish
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.connection.protocol import ServerProtocol
+from broker.core.hooks import Origin
 from broker.core.queues.outbox import Outbox
 from tests.core.codec.wire_cases import CASES, MAX_PACKET_SIZE, Case
 from tests.core.harness import Network, bag, limits, untouched
@@ -22,7 +23,7 @@ FROM_CLIENTS = [case for case in CASES if case.direction in ("c2s", "both")]
 def _first_bytes(network: Network, raw: bytes, pace: int) -> ServerProtocol:
     """A connection that begins with these bytes."""
     protocol = ServerProtocol(
-        network.router, Outbox(network.router.fanout.touched, network.router.counters, 0, 0), "somebody"
+        network.router, Outbox(network.router.fanout.touched, network.router.counters, 0, 0), Origin("somebody")
     )
     for read in [raw[at : at + 1] for at in range(len(raw))] if pace else [raw]:
         protocol.receive(read, network.now)

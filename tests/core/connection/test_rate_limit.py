@@ -10,7 +10,7 @@ from broker.core.codec import packets as p
 from broker.core.codec.errors import ProtocolError
 from broker.core.codec.packets import V5, V311
 from broker.core.connection.rate_limit import BREAK, SHORTEST_HOLD, PublishLimit, TokenBucket
-from broker.core.hooks import AccessControl
+from broker.core.hooks import AccessControl, Origin
 from tests.core.harness import Client, Network, limits
 
 NOW = 1_000.0
@@ -271,9 +271,9 @@ class Asked(AccessControl):
     def __init__(self) -> None:
         self.asked = 0
 
-    def admit(self, connect: p.Connect, address: str, ticket: object) -> int:
+    def admit(self, connect: p.Connect, origin: Origin, ticket: object) -> int:
         """Let everybody in."""
-        del connect, address, ticket
+        del connect, origin, ticket
         self.asked += 1
         return 0
 
@@ -366,11 +366,11 @@ class TestCrowd:
         """Over the limit of its address, a client may still take over a connection of that address."""
         network = Network()
         client = network.idle("c")
-        client.dial().protocol.host = "10.0.0.1"
+        client.dial().protocol.origin.host = "10.0.0.1"
         client.send(p.Connect("c", V5))
         network.settle()
         old = client.wire
-        client.dial().protocol.host = host
+        client.dial().protocol.origin.host = host
         client.wire.protocol.refused = code
         client.send(p.Connect("c", V5))
         network.settle()

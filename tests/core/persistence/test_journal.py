@@ -10,6 +10,7 @@ from broker.core.codec import packets as p
 from broker.core.codec.packets import NEVER, Ack, Will
 from broker.core.limits import Limits
 from broker.core.persistence.journal import Journal, share_name
+from broker.core.principal import Principal
 from broker.core.queues.message import Delivery, Message
 from broker.core.topics.subscription import Subscription
 from tests.core.harness import START, Client, Network, bag, limits
@@ -34,8 +35,8 @@ class Notes(Journal):
             self.deliveries.append(delivery)
         self.lines.append((call, client_id, delivery.message.payload()))
 
-    def session_kept(self, client_id: str, user_name: str | None, expiry_interval: int, disconnected_at: float) -> None:
-        del user_name
+    def session_kept(self, client_id: str, principal: Principal, expiry_interval: int, disconnected_at: float) -> None:
+        del principal
         self.lines.append(("kept", client_id, expiry_interval, disconnected_at))
 
     def session_gone(self, client_id: str) -> None:

@@ -16,6 +16,7 @@ from broker.core.persistence.journal import (
     WillRecord,
 )
 from broker.core.persistence.restore import restore
+from broker.core.principal import Principal
 from broker.core.queues.message import RELEASED, SENT, Delivery
 from broker.core.routing.retained_shares import EXPIRY_BYTES
 from broker.core.topics.topic_tree import NODE_BYTES
@@ -266,9 +267,9 @@ def test_the_journal_hears_what_the_restart_changed_and_no_more() -> None:
 
     class Notes(Journal):
         def session_kept(
-            self, client_id: str, user_name: str | None, expiry_interval: int, disconnected_at: float
+            self, client_id: str, principal: Principal, expiry_interval: int, disconnected_at: float
         ) -> None:
-            del user_name
+            del principal
             told.append((client_id, expiry_interval, disconnected_at))
 
         def will_set(self, client_id: str, will: Will, due: float) -> None:

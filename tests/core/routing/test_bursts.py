@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from broker.core.codec.framing import frame_count
 from broker.core.connection.protocol import ServerProtocol
 from broker.core.counters import Counters
+from broker.core.hooks import Origin
 from broker.core.limits import Limits
 from broker.core.queues.outbox import Outbox
 from broker.core.routing.bursts import QUEUE_PART, RUN_BYTES, RUN_MESSAGES, longest
@@ -100,7 +101,7 @@ class Side:
 
     def join(self, connect: bytes) -> ServerProtocol:
         outbox = Outbox(self.router.fanout.touched, self.router.counters, self.router.limits.live_messages, 0)
-        made = ServerProtocol(self.router, outbox, "nowhere")
+        made = ServerProtocol(self.router, outbox, Origin("nowhere"))
         made.receive(connect, 1.0)
         return made
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import pytest
 
 from broker.core.codec.packets import Connect
-from broker.core.hooks import AccessControl, AuthExchange, AuthMethod
+from broker.core.hooks import FORBIDDEN, AccessControl, AuthExchange, AuthMethod
+from broker.core.principal import Principal
 from tests.e2e import wire
 from tests.e2e.conformance.conftest import Joined, Opened, Unique
 from tests.e2e.conformance.outcomes import PROTOCOL_ERROR, UNREADABLE, alive, refused, thrown_out
@@ -181,13 +182,13 @@ class Rules(AccessControl):
         super().__init__()
         self.open = False
 
-    def may_publish(self, client_id: str, user_name: str | None, topic: str) -> bool:
-        del client_id, user_name
+    def may_publish(self, principal: Principal, topic: str, qos: int, retain: bool) -> bool:
+        del principal, qos, retain
         return self.open or not topic.startswith("no")
 
-    def may_subscribe(self, client_id: str, user_name: str | None, topic_filter: str) -> bool:
-        del client_id, user_name
-        return not topic_filter.startswith("no")
+    def may_subscribe(self, principal: Principal, topic_filter: str, qos: int) -> int:
+        del principal
+        return FORBIDDEN if topic_filter.startswith("no") else qos
 
 
 async def test_an_unauthorized_publish_in_5(joined: Joined, start_broker: StartBroker) -> None:

@@ -9,6 +9,7 @@ import pytest
 from broker.core.causes import CONNECTION_LOST
 from broker.core.codec.packets import V5, V311
 from broker.core.connection.protocol import ServerProtocol
+from broker.core.hooks import Origin
 from broker.core.queues.outbox import Outbox
 from broker.upstream.protocol.uplink import CONNECTED, Uplink
 from tests.core.harness import Network, limits
@@ -48,7 +49,7 @@ class Wire:
             self.version,
             self.version == V311,
         )
-        self.protocol = ServerProtocol(router, Outbox([], router.counters, 0, 0), "link")
+        self.protocol = ServerProtocol(router, Outbox([], router.counters, 0, 0), Origin("link"))
         self.up = bytearray(scene.link.hello(clean))
         self.down = bytearray()
 

@@ -1,0 +1,70 @@
+"""Who a client is, once that is known: what access control is asked about instead of names that anybody can send.
+
+Owns `Principal`. It stands on the session (`Session.principal`), and is that of the present connection, or of the last
+one while the client is away. Promises: it is never changed once it stands there; a client that comes back has its own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+NO_ATTRIBUTES: Final[dict[str, str]] = {}
+"""What a principal without attributes has. Read it; never change it."""
+
+
+class Principal:
+    """One client as this broker knows it.
+
+    `user_name`: None for an anonymous client. `host`: its IP address, `listener`: the name of the one that it came by;
+    both empty where there is none. `certificate`: the subject of its certificate (RFC 4514), empty without one.
+    `groups` and `attributes` are what its authenticator says of it, `rules` what a token brought
+    (`broker.security.rules`). `expires_at`: seconds since the epoch at which its connection ends; 0.0: never.
+    """
+
+    def __init__(
+        self,
+        user_name: str | None = None,
+        groups: tuple[str, ...] = (),
+        attributes: dict[str, str] | None = None,
+        expires_at: float = 0.0,
+        rules: tuple[object, ...] = (),
+        certificate: str = "",
+        client_id: str = "",
+        listener: str = "",
+        host: str = "",
+    ) -> None:
+        self.user_name = user_name
+        self.groups = groups
+        self.attributes = NO_ATTRIBUTES if attributes is None else attributes
+        self.expires_at = expires_at
+        self.rules = rules
+        self.certificate = certificate
+        self.client_id = client_id
+        self.listener = listener
+        self.host = host
+        # The rule book's: what it has worked out for this principal, and the epoch in which it did.
+        self.compiled: object | None = None
+        self.compiled_epoch = -1
+
+    def at(self, client_id: str, listener: str, host: str) -> Principal:
+        """The same client on one connection: a copy, since an authenticator may answer for many with one object."""
+        return Principal(
+            self.user_name,
+            self.groups,
+            self.attributes,
+            self.expires_at,
+            self.rules,
+            self.certificate,
+            client_id,
+            listener,
+            host,
+        )
+
+    def size(self) -> int:
+        """Characters of what an authenticator says of it: groups, attributes and the certificate's subject."""
+        size = len(self.certificate)
+        for group in self.groups:
+            size += len(group)
+        for name, value in self.attributes.items():
+            size += len(name) + len(value)
+        return size
