@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from broker.exposure import exposed
-from broker.net.server import Server, StartupError
+from broker.net.listeners import StartupError
+from broker.net.server import Server
 from broker.observe.presence import Presence
 from broker.observe.systopics import SysTopics
 from broker.settings import Settings, flatten

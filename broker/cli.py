@@ -143,7 +143,7 @@ def check_config(
     settings = _load(file, (), ())
     typer.echo(f"{ENVIRONMENT if file is None else file}: OK")
     for name, (value, default) in changed(settings).items():
-        if name in ("upstream", "authenticator"):
+        if name in ("listener", "upstream", "authenticator"):
             _list_tables(name, value)
         else:
             typer.echo(f"  {name} = {show(value)}  (default {show(default)})")

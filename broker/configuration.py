@@ -30,13 +30,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from broker.environment import candidates, nearest_flat, variable
-from broker.settings import Settings, defaults, flatten, section_models
+from broker.settings import Section, Settings, defaults, flatten, section_models
 from broker.settings.upstream import A_LIST, A_WORD
-from broker.wording import HIDDEN, SECRETS, TABLES, allowed, cut, show, to_toml
+from broker.wording import HIDDEN, SECRETS, TABLES, allowed, cut, inner_model, show, to_toml
 
 DEFAULTS: Final = (
     Path(__file__).resolve().parent / "settings" / "default.toml",
@@ -45,6 +45,9 @@ DEFAULTS: Final = (
 """Where the annotated defaults are: beside the models where Canopy is installed, in `config/` in the source tree."""
 
 VARIABLE: Final = "environment variable "
+
+MAY_HIDE: Final = frozenset({"upstream", "authenticator", "listener"})
+"""Lists of tables that may hold secrets."""
 
 
 class SettingsError(Exception):
@@ -143,11 +146,19 @@ def of_tables(name: str, value: Any) -> dict[str, tuple[Any, Any]]:
     """What differs in a list of tables: full name (``upstream[0].url``) → (value, default). None: it has no default."""
     flat: dict[str, tuple[Any, Any]] = {}
     for at, table in enumerate(value):
-        for key, field in type(table).model_fields.items():
-            default = None if field.is_required() else field.default
-            found = getattr(table, key)
-            if found != default:
-                flat[f"{name}[{at}].{key}"] = (HIDDEN if key in SECRETS else found, default)
+        flat |= _of_table(f"{name}[{at}]", table)
+    return flat
+
+
+def _of_table(name: str, table: Section) -> dict[str, tuple[Any, Any]]:
+    flat: dict[str, tuple[Any, Any]] = {}
+    for key, field in type(table).model_fields.items():
+        default = None if field.is_required() else field.default
+        found = getattr(table, key)
+        if isinstance(found, Section):
+            flat |= _of_table(f"{name}.{key}", found)
+        elif found != default:
+            flat[f"{name}.{key}"] = (HIDDEN if key in SECRETS else found, default)
     return flat
 
 
@@ -187,10 +198,9 @@ def _about_toml(complaint: str) -> str:
     """What to do about a complaint that is easily come by: tables put into a copy of default.toml."""
     if "('queue', 'rules')" in complaint:
         return "; where [[queue.rules]] tables stand, the line rules = [] has to go"
-    if "('upstream',)" in complaint:
-        return "; where [[upstream]] tables stand, the line upstream = [] has to go"
-    if "('authenticator',)" in complaint:
-        return "; where [[authenticator]] tables stand, the line authenticator = [] has to go"
+    for name in TABLES:
+        if f"('{name}',)" in complaint:
+            return f"; where [[{name}]] tables stand, the line {name} = [] has to go"
     return ""
 
 
@@ -204,7 +214,7 @@ def _from_flags(sets: Sequence[str], problems: list[str]) -> list[Entry]:
         name, equals, value = text.partition("=")
         name = name.strip()
         # What may hold a password is not repeated.
-        secret = name.startswith(("upstream", "authenticator")) or any(each in text.lower() for each in SECRETS)
+        secret = name.startswith(tuple(MAY_HIDE)) or any(each in text.lower() for each in SECRETS)
         told = f"{name}=…" if equals and secret else text
         if not equals or not name:
             problems.append(f"--set {told}: allowed: name=value, like --set limits.max_connections=1000")
@@ -305,7 +315,15 @@ def _judgements(error: ValidationError, chosen: Mapping[str, Entry]) -> list[str
 
 def _show_whole(entry: Entry) -> str:
     """The value of a setting. Text in place of tables may hold a password anywhere."""
-    return "text" if entry.name in ("upstream", "authenticator") and isinstance(entry.value, str) else show(entry.value)
+    return "text" if entry.name in MAY_HIDE and isinstance(entry.value, str) else show(entry.value)
+
+
+def _keys(model: type[BaseModel], steps: Sequence[int | str]) -> Mapping[str, Any]:
+    """What the table may hold that the last of these steps is a key of."""
+    for step in steps[:-1]:
+        if isinstance(step, str) and step in model.model_fields:
+            model = inner_model(model, step)
+    return model.model_fields
 
 
 def _about_part(fault: ErrorDetails, name: str, steps: Sequence[int | str], table: str) -> str:
@@ -318,7 +336,7 @@ def _about_part(fault: ErrorDetails, name: str, steps: Sequence[int | str], tabl
         return f"{part}.type: found {show(fault['ctx']['tag'])}; allowed: {allowed(f'{kind}.type')}"
     if fault["type"] == "extra_forbidden":
         model = TABLES[name]
-        keys = (model[table] if isinstance(model, Mapping) else model).model_fields
+        keys = _keys(model[table] if isinstance(model, Mapping) else model, steps)
         nearest = _nearest(str(steps[-1]), keys)
         return f"{part}: no such setting; " + (
             f"the nearest is {nearest}" if nearest else f"known are {', '.join(keys)}"

@@ -21,11 +21,14 @@ def exposed(settings: Settings, authenticated: bool = False) -> Iterator[str]:
             "mqtt.allow_anonymous = false keeps nobody out: nothing checks user names and passwords here, so that any "
             "user name with any password will do"
         )
-    for url, address in zip(settings.listen, settings.addresses, strict=True):
-        if not _is_loopback(address.host):
+    for listener in settings.listeners:
+        endpoint = listener.endpoint
+        certified = listener.tls is not None and listener.tls.client_certificates == "required"
+        if endpoint.host and not certified and not _is_loopback(endpoint.host):
+            where = "listener" if listener in settings.listener else "listen"
             yield (
-                f'listen "{url}": other machines may reach it, and no client is asked to prove who it is; whoever '
-                "reaches it can read and publish everything. Put a firewall in front, or listen on 127.0.0.1"
+                f'{where} "{listener.called}": other machines may reach it, and no client is asked to prove who it is; '
+                "whoever reaches it can read and publish everything. Put a firewall in front, or listen on 127.0.0.1"
             )
 
 

@@ -18,14 +18,16 @@ from annotated_types import Ge, Le
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from broker.settings import LARGEST_PACKET, QueueRuleSettings, Section, Settings, Upstream
+from broker.settings import LARGEST_PACKET, Listener, QueueRuleSettings, Section, Settings, Upstream
 from broker.settings.authenticators import TYPES
+from broker.settings.listeners import FORMS
 
 LONGEST_SHOWN: Final = 80
 """Characters of a wrong value that a message repeats."""
 
 TABLES: Final[Mapping[str, type[Section] | Mapping[str, type[Section]]]] = {
     "queue.rules": QueueRuleSettings,
+    "listener": Listener,
     "upstream": Upstream,
     "authenticator": TYPES,
 }
@@ -40,6 +42,8 @@ SECRETS: Final = frozenset({"password", "secret", "key_password", "headers"})
 USER_OF_URL: Final = re.compile(r"(?<=://)[^/]*@")
 
 A_RULE: Final = '{client_id = "display-*", policy = "latest"}'
+
+A_LISTENER: Final = '{url = "mqtt://0.0.0.0:1883", max_connections = 1000}'
 
 A_LINK: Final = '{name = "cloud", url = "mqtt://broker.example.org"}'
 
@@ -64,6 +68,30 @@ ALLOWED: Final = {
     "recorder.directory": 'a folder, like "/var/lib/canopy/record", or "" for none',
     "recorder.filters": FILTERS,
     "recorder.filters[]": A_FILTER,
+    "listener": f"[[listener]] tables, or a list of them, like [{A_LISTENER}]",
+    "listener[]": f"a table, like {A_LISTENER}",
+    "listener[].url": f'{FORMS}, like "mqtt://0.0.0.0:1883"',
+    "listener[].name": 'text, like "internal", or "" for the URL',
+    "listener[].mode": 'the mode of a file in octal digits, like "0660"',
+    "listener[].group": 'a group by name or number, like "mqtt", or "" for the broker\'s',
+    "listener[].max_packet_size": f"0, or an integer from 2 to {LARGEST_PACKET}",
+    "listener[].authenticators": 'a list of names, like ["passwords"]',
+    "listener[].authenticators[]": 'the name of an authenticator, like "passwords"',
+    "listener[].tls": "a table [listener.tls] with certificate and key",
+    "listener[].tls.certificate": A_FILE + 'server.pem"',
+    "listener[].tls.key": A_FILE + 'server.key"',
+    "listener[].tls.key_password": 'text, or "" for none',
+    "listener[].tls.more": "a list of at most 1000 tables with certificate and key",
+    "listener[].tls.more[]": "a table with certificate and key",
+    "listener[].tls.more[].certificate": A_FILE + 'other.pem"',
+    "listener[].tls.more[].key": A_FILE + 'other.key"',
+    "listener[].tls.more[].key_password": 'text, or "" for none',
+    "listener[].tls.ciphers": 'cipher suites as OpenSSL writes them, like "ECDHE+AESGCM", or "" for its own choice',
+    "listener[].tls.client_ca": A_FILE + 'clients.pem"',
+    "listener[].tls.crl": A_FILE + 'revoked.pem", or "" for none',
+    "listener[].tls.alpn": 'a list of protocol names, like ["mqtt"]',
+    "listener[].tls.alpn[]": 'a protocol name, like "mqtt"',
+    "listener[].tls.handshake_timeout": ABOVE_0,
     "upstream": f"[[upstream]] tables, or a list of them, like [{A_LINK}]",
     "upstream[]": f"a table, like {A_LINK}",
     "upstream[].name": '1 to 64 letters, digits, "_" and "-", like "cloud"',
@@ -165,6 +193,17 @@ def _toml_key(key: Any) -> str:
 def cut(text: str) -> str:
     """A text that fits a message."""
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+
+
+def inner_model(model: type[BaseModel], key: str) -> type[BaseModel]:
+    """The model of the table, or of each of the tables, that stands under a key."""
+    field = model.model_fields[key]
+    annotation, _ = _plain(field.annotation, field.metadata)
+    if get_origin(annotation) is Sequence:
+        annotation, _ = _plain(get_args(annotation)[0], [])
+    assert isinstance(annotation, type)
+    assert issubclass(annotation, BaseModel)
+    return annotation
 
 
 def allowed(name: str) -> str:

@@ -1,8 +1,9 @@
 """Which connections get as far as their CONNECT: how many in all, from one address, and in a second.
 
-Owns `Admission`: the connections counted, by address and in all, and the rate at which new ones come. A connection
-counts from its arrival until its protocol is over (`leave`), and not for the seconds that its socket may take after
-that. What a CONNECT is worth (names, sessions, takeover) is the core's business.
+Owns `Admission`: the connections counted, by address and in all, and the rate at which new ones come; and
+`ListenerAdmission`, the further limits of one listener. A connection counts from its arrival until its protocol is over
+(`leave`), and not for the seconds that its socket may take after that. What a CONNECT is worth (names, sessions,
+takeover) is the core's business.
 
 Promises:
 - The cost of a flood is bounded. One that is over a limit waits for its CONNECT only to be told so, at most
@@ -22,6 +23,10 @@ from broker.core.connection.rate_limit import TokenBucket
 HALF_OPEN_ROOM: Final = 128
 """Connections above the limit that may wait for their CONNECT, and connections that exist only to be refused; any more
 are closed at once."""
+
+MOST_RATES: Final = 10_000
+"""Addresses whose rate of connecting one listener remembers, about 2 MB: an attacker may own a whole IPv6 network. An
+address that is forgotten may connect as often as one that never came."""
 
 TURNED_AWAY: Final = -1
 """Answer of `arrive`: close the connection, there is no room even to refuse it."""
@@ -49,8 +54,9 @@ class Admission:
         """Whether one more has to be turned away: there are too many in all."""
         return 0 < self._most <= self.open
 
-    def arrive(self, host: str, now: float) -> int:
-        """A connection has come from an IP address ("": from none, as over a Unix socket).
+    def arrive(self, host: str, now: float, code: int = reasons.SUCCESS) -> int:
+        """A connection has come from an IP address ("": from none, as over a Unix socket). `code`: why its listener
+        refuses it, if it does.
 
         0: it counts, until `leave`. TURNED_AWAY: close it, it does not count. Else the reason code for its CONNACK
         (0x97 too many of this address, 0x9F too many a second): it counts as refused, until `readmit`, or until
@@ -59,8 +65,9 @@ class Admission:
         if self.full:
             self.turned_away += 1
             return TURNED_AWAY
-        code = reasons.SUCCESS
-        if not self._has_place(host):
+        if code != reasons.SUCCESS:
+            pass
+        elif not self.has_place(host):
             code = reasons.QUOTA_EXCEEDED
         elif self._rate is not None and not self._rate.take_one(now):
             code = reasons.CONNECTION_RATE_EXCEEDED
@@ -94,13 +101,13 @@ class Admission:
 
     def readmit(self, host: str) -> bool:
         """A refused connection has taken the place of another one of its address; False when there is none for it."""
-        if not self._has_place(host):
+        if not self.has_place(host):
             return False
         self.refused -= 1
         self._count(host)
         return True
 
-    def _has_place(self, host: str) -> bool:
+    def has_place(self, host: str) -> bool:
         return self._most_of_one == 0 or self.by_address.get(host, 0) < self._most_of_one or not host
 
     def _count(self, host: str) -> None:
@@ -108,8 +115,64 @@ class Admission:
             self.by_address[host] = self.by_address.get(host, 0) + 1
 
 
-def admission(most: int, most_of_one: int, rate: float) -> Admission | None:
-    """The admission control of a broker; None where no limit asks for any, so that a connect pays nothing for it."""
-    if most > 0 or most_of_one > 0 or rate > 0.0:
+class ListenerAdmission:
+    """The connections of one listener against limits of its own, each of 0 none. It counts whom `Admission` counts."""
+
+    def __init__(self, most: int, most_of_one: int, rate_of_one: float) -> None:
+        """`most` connections, `most_of_one` from one address, `rate_of_one` new ones a second from one address."""
+        self._most = most
+        self._most_of_one = most_of_one
+        self._rate_of_one = rate_of_one
+        self.open = 0
+        self.by_address: dict[str, int] = {}
+        # What the addresses may still have of their rate, those that came last at the end; bounded.
+        self._rates: dict[str, TokenBucket] = {}
+
+    def arrive(self, host: str, now: float) -> int:
+        """A connection has come: the reason code for its CONNACK, 0 to let it on. It counts from `count` on."""
+        if self._rate_of_one > 0.0 and host and not self._rate(host).take_one(now):
+            return reasons.CONNECTION_RATE_EXCEEDED
+        return reasons.SUCCESS if self.has_place(host) else reasons.QUOTA_EXCEEDED
+
+    def has_place(self, host: str) -> bool:
+        """Whether one more from this address is within the limits."""
+        if 0 < self._most <= self.open:
+            return False
+        return self._most_of_one == 0 or not host or self.by_address.get(host, 0) < self._most_of_one
+
+    def count(self, host: str) -> None:
+        """It counts, until `leave`."""
+        self.open += 1
+        if self._most_of_one > 0 and host:
+            self.by_address[host] = self.by_address.get(host, 0) + 1
+
+    def leave(self, host: str) -> None:
+        """The protocol is over for a connection that counted."""
+        self.open -= 1
+        if self._most_of_one > 0 and host:
+            left = self.by_address[host] - 1
+            if left > 0:
+                self.by_address[host] = left
+            else:
+                del self.by_address[host]
+
+    def _rate(self, host: str) -> TokenBucket:
+        """What the address has left. Of too many addresses, the one that has not come for longest is forgotten."""
+        rates = self._rates
+        bucket = rates.pop(host, None)
+        if bucket is None:
+            if len(rates) >= MOST_RATES:
+                del rates[next(iter(rates))]
+            bucket = TokenBucket(self._rate_of_one, max(self._rate_of_one, 1.0))
+        rates[host] = bucket
+        return bucket
+
+
+def admission(most: int, most_of_one: int, rate: float, listeners: bool = False) -> Admission | None:
+    """The admission control of a broker; None where no limit asks for any, so that a connect pays nothing for it.
+
+    `listeners`: one of its listeners has limits.
+    """
+    if listeners or most > 0 or most_of_one > 0 or rate > 0.0:
         return Admission(most, most_of_one, rate)
     return None

@@ -24,6 +24,7 @@ from broker.net.partial_packets import EVICTIONS
 from broker.net.stream import FULL_READ, LINGER, STALL, STALL_LOOKS, STALL_ROUNDS, Stream
 
 if TYPE_CHECKING:
+    from broker.net.listeners import Listener
     from broker.net.server import Server
 
 GRACE: Final = 1.5
@@ -33,14 +34,15 @@ GRACE: Final = 1.5
 class Connection(Link):
     """The asyncio protocol of one client: an `asyncio.Protocol` by its methods, not by inheritance (it is compiled)."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, listener: Listener) -> None:
         super().__init__()
         self.server = server
+        self.listener = listener
         self.hub: FlushScheduler = server.hub
         self.loop = self.hub.loop
         self.opened_at = 0.0
+        # The peer as the log has it, and its IP address ("": none): of the socket, unless a proxy has told before.
         self.address = ""
-        # The IP address of the peer; "": it has none.
         self.host = ""
         self.stream = Stream(self.loop, self.hub.counters)
         # Set by connection_made.
@@ -75,13 +77,14 @@ class Connection(Link):
 
     def _begin(self, transport: asyncio.BaseTransport) -> None:
         hub = self.hub
-        self.host, self.address = sockets.peer_name(transport)
+        if not self.address:
+            self.host, self.address = sockets.peer_name(transport)
         if not sockets.INHERITED:
             sockets.tune(transport.get_extra_info("socket"), self.server.settings)
         router = hub.router
         self.outbox = Outbox(router.fanout.touched, hub.counters, hub.live_messages, hub.live_bytes)
         self.outbox.owner = self
-        origin = Origin(self.address, self.host, sockets.listener_name(transport))
+        origin = Origin(self.address, self.host, self.listener.name)
         self.protocol = ServerProtocol(router, self.outbox, origin)
         if router.access_control is not None:
             self.protocol.answer_later = self.admitted

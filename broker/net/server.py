@@ -1,8 +1,8 @@
-"""The asyncio server around one router: listeners, connections, and the one batch loop that they share.
+"""The asyncio server around one router: its connections, and the one batch loop that they share.
 
-Owns the event loop's side of a broker: the listening sockets, the set of connections and who may join it (`admission`),
-the wheel of their timers, the one timer for what falls due in the router, and the one that looks after the queues
-(`monitor`). A program embeds `broker.Broker`, which adds what is told about the broker.
+Owns the event loop's side of a broker: where it listens (`listeners`), the set of connections and who may join it
+(`admission`), the wheel of their timers, the one timer for what falls due in the router, and the one that looks after
+the queues (`monitor`). A program embeds `broker.Broker`, which adds what is told about the broker.
 
 Promises: constructible without a running loop; `start` either listens on every address or on none, and says in one
 line why not; `stop` accepts nobody more, lets queues drain within `shutdown.flush_timeout`, tells 5.0 clients 0x8B,
@@ -15,7 +15,7 @@ import asyncio
 import logging
 import secrets
 import time
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from broker.core import guards
 from broker.core.causes import CONNECTION_LOST, SHUTDOWN
@@ -32,10 +32,11 @@ from broker.net.admission import HALF_OPEN_ROOM, TURNED_AWAY, Admission, admissi
 from broker.net.connection import Connection
 from broker.net.connection_log import ConnectionLog
 from broker.net.hub import FlushScheduler
+from broker.net.listeners import Listeners, StartupError
 from broker.net.log import Faults, Log
 from broker.net.monitor import LagMonitor, Monitor
 from broker.net.stream import LINGER
-from broker.settings import LARGEST_PACKET, Address, QueueRuleSettings, Settings
+from broker.settings import LARGEST_PACKET, QueueRuleSettings, Settings
 from broker.store.base import Store, StoreError
 
 VERSIONS: Final = {"3.1": V31, "3.1.1": V311, "5.0": V5}
@@ -43,10 +44,6 @@ VERSIONS: Final = {"3.1": V31, "3.1.1": V311, "5.0": V5}
 
 LARGEST_WINDOW: Final = 65_535
 """Unacknowledged publishes that the protocol allows in one direction (MQTT 5.0, section 3.1.2.11.3)."""
-
-
-class StartupError(Exception):
-    """Why the broker cannot listen, in one line."""
 
 
 class _Subscriptions(EventListener):
@@ -98,8 +95,10 @@ class Server:
         self._restored = False
         self.connections: set[Connection] = set()
         # None: no limit asks for it.
+        self.listeners = Listeners(self)
+        bounds = self.settings.limits
         self.admission = admission(
-            self._most, self.settings.limits.max_connections_per_address, self.settings.limits.max_connect_rate
+            self._most, bounds.max_connections_per_address, bounds.max_connect_rate, self.listeners.limited
         )
         # Connections that have not been accepted yet, the oldest first; where connections are limited.
         self._half_open: dict[Connection, None] = {}
@@ -110,8 +109,6 @@ class Server:
         self.hub: FlushScheduler
         self.monitor: Monitor
         self.pulse: LagMonitor
-        self._servers: list[asyncio.Server] = []
-        self._addresses: list[Address] = []
         self._stopping = False
         self._stopped: asyncio.Task[None] | None = None
         self._all_gone: asyncio.Future[None] | None = None
@@ -161,10 +158,8 @@ class Server:
         # Before the first client can come.
         await self._open_store()
         try:
-            for address in self.settings.addresses:
-                await self._listen(address)
+            await self.listeners.start()
         except StartupError:
-            await self._close_listeners()
             if self.store is not None:
                 await self.store.close()
             raise
@@ -194,30 +189,6 @@ class Server:
             raise StartupError(f"the store cannot be used: {type(error).__name__}: {error}") from error
         self.router.tick(self.loop.time())
 
-    async def _listen(self, address: Address) -> None:
-        """Listen on one address. What comes over TCP comes whole and in order, both ways [MQTT-4.2.0-1]."""
-        try:
-            server = await self.loop.create_server(
-                self._connection,
-                address.host,
-                address.port,
-                backlog=self.settings.runtime.tcp_backlog,
-                reuse_address=True,
-            )
-        except OSError as error:
-            raise StartupError(sockets.why_not_listening(address, error)) from error
-        self._servers.append(server)
-        port = address.port
-        for sock in server.sockets:
-            sockets.tune(sock, self.settings)
-        if server.sockets:
-            port = server.sockets[0].getsockname()[1]
-        self._addresses.append(Address(address.host, port))
-
-    def _connection(self) -> asyncio.Protocol:
-        """The protocol of a new connection, which has its methods and is none by inheritance."""
-        return cast(asyncio.Protocol, Connection(self))
-
     async def stop(self) -> None:
         """End in order: stop accepting, drain, say goodbye. Returns when it is done, whoever called it first."""
         if self._stopped is None:
@@ -229,7 +200,7 @@ class Server:
     async def _stop(self) -> None:
         self._stopping = True
         self.log.info("stopping", connections=len(self.connections))
-        await self._close_listeners()
+        await self.listeners.close()
         flush = self.settings.shutdown.flush_timeout
         waiting = [c for c in self.connections if not c.outbox.empty]
         deadline = self.loop.time() + flush
@@ -270,23 +241,15 @@ class Server:
     async def emptied(self) -> None:
         """Called while it stops, when all clients are gone: for whoever has to hear of that, and say goodbye too."""
 
-    async def _close_listeners(self) -> None:
-        servers = self._servers
-        self._servers = []
-        for server in servers:
-            server.close()
-        # wait_closed also waits for the connections in newer Pythons; those end later.
-        self._addresses = []
-
     @property
     def listening(self) -> list[str]:
         """URLs that are listened on, with their real ports."""
-        return [address.url() for address in self._addresses]
+        return [listener.url() for listener in self.listeners.open]
 
     @property
     def ports(self) -> list[int]:
-        """The ports that are listened on, in the order of the settings."""
-        return [address.port for address in self._addresses]
+        """The ports that are listened on, in the order of the settings; 0 for a Unix socket."""
+        return [listener.port for listener in self.listeners.open]
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
@@ -301,7 +264,11 @@ class Server:
         admission = self.admission
         if admission is not None:
             self._make_room(admission)
-            answer = admission.arrive(connection.host, connection.opened_at)
+            own = connection.listener.admission
+            code = own.arrive(connection.host, connection.opened_at) if own is not None else reasons.SUCCESS
+            answer = admission.arrive(connection.host, connection.opened_at, code)
+            if own is not None and answer == reasons.SUCCESS:
+                own.count(connection.host)
             if answer == TURNED_AWAY:
                 self.connections.add(connection)
                 return False
@@ -327,8 +294,13 @@ class Server:
     def readmit(self, connection: Connection) -> bool:
         """A refused connection took over another of its address. False when there is no room for it all the same."""
         admission = self.admission
-        if admission is None or not admission.readmit(connection.host):
+        own = connection.listener.admission
+        if admission is None or (own is not None and not own.has_place(connection.host)):
             return False
+        if not admission.readmit(connection.host):
+            return False
+        if own is not None:
+            own.count(connection.host)
         connection.protocol.refused = 0
         return True
 
@@ -349,6 +321,8 @@ class Server:
                 admission.leave_refused()
             else:
                 admission.leave(connection.host)
+                if connection.listener.admission is not None:
+                    connection.listener.admission.leave(connection.host)
             if connection in self.connections:
                 self._closing[connection] = None
         try:

@@ -17,7 +17,7 @@ import sys
 import termios
 from typing import Any, Final
 
-from broker.settings import Address, Settings
+from broker.settings import Settings
 
 PROBE_AFTER: Final = 60
 """Seconds of silence after which TCP asks whether the peer is still there."""
@@ -86,17 +86,8 @@ def peer_name(transport: asyncio.BaseTransport) -> tuple[str, str]:
     return "", str(peer) if peer else "unknown"
 
 
-def listener_name(transport: asyncio.BaseTransport) -> str:
-    """The URL that a connection came in by; "" where it has none."""
-    here = transport.get_extra_info("sockname")
-    if isinstance(here, tuple) and len(here) >= 2:
-        return Address(str(here[0]), here[1]).url()
-    return ""
-
-
-def why_not_listening(address: Address, error: OSError) -> str:
-    """One line that says what is wrong with an address and what to do."""
-    where = address.url()
+def why_not_listening(where: str, host: str, error: OSError) -> str:
+    """One line that says what is wrong with an address and what to do. `where`: what the listener is called."""
     if error.errno == errno.EADDRINUSE:
         return f"cannot listen on {where}: the port is in use; stop the other program or choose another port (--listen)"
     if error.errno == errno.EACCES:
@@ -106,7 +97,7 @@ def why_not_listening(address: Address, error: OSError) -> str:
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return f"cannot listen on {where}: too few file descriptors (ulimit -n)"
     if error.errno is None or error.errno < 0 or type(error).__name__ == "gaierror":
-        return f"cannot listen on {where}: unknown host {address.host!r}"
+        return f"cannot listen on {where}: unknown host {host!r}"
     return f"cannot listen on {where}: {os.strerror(error.errno)}"
 
 

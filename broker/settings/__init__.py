@@ -13,8 +13,8 @@ A limit of 0 means unlimited; where 0 switches something off (an interval, a cac
 Sizes are bytes, times are seconds, rates are per second. `config/default.toml` explains each setting to the people who
 run a broker; a test holds it to these models.
 
-`values` has the kinds of values and their bounds, `sections` the sections, `authenticators` and `security` who
-comes in, `upstream` what is about other brokers, and `root` the whole.
+`values` has the kinds of values and their bounds, `sections` the sections, `listeners` where clients come in,
+`authenticators` and `security` who does, `upstream` what is about other brokers, and `root` the whole.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from broker.settings.authenticators import (
     PasswordFileTable,
     called,
 )
+from broker.settings.listeners import Certificate, Endpoint, Listener, Tls, parse_endpoint
 from broker.settings.root import Settings, defaults, flatten, section_models
 from broker.settings.sections import (
     EFFECTS,
@@ -67,11 +68,14 @@ __all__ = [
     "Address",
     "AnonymousTable",
     "AuthenticatorTable",
+    "Certificate",
     "CertificateTable",
+    "Endpoint",
     "Federation",
     "HttpTable",
     "JwtTable",
     "Limits",
+    "Listener",
     "Log",
     "Mqtt",
     "PasswordFileTable",
@@ -91,10 +95,12 @@ __all__ = [
     "Settings",
     "Shutdown",
     "Sys",
+    "Tls",
     "Upstream",
     "called",
     "defaults",
     "flatten",
+    "parse_endpoint",
     "parse_listen",
     "parse_upstream",
     "section_models",

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 from pydantic_core import PydanticCustomError
 
 from broker.settings.authenticators import AuthenticatorList
+from broker.settings.listeners import Endpoint, Listener
 from broker.settings.sections import (
     Limits,
     Log,
@@ -42,6 +43,20 @@ def _listeners(urls: Sequence[str]) -> tuple[str, ...]:
     return tuple(urls)
 
 
+def _tables(listeners: Sequence[Listener]) -> tuple[Listener, ...]:
+    names: set[str] = set()
+    places: set[Endpoint] = set()
+    for at, listener in enumerate(listeners):
+        if listener.called in names:
+            raise wrong("a name that no other listener has", f"[{at}].name", listener.called)
+        endpoint = listener.endpoint._replace(scheme="")
+        if endpoint in places and (endpoint.port or endpoint.path):
+            raise wrong("an address that no other listener has", f"[{at}].url", listener.url)
+        names.add(listener.called)
+        places.add(endpoint)
+    return tuple(listeners)
+
+
 def _links(links: Sequence[Upstream]) -> tuple[Upstream, ...]:
     seen: set[str] = set()
     for at, link in enumerate(links):
@@ -64,7 +79,10 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
 
     listen: Annotated[Sequence[str], AfterValidator(_listeners)] = ("mqtt://127.0.0.1:1883",)
-    """Where to listen, as mqtt://HOST:PORT. Port 0: any free port. Always a tuple after validation."""
+    """Where to listen, as mqtt://HOST:PORT. Port 0: any free port. Always a tuple after validation. Where there are
+    `listener` tables, the default does not count."""
+    listener: Annotated[Sequence[Listener], AfterValidator(_tables)] = ()
+    """Where to listen besides, each place with settings of its own. Always a tuple after validation."""
     upstream: Annotated[Sequence[Upstream], AfterValidator(_links)] = ()
     """The brokers that this one is a client of, each by a link of its own. Always a tuple after validation."""
     authenticator: AuthenticatorList = ()
@@ -83,6 +101,13 @@ class Settings(BaseModel):
     log: Log = Log()
     shutdown: Shutdown = Shutdown()
     runtime: Runtime = Runtime()
+
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """Everywhere to listen: `listen`, unless it is the default beside `listener` tables, and these."""
+        if self.listener and "listen" not in self.model_fields_set:
+            return tuple(self.listener)
+        return (*(Listener(url=url) for url in self.listen), *self.listener)
 
     @property
     def addresses(self) -> tuple[Address, ...]:

@@ -40,7 +40,8 @@ LONGEST_ID_PREFIX: Final = 200
 Policy: TypeAlias = Literal["drop-newest", "drop-oldest", "disconnect", "latest"]
 """What a full queue does. The order is that of the core, which counts them."""
 
-NOT_YET: Final = ("mqtts", "ssl", "tls", "ws", "wss", "unix")
+TABLES_ONLY: Final = ("mqtts", "ssl", "tls", "ws", "wss", "unix", "mqtt+unix")
+"""Schemes of listeners that need settings of their own."""
 
 
 class Address(NamedTuple):
@@ -65,8 +66,8 @@ def parse_listen(url: str) -> Address:
         port = parts.port
     except ValueError as error:
         raise ValueError(f"not a URL of the form mqtt://HOST:PORT ({error})") from None
-    if parts.scheme in NOT_YET:
-        raise ValueError(f'the scheme "{parts.scheme}" is not supported by this version; mqtt://HOST:PORT is')
+    if parts.scheme in TABLES_ONLY:
+        raise ValueError(f'the scheme "{parts.scheme}" takes a [[listener]] table; here it is mqtt://HOST:PORT')
     if parts.scheme != "mqtt" or not parts.netloc:
         raise ValueError("not a URL of the form mqtt://HOST:PORT")
     if not parts.hostname:

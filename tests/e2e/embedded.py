@@ -62,8 +62,8 @@ async def embed() -> AsyncIterator[Embed]:
 
 def _small_buffers(broker: Broker, *options: int) -> None:
     """Connections inherit the listener's: the system would otherwise hold megabytes that the broker does not see."""
-    for server in broker._servers:
-        for listener in server.sockets:
+    for place in broker.listeners.open:
+        for listener in place.sockets:
             with socket.socket(fileno=os.dup(listener.fileno())) as same:
                 for option in options or (socket.SO_SNDBUF, socket.SO_RCVBUF):
                     same.setsockopt(socket.SOL_SOCKET, option, 16_384)

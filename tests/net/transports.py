@@ -70,7 +70,7 @@ class Client:
 
     def __init__(self, broker: Broker, name: str, host: str = "127.0.0.1", *, says: bytes | None = None) -> None:
         self.transport = Transport(host)
-        self.connection = Connection(broker)
+        self.connection = Connection(broker, broker.listeners.all[0])
         self.connection.connection_made(cast(asyncio.Transport, self.transport))
         self.connection.data_received(wire.connect(name) if says is None else says)
 

@@ -451,7 +451,7 @@ class TestStartAndStop:
             recorder = of(broker)
             thread = recorder._thread
             assert thread is not None
-            await broker._close_listeners()
+            await broker.listeners.close()
             broker.pulse.close()
             broker._sys.stop()
             recorder._end_turns()

@@ -237,8 +237,8 @@ class Scene:
 
 def _small_buffers(broker: Broker, size: int) -> None:
     """Connections inherit what the listener has; left to itself the system holds megabytes for who reads fast."""
-    for server in broker._servers:
-        for listener in server.sockets:
+    for place in broker.listeners.open:
+        for listener in place.sockets:
             with socket.socket(fileno=os.dup(listener.fileno())) as same:
                 same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
 

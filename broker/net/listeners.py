@@ -1,0 +1,167 @@
+"""Where a broker listens: opening, limits of its own, and what a connection that comes in is served by.
+
+Owns `Listener`, one place of the settings with its sockets and its limits, and `Listeners`, all of one broker.
+
+Promises: either every listener is open or none, and one line says which could not be and why; `close` leaves no socket
+and no file behind. The protocol of a connection is made by `Listener.protocol`: stages that stand between the socket
+and the client (TLS, WebSocket, the PROXY header) are put together there, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Final, cast
+
+from broker.net import sockets, unix_sockets
+from broker.net.admission import ListenerAdmission
+from broker.net.connection import Connection
+from broker.settings import Endpoint
+from broker.settings import Listener as ListenerSettings
+
+if TYPE_CHECKING:
+    from broker.net.server import Server
+
+SERVED: Final = frozenset({"mqtt", "mqtt+unix"})
+"""The schemes that there is something for."""
+
+
+class StartupError(Exception):
+    """Why the broker cannot listen, in one line."""
+
+
+class Listener:
+    """One place where the broker listens. Constructible without a running loop."""
+
+    def __init__(self, server: Server, settings: ListenerSettings) -> None:
+        self.server = server
+        self.settings = settings
+        self.name = settings.called
+        # With the real port, once it is open.
+        self.endpoint: Endpoint = settings.endpoint
+        # None: no limit asks for it.
+        self.admission: ListenerAdmission | None = None
+        if settings.max_connections or settings.max_connections_per_address or settings.max_connect_rate:
+            self.admission = ListenerAdmission(
+                settings.max_connections, settings.max_connections_per_address, settings.max_connect_rate
+            )
+        self._server: asyncio.Server | None = None
+        self._file: unix_sockets.SocketFile | None = None
+
+    @property
+    def scheme(self) -> str:
+        return self.endpoint.scheme
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on; 0: it has none, as a Unix socket."""
+        return self.endpoint.port
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        """The listening sockets: those of a host may be several."""
+        return [] if self._server is None else list(self._server.sockets)
+
+    def url(self) -> str:
+        """The URL that it listens on, with its real port."""
+        return self.endpoint.url()
+
+    async def open(self) -> None:
+        """Listen.
+
+        Raises:
+            StartupError: why not, in one line that names the listener.
+        """
+        if self.scheme not in SERVED:
+            raise StartupError(f"{self._told()}: {self.scheme}:// is not supported by this version")
+        if self.endpoint.path:
+            await self._open_unix()
+        else:
+            await self._open_tcp()
+
+    async def _open_tcp(self) -> None:
+        # What comes over TCP comes whole and in order, both ways [MQTT-4.2.0-1].
+        runtime = self.server.settings.runtime
+        host, port = self.endpoint.host, self.endpoint.port
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                self.protocol, host, port, backlog=runtime.tcp_backlog, reuse_address=True
+            )
+        except OSError as error:
+            raise StartupError(sockets.why_not_listening(self._told(), host, error)) from error
+        for sock in self._server.sockets:
+            sockets.tune(sock, self.server.settings)
+        if self._server.sockets:
+            self.endpoint = self.endpoint._replace(port=self._server.sockets[0].getsockname()[1])
+
+    async def _open_unix(self) -> None:
+        settings = self.settings
+        try:
+            sock, self._file = await asyncio.to_thread(
+                unix_sockets.bind, self.endpoint.path, int(settings.mode, 8), settings.group
+            )
+        except unix_sockets.SocketFileError as error:
+            raise StartupError(f"cannot listen on {self._told()}: {error}") from error
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_unix_server(
+                self.protocol, sock=sock, backlog=self.server.settings.runtime.tcp_backlog
+            )
+        except BaseException:
+            sock.close()
+            raise
+
+    def protocol(self) -> asyncio.Protocol:
+        """What serves a connection that has come in; a `Connection` has the methods of a protocol."""
+        return cast(asyncio.Protocol, Connection(self.server, self))
+
+    async def close(self) -> None:
+        """Listen no more. The connections stay."""
+        # wait_closed also waits for the connections in newer Pythons; those end later.
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        if self._file is not None:
+            file, self._file = self._file, None
+            await asyncio.to_thread(file.remove)
+
+    def _told(self) -> str:
+        """How a message about it calls it."""
+        url = self.settings.endpoint.url()
+        return f'{url} (listener "{self.name}")' if self.settings.name else url
+
+
+class Listeners:
+    """Everywhere that one broker listens."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.all: list[Listener] = [Listener(server, each) for each in server.settings.listeners]
+        # Those that are open, in the order of the settings.
+        self.open: list[Listener] = []
+
+    @property
+    def limited(self) -> bool:
+        """Whether one of them has limits of its own."""
+        return any(each.admission is not None for each in self.all)
+
+    async def start(self) -> None:
+        """Open all of them.
+
+        Raises:
+            StartupError: one of them cannot be opened; then none is open.
+        """
+        try:
+            for listener in self.all:
+                await listener.open()
+                self.open.append(listener)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Listen nowhere any more."""
+        listeners, self.open = self.open, []
+        for listener in listeners:
+            await listener.close()

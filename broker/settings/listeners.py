@@ -1,0 +1,238 @@
+"""`[[listener]]`: where the broker listens, for whom, and with which certificates.
+
+`listen = [...]` is the short form for what needs none of it (mqtt:// alone); `Settings.listeners` has both as one list.
+Whether files exist and fit is found out by who reads them (`broker.net.tls`): settings are data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+
+from broker.settings.values import (
+    DEFAULT_PORT,
+    DEFAULT_TLS_PORT,
+    LARGEST_PACKET,
+    LONGEST_TIME,
+    CountOrUnlimited,
+    RateOrUnlimited,
+    Section,
+    wrong,
+)
+
+Scheme: TypeAlias = Literal["mqtt", "mqtts", "ws", "wss", "mqtt+unix"]
+
+PORTS: Final = {"mqtt": DEFAULT_PORT, "mqtts": DEFAULT_TLS_PORT, "ws": 8080, "wss": 8443}
+"""The port of a listener whose URL names none, by scheme."""
+
+LONGEST_SOCKET_PATH: Final = 107
+"""Bytes of the path of a Unix socket on Linux (`sun_path`, unix(7))."""
+
+MOST_CERTIFICATES: Final = 1000
+"""Certificates beside the first that one listener may choose from by the name that a client asks for."""
+
+FORMS: Final = "mqtt://HOST[:PORT], mqtts://HOST[:PORT], ws://HOST[:PORT], wss://HOST[:PORT] or mqtt+unix:///PATH"
+
+
+class Endpoint(NamedTuple):
+    """A listener's URL, taken apart: a host and a port, or the path of a Unix socket."""
+
+    scheme: str
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @property
+    def tls(self) -> bool:
+        return self.scheme in ("mqtts", "wss")
+
+    def url(self) -> str:
+        if self.path:
+            return f"{self.scheme}://{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+
+def parse_endpoint(url: str) -> Endpoint:
+    """Read the URL of a listener; an IPv6 address stands in brackets.
+
+    Raises:
+        ValueError: the text says what is allowed, without repeating the URL.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"{FORMS} ({error})") from None
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        raise ValueError(f"{FORMS}, without user, query and fragment")
+    if parts.scheme == "mqtt+unix":
+        path = parts.path
+        if parts.netloc or not path.startswith("/") or path.endswith("/") or "\0" in path:
+            raise ValueError("mqtt+unix:///PATH, with the whole path of the socket's file")
+        if len(path.encode()) > LONGEST_SOCKET_PATH:
+            raise ValueError(f"a path of at most {LONGEST_SOCKET_PATH} bytes, as the system has it for Unix sockets")
+        return Endpoint(parts.scheme, path=path)
+    if parts.scheme not in PORTS or not parts.netloc or parts.path not in ("", "/"):
+        raise ValueError(FORMS)
+    if not parts.hostname:
+        raise ValueError(f"{FORMS}; the host 0.0.0.0 or [::] listens on every interface")
+    return Endpoint(parts.scheme, parts.hostname, PORTS[parts.scheme] if port is None else port)
+
+
+def _url(value: str) -> str:
+    try:
+        parse_endpoint(value)
+    except ValueError as error:
+        raise wrong(str(error)) from None
+    return value
+
+
+def _name(value: str) -> str:
+    if len(value) > 256 or not value.isprintable():
+        raise wrong('printable text of at most 256 characters, like "internal"')
+    return value
+
+
+def _file(value: str) -> str:
+    if not value or "\0" in value:
+        raise wrong('a file, like "/etc/canopy/server.pem"')
+    return value
+
+
+def _protocol(value: str) -> str:
+    if not value.isascii() or not 0 < len(value) < 256:
+        raise wrong("a protocol name of 1 to 255 ASCII characters")
+    return value
+
+
+File: TypeAlias = Annotated[str, AfterValidator(_file)]
+
+
+class Certificate(Section):
+    """A further certificate of a listener, for the names that it is made out to."""
+
+    certificate: File
+    """The certificate (PEM), and behind it those that lead to the authority's."""
+    key: File
+    """Its private key (PEM)."""
+    key_password: Annotated[str, Field(repr=False)] = ""
+    """The password of the private key. Empty: it is not encrypted."""
+
+
+class Tls(Section):
+    """`[listener.tls]`: the certificates of a listener, and what it asks of its clients'."""
+
+    certificate: File
+    """The certificate (PEM), and behind it those that lead to the authority's. It is shown to clients that name no
+    host, or one that no certificate has."""
+    key: File
+    """Its private key (PEM)."""
+    key_password: Annotated[str, Field(repr=False)] = ""
+    """The password of the private key. Empty: it is not encrypted."""
+    more: Annotated[Sequence[Certificate], Field(max_length=MOST_CERTIFICATES), AfterValidator(tuple)] = ()
+    """Further certificates, chosen by the host name that a client asks for (SNI). Always a tuple after validation."""
+    min_version: Literal["1.2", "1.3"] = "1.2"
+    """The oldest version of TLS that is spoken."""
+    ciphers: str = ""
+    """The cipher suites of TLS 1.2 as OpenSSL writes them. Empty: OpenSSL's own choice, without those that do not keep
+    past connections secret."""
+    client_certificates: Literal["none", "optional", "required"] = "none"
+    """Whether clients are asked for a certificate, and have to show one. One that is shown has to be good."""
+    client_ca: Annotated[str, Field(validate_default=True)] = ""
+    """Certificates (PEM) of the authorities whose clients are let in."""
+    crl: str = ""
+    """Lists of revoked certificates (PEM), one of each such authority. Empty: none is looked at."""
+    alpn: Annotated[Sequence[Annotated[str, AfterValidator(_protocol)]], AfterValidator(tuple)] = ()
+    """The application protocols that the listener names. Empty: `mqtt`, or for WebSocket `http/1.1`. Always a tuple
+    after validation."""
+    handshake_timeout: Annotated[float, Field(gt=0, le=LONGEST_TIME, allow_inf_nan=False)] = 10.0
+    """Seconds from accepting a connection to the end of the handshake, above 0."""
+
+    @field_validator("client_ca")
+    @classmethod
+    def _authority(cls, value: str, info: ValidationInfo) -> str:
+        asked = info.data.get("client_certificates", "none")
+        if asked != "none" and not value:
+            raise wrong(f'a file of certificates, beside client_certificates = "{asked}"')
+        if asked == "none" and value:
+            raise wrong('only beside client_certificates = "optional" or "required"')
+        return value
+
+    @field_validator("crl")
+    @classmethod
+    def _of_an_authority(cls, value: str, info: ValidationInfo) -> str:
+        if value and not info.data.get("client_ca", "-"):
+            raise wrong("only beside client_ca")
+        return value
+
+
+class Listener(Section):
+    """One place where the broker listens. A limit of 0 is none beside those of `[limits]`, which hold for all."""
+
+    url: Annotated[str, AfterValidator(_url)]
+    """Where: mqtt://HOST[:PORT] (1883), mqtts:// (8883), ws:// (8080), wss:// (8443), or mqtt+unix:///PATH. Port 0: any
+    free port."""
+    name: Annotated[str, AfterValidator(_name)] = ""
+    """What logs and rules call it. Empty: its URL."""
+    mode: Annotated[str, Field(pattern=r"^0?[0-7]{3}\z")] = "0660"
+    """Who may connect to a Unix socket, as the file's mode in octal digits."""
+    group: str = ""
+    """The group of a Unix socket's file, by name or number. Empty: the broker's."""
+    max_connections: CountOrUnlimited = 0
+    """Connections of this listener. One more is refused with 0x97."""
+    max_connections_per_address: CountOrUnlimited = 0
+    """The same for one IP address."""
+    max_connect_rate: RateOrUnlimited = 0.0
+    """New connections a second from one IP address; a burst of one second's worth, at least 1, passes. One more is
+    refused with 0x9F, and over TLS closed before its handshake."""
+    max_packet_size: Annotated[int, Field(ge=0, le=LARGEST_PACKET)] = 0
+    """Bytes of the largest packet from a client of this listener; clients are told. 0: `limits.max_packet_size`, which
+    bounds it in any case."""
+    authenticators: Annotated[Sequence[str], AfterValidator(tuple)] = ()
+    """The authenticators that clients of this listener are checked by, by name. Empty: all. Always a tuple after
+    validation."""
+    allow_anonymous: bool | None = None
+    """Whether a client may come without a user name. None: as `mqtt.allow_anonymous` has it."""
+    tls: Tls | None = None
+    """Certificates; with mqtts:// and wss:// alone, and needed there."""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """`url`, taken apart."""
+        return parse_endpoint(self.url)
+
+    @property
+    def called(self) -> str:
+        """`name`, or the URL where it has none."""
+        return self.name or self.url
+
+    @field_validator("mode", "group")
+    @classmethod
+    def _of_a_file(cls, value: str, info: ValidationInfo) -> str:
+        if not info.data.get("url", "mqtt+unix:").startswith("mqtt+unix:"):
+            raise wrong("only beside an mqtt+unix:// url")
+        return value
+
+    @field_validator("max_packet_size")
+    @classmethod
+    def _a_packet(cls, value: int) -> int:
+        if value == 1:
+            raise wrong(f"0, or an integer from 2 to {LARGEST_PACKET}")
+        return value
+
+    @field_validator("tls")
+    @classmethod
+    def _with_tls(cls, value: Tls | None, info: ValidationInfo) -> Tls | None:
+        if value is not None and not info.data.get("url", "mqtts:").startswith(("mqtts:", "wss:")):
+            raise wrong("only beside an mqtts:// or wss:// url")
+        return value
+
+    @model_validator(mode="after")
+    def _has_certificates(self) -> Listener:
+        if self.tls is None and self.endpoint.tls:
+            raise wrong("a table [listener.tls] with certificate and key", ".tls", "none")
+        return self
