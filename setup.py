@@ -35,6 +35,7 @@ BROKER = [
     "broker/net/partial_packets.py",
     "broker/net/stream.py",
     "broker/net/timers.py",
+    "broker/net/websocket/*.py",
     "broker/record/unpack.py",
     "broker/upstream/filters/*.py",
     "broker/upstream/protocol/*.py",

@@ -1,0 +1,277 @@
+"""Frames of WebSocket, RFC 6455 section 5: what a client sends is unmasked as it comes, what it is sent gets a header.
+
+Owns `FrameReader`. Sans-IO: reads in, the payload of binary frames out, whatever frames it came in [MQTT-6.0.0-2].
+
+Promises: nothing of a data frame is kept until the frame is complete, so a frame, or a message of any number of
+fragments, costs the bytes of one read at most. What is kept is an incomplete frame header (14 bytes) and an incomplete
+control frame (125 bytes). One call acts on `FRAMES_A_CALL` frames at most, however many a read holds.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from mypy_extensions import i64
+
+FRAMES_A_CALL: Final = 2048
+"""Frames that one call acts on, about a millisecond: a read of 256 KiB may hold 43,690 empty ones."""
+
+LONGEST_CONTROL: Final = 125
+"""Bytes of a control frame's payload (section 5.5)."""
+
+CONTINUATION: Final = 0x0
+TEXT: Final = 0x1
+BINARY: Final = 0x2
+CLOSE: Final = 0x8
+PING: Final = 0x9
+PONG: Final = 0xA
+
+# Close codes (section 7.4.1).
+NORMAL: Final = 1000
+GOING_AWAY: Final = 1001
+PROTOCOL_ERROR: Final = 1002
+UNSUPPORTED_DATA: Final = 1003
+NO_STATUS: Final = 1005
+"""Stands for a close frame without a code, and is never sent."""
+POLICY_VIOLATION: Final = 1008
+TOO_LARGE: Final = 1009
+INTERNAL_ERROR: Final = 1011
+TRY_AGAIN_LATER: Final = 1013
+
+_RESERVED_CODES: Final = (1004, 1005, 1006, 1015)
+_BY_INTEGERS: Final = 600
+"""Bytes from which on `bytes.translate` unmasks faster than the exclusive or of two integers."""
+_HEAD: Final = 14
+"""Bytes of the longest header of a client's frame."""
+
+
+def _translations() -> list[bytes]:
+    return [bytes([value ^ mask for value in range(256)]) for mask in range(256)]
+
+
+_TRANSLATIONS: Final = _translations()
+"""For each byte of a mask, what `bytes.translate` makes of each byte."""
+
+
+def unmask(data: bytes, mask: bytes) -> bytes:
+    """Section 5.3: each byte, exclusive or the byte of the four of `mask` whose turn it is. `data` is not empty."""
+    size = len(data)
+    if size < _BY_INTEGERS:
+        pattern = mask * ((size + 3) >> 2)
+        if size & 3:
+            pattern = pattern[:size]
+        return (int.from_bytes(data, "little") ^ int.from_bytes(pattern, "little")).to_bytes(size, "little")
+    out = bytearray(data)
+    for index in range(4):
+        out[index::4] = data[index::4].translate(_TRANSLATIONS[mask[index]])
+    return bytes(out)
+
+
+_SHORT: Final = tuple(bytes([0x80 | BINARY, size]) for size in range(LONGEST_CONTROL + 1))
+"""The headers of short binary frames."""
+
+
+def header(opcode: i64, size: i64) -> bytes:
+    """The header of an unmasked, whole frame: what a server sends before `size` bytes."""
+    if size <= LONGEST_CONTROL:
+        return _SHORT[size] if opcode == BINARY else bytes([0x80 | opcode, size])
+    if size < 65_536:
+        return struct.pack("!BBH", 0x80 | opcode, 126, size)
+    return struct.pack("!BBQ", 0x80 | opcode, 127, size)
+
+
+def close_frame(code: int, text: str = "") -> bytes:
+    """A close frame; the text is cut to what fits."""
+    payload = struct.pack("!H", code) + text.encode()[: LONGEST_CONTROL - 2].decode(errors="ignore").encode()
+    return header(CLOSE, len(payload)) + payload
+
+
+class FrameReader:
+    """The frames of one client. After each `read`, look at `error`, `close_code` and `ping`, in this order."""
+
+    def __init__(self, limit: int) -> None:
+        """`limit`: the most bytes that one frame may have, 0: any number. The owner may change it."""
+        self.limit: i64 = limit
+        # The close code to end the connection with, and why, as a clause; 0: nothing was wrong.
+        self.error = 0
+        self.error_text = ""
+        # The client has sent a close frame with this code; 0: it has not.
+        self.close_code = 0
+        # What the latest PING carried that was not answered; None: there is none.
+        self.ping: bytes | None = None
+        # An incomplete header; payload that the frame still has to bring, and how it is masked from its next byte on.
+        self._head = b""
+        self._left: i64 = 0
+        self._mask = b""
+        self._opcode: i64 = CONTINUATION
+        # A message has begun whose last fragment has not.
+        self._in_message = False
+        # The payload of an incomplete control frame.
+        self._control = b""
+
+    @property
+    def over(self) -> bool:
+        """Nothing that comes counts any more: something was wrong, or the client has closed."""
+        return self.error != 0 or self.close_code != 0
+
+    @property
+    def held_size(self) -> int:
+        """Bytes that are kept for a frame whose rest has not come."""
+        return len(self._head) + len(self._control)
+
+    def read(self, data: bytes, start: i64, parts: list[bytes]) -> i64:
+        """Act on a read from `start` on, and append the payload of its binary frames to `parts`.
+
+        Answers up to where it got; the rest is for another call. When the connection is `over`, that is the end.
+        """
+        size: i64 = len(data)
+        at: i64 = start
+        frames: i64 = 0
+        while at < size:
+            if self._left > 0:
+                at = self._payload(data, at, size, parts)
+                if self._left > 0:
+                    break
+                if self._opcode >= CLOSE:
+                    self._act()
+                    if self.close_code != 0 or self.error != 0:
+                        return size
+                continue
+            frames += 1
+            if frames > FRAMES_A_CALL:
+                return at
+            at = self._header(data, at, size)
+            if self.error != 0:
+                return size
+            if self._left == 0 and self._opcode >= CLOSE and len(self._head) == 0:
+                self._act()
+                if self.close_code != 0 or self.error != 0:
+                    return size
+        return at
+
+    def _payload(self, data: bytes, at: i64, size: i64, parts: list[bytes]) -> i64:
+        """What is there of the current frame's payload."""
+        end: i64 = at + self._left
+        if end > size:
+            end = size
+        count: i64 = end - at
+        plain = unmask(data[at:end], self._mask)
+        if self._opcode >= CLOSE:
+            self._control += plain
+        else:
+            parts.append(plain)
+        self._left -= count
+        if self._left > 0:
+            turn = count & 3
+            if turn != 0:
+                self._mask = self._mask[turn:] + self._mask[:turn]
+        return end
+
+    def _header(self, data: bytes, at: i64, size: i64) -> i64:
+        """The next frame's header, or as much of it as is there, which is kept: then `_head` is not empty."""
+        held: i64 = len(self._head)
+        if held > 0:
+            # A header that broke off: few of them do, so it need not be fast.
+            head = self._head + data[at : at + _HEAD - held]
+            end = self._parse(head, 0, len(head))
+            if end == 0:
+                if self.error == 0:
+                    self._head = head
+                return size
+            self._head = b""
+            return at + end - held
+        end = self._parse(data, at, size)
+        if end == 0:
+            if self.error == 0:
+                self._head = data[at:]
+            # So that nobody takes the frame before for the one that begins.
+            return size
+        return end
+
+    def _parse(self, data: bytes, at: i64, size: i64) -> i64:
+        """Take the header that begins at `at`. Answers where the payload begins; 0: the header is not complete.
+
+        What is wrong with it is told by its first two bytes, where it can be.
+        """
+        if size - at < 2:
+            return 0
+        first: i64 = data[at]
+        second: i64 = data[at + 1]
+        opcode = first & 0x0F
+        length: i64 = second & 0x7F
+        if first & 0x70 != 0:
+            return self._fail(PROTOCOL_ERROR, "a frame of an extension that was not agreed on")
+        if second & 0x80 == 0:
+            return self._fail(PROTOCOL_ERROR, "a frame that is not masked")
+        if opcode >= CLOSE:
+            if opcode > PONG:
+                return self._fail(PROTOCOL_ERROR, "a frame of an unknown kind")
+            if first & 0x80 == 0 or length > LONGEST_CONTROL:
+                return self._fail(PROTOCOL_ERROR, "a control frame in fragments, or longer than 125 bytes")
+        elif opcode == TEXT:
+            # A data frame other than a binary one closes the connection [MQTT-6.0.0-1].
+            return self._fail(UNSUPPORTED_DATA, "a text frame; MQTT travels in binary frames")
+        elif opcode > BINARY:
+            return self._fail(PROTOCOL_ERROR, "a frame of an unknown kind")
+        elif self._in_message != (opcode == CONTINUATION):
+            return self._fail(PROTOCOL_ERROR, "a fragment without its message, or a message within another")
+        at += 2
+        if length == 126:
+            if size - at < 2:
+                return 0
+            length = (data[at] << 8) | data[at + 1]
+            at += 2
+            if length < 126:
+                return self._fail(PROTOCOL_ERROR, "a length in more bytes than it needs")
+        elif length == 127:
+            if size - at < 8:
+                return 0
+            if data[at] & 0x80 != 0:
+                return self._fail(PROTOCOL_ERROR, "a length of more than 63 bits")
+            length = int.from_bytes(data[at : at + 8], "big")
+            at += 8
+            if length < 65_536:
+                return self._fail(PROTOCOL_ERROR, "a length in more bytes than it needs")
+        if self.limit > 0 and length > self.limit:
+            return self._fail(TOO_LARGE, f"a frame of {length} bytes; at most {self.limit} are taken here")
+        if size - at < 4:
+            return 0
+        self._mask = data[at : at + 4]
+        self._left = length
+        self._opcode = opcode
+        if opcode < CLOSE:
+            self._in_message = first & 0x80 == 0
+        return at + 4
+
+    def _act(self) -> None:
+        """A control frame is complete."""
+        payload = self._control
+        self._control = b""
+        opcode = self._opcode
+        # Of several, only the latest is to be answered (section 5.5.3); a PONG that nobody asked for is no matter.
+        if opcode == PING:
+            self.ping = payload
+        elif opcode == CLOSE:
+            self._closed(payload)
+
+    def _closed(self, payload: bytes) -> None:
+        if not payload:
+            self.close_code = NO_STATUS
+            return
+        code = int.from_bytes(payload[:2], "big")
+        allowed = 3000 <= code < 5000 or (1000 <= code < 1015 and code not in _RESERVED_CODES)
+        if len(payload) < 2 or not allowed:
+            self._fail(PROTOCOL_ERROR, "a close frame without a valid code")
+            return
+        try:
+            payload[2:].decode()
+        except UnicodeDecodeError:
+            self._fail(PROTOCOL_ERROR, "a close frame whose reason is no text")
+            return
+        self.close_code = code
+
+    def _fail(self, code: int, text: str) -> i64:
+        self.error = code
+        self.error_text = text
+        return 0
