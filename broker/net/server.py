@@ -427,6 +427,7 @@ def limits(settings: Settings) -> Limits:
     made.rules = tuple(_rule(rule) for rule in queue.rules)
     made.max_retained_messages = settings.retained.max_messages
     made.max_retained_bytes = settings.retained.max_bytes
+    made.max_client_bytes = settings.limits.max_client_bytes
     made.max_retained_bytes_per_client = settings.retained.max_bytes_per_client
     return made
 

@@ -101,6 +101,10 @@ class Limits(Section):
     max_shared_subscriptions_per_client: CountOrUnlimited = 100
     """Shared subscriptions one session may hold: a message is delivered once for each share group that it matches, also
     to one client. 0: no limit."""
+    max_client_bytes: SizeOrUnlimited = 35_651_584
+    """Bytes that the broker keeps for one client in all: subscriptions, retained messages, session, and messages that
+    wait in it or are in flight. Beyond it these are refused or dropped, but for 1 MiB each of what waits and what is in
+    flight. A part whose own bound is higher raises it. 0: no limit."""
     max_filter_bytes_per_client: SizeOrUnlimited = 33_554_432
     """Bytes that the subscriptions of one session may take, each counted as if no other client had its filter; one more
     is refused with 0x97. 0: no limit, so that one client can fill the memory."""
@@ -311,7 +315,7 @@ class Retained(Section):
     """Retained messages in all. 0: no limit."""
     max_bytes: SizeOrUnlimited = 268_435_456
     """Bytes of topics and payloads retained in all, with 256 for each topic level not shared. 0: no limit."""
-    max_bytes_per_client: SizeOrUnlimited = 41_943_040
+    max_bytes_per_client: SizeOrUnlimited = 33_554_432
     """The same of what one client has published, as long as it is retained; links excepted. 0: no limit."""
 
 

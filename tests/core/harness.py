@@ -41,6 +41,7 @@ from broker.core.queues.outbox import Outbox
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from tests.core.judge import ANY_SIZE, Judge
+from tests.support.losses import dropped_by_cause
 
 START: Final = 1_000.0
 """Seconds: the time at which every network begins. Not 0, which means "never" in the core."""
@@ -567,7 +568,7 @@ def total_ledger(sessions: Iterable[Session]) -> list[str]:
     """What is wrong with the ledgers of some sessions; empty when all add up."""
     wrong = []
     for session in sessions:
-        dropped = sum(session.dropped_by_cause())
+        dropped = sum(dropped_by_cause(session))
         if session.offered != session.delivered_in_all() + dropped + session.queued():
             wrong.append(
                 f"{session.client_id}: offered {session.offered}, delivered {session.delivered_in_all()},"

@@ -26,6 +26,7 @@ from broker.core.queues.subscription_queue import SubscriptionQueue, queue_of
 from broker.core.session.session import Session
 from tests.core.harness import Client, Network, bag
 from tests.core.judge import Judge
+from tests.support.losses import dropped_by_cause
 
 LOST: Final = "canopy-lost"
 
@@ -118,13 +119,13 @@ def check(network: Network, known: Iterable[Session]) -> None:
     router = network.router
     known = list(known)
     for session in known:
-        dropped = session.dropped_by_cause()
+        dropped = dropped_by_cause(session)
         assert min(dropped) >= 0
         found = (session.delivered_in_all(), dropped, session.queued())
         assert session.offered == found[0] + sum(dropped) + found[2], f"{session.client_id}: {session.offered}, {found}"
         if session.ended:
             assert session.queued() == 0
-    total = [sum(column) for column in zip(*(each.dropped_by_cause() for each in known), strict=True)]
+    total = [sum(column) for column in zip(*(dropped_by_cause(each) for each in known), strict=True)]
     assert router.counters.dropped == (total or [0] * len(DROP_CAUSES))
     messages = size = inflight = inflight_bytes = 0
     for session in router.sessions.values():
@@ -197,7 +198,7 @@ def allowed(session: Session) -> tuple[int, int]:
 
 def losses(session: Session) -> dict[str, int]:
     """What a session has lost, by the names of the causes."""
-    return {name: count for name, count in zip(DROP_CAUSES, session.dropped_by_cause(), strict=True) if count}
+    return {name: count for name, count in zip(DROP_CAUSES, dropped_by_cause(session), strict=True) if count}
 
 
 def told(packet: Publish) -> list[str]:

@@ -23,6 +23,7 @@ from broker.core.routing.bursts import RUN_MESSAGES
 from broker.core.tap import HAND_OVER, RUN, STATE_PART
 from tests.core.harness import Client, Network, limits
 from tests.core.taps import Listening, Row, listen
+from tests.support.losses import dropped_by_cause
 
 
 def numbers(rows: list[Row]) -> list[int]:
@@ -631,7 +632,7 @@ class Side:
                 each.offered,
                 each.delivered_in_all(),
                 each.queued(),
-                each.dropped_by_cause(),
+                dropped_by_cause(each),
                 sorted(one.packet_id for one in each.inflight.values()),
             )
             for name, each in router.sessions.items()

@@ -19,6 +19,7 @@ from broker.core.session.session import Session
 from tests.e2e import wire
 from tests.e2e.clients.frozen import Frozen
 from tests.e2e.wire import Packet, Peer
+from tests.support.losses import dropped_by_cause
 
 NEVER_STALLED = 600.0
 """A stall time-out in seconds that no test reaches."""
@@ -91,7 +92,7 @@ def outbox_of(broker: Broker, client_id: str) -> Outbox:
 def balance(broker: Broker, client_id: str) -> tuple[int, int]:
     """Both sides of a session's ledger: offered; delivered, dropped and queued."""
     session = broker.router.sessions[client_id]
-    return session.offered, session.delivered_in_all() + sum(session.dropped_by_cause()) + session.queued()
+    return session.offered, session.delivered_in_all() + sum(dropped_by_cause(session)) + session.queued()
 
 
 DEPTH: Final = 20
@@ -117,7 +118,7 @@ def numbers(packets: list[Packet]) -> list[int]:
 
 def dropped(session: Session, *causes: int) -> int:
     """Messages dropped; all of them for one of these causes."""
-    by_cause = session.dropped_by_cause()
+    by_cause = dropped_by_cause(session)
     assert sum(by_cause) == sum(by_cause[cause] for cause in causes)
     return sum(by_cause)
 
@@ -129,9 +130,9 @@ async def flood(session: Session, publisher: Peer, losses: int) -> tuple[int, li
     while len(at) < losses:
         count += 1
         assert count < ENOUGH, "the queue is never full"
-        before = sum(session.dropped_by_cause())
+        before = sum(dropped_by_cause(session))
         await publisher.publish("load", b"%d " % count + PAYLOAD)
-        rise = sum(session.dropped_by_cause()) - before
+        rise = sum(dropped_by_cause(session)) - before
         assert rise in (0, 1)
         at += [count] * rise
     return count, at

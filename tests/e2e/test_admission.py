@@ -17,6 +17,7 @@ from broker.net.admission import Admission
 from tests.e2e import wire
 from tests.e2e.clients.frozen import until
 from tests.e2e.wire import Packet, Peer
+from tests.support.losses import dropped_by_cause
 
 HOST: Final = "127.0.0.1"
 
@@ -193,7 +194,7 @@ async def test_a_fast_publisher_is_slowed(embed: Embed, qos: int) -> None:
     answers = [await fast.recv() for _ in range(1_001 if qos else 1)]
     assert [answer.kind for answer in answers] == [wire.PUBACK] * (1_000 * qos) + [wire.PINGRESP]
     session = broker.router.sessions["subscriber"]
-    assert (session.delivered_in_all(), sum(session.dropped_by_cause())) == (1_000, 0)
+    assert (session.delivered_in_all(), sum(dropped_by_cause(session))) == (1_000, 0)
 
 
 async def test_many_bytes(embed: Embed) -> None:

@@ -33,6 +33,7 @@ from broker.settings import Settings
 from tests.e2e import wire
 from tests.fuzz.finding import Finding
 from tests.fuzz.mutate import CORPUS, cut, packet
+from tests.support.losses import dropped_by_cause
 
 HOSTILE: Final = 12
 """Connections under attack at a time."""
@@ -488,7 +489,7 @@ def _unaccounted(broker: Broker) -> str:
     subscriptions = 0
     for session in router.sessions.values():
         subscriptions += len(session.subscriptions)
-        known = session.delivered_in_all() + sum(session.dropped_by_cause()) + session.queued()
+        known = session.delivered_in_all() + sum(dropped_by_cause(session)) + session.queued()
         if session.offered != known:
             return f"{session.offered} messages were offered to {session.client_id!r}, and {known} are accounted for"
         waiting = session.queue.pending or ()

@@ -19,6 +19,7 @@ from broker.settings import Federation, Limits, Log, Queue, Shutdown, Sys, Upstr
 from tests.e2e import wire
 from tests.e2e.clients.frozen import Frozen
 from tests.e2e.wire import Peer
+from tests.support.losses import dropped_by_cause
 
 PREFIX = "$SYS/broker/"
 
@@ -268,7 +269,7 @@ async def test_a_real_one() -> None:
         try:
             frozen = await Frozen.join(broker.ports[0], wire.connect("frozen", keep_alive=0), ("load", 0))
             session = session_of(broker, "frozen")
-            while not sum(session.dropped_by_cause()):
+            while not sum(dropped_by_cause(session)):
                 await publisher.publish("load", bytes(100_000))
             found: dict[str, Any] = {}
             while not found.get("dropped"):
@@ -279,7 +280,7 @@ async def test_a_real_one() -> None:
                     assert int(packet.payload) > 0
             assert (found["client_id"], found["waiting"] > 0, found["bytes"] > 0) == ("frozen", True, True)
             assert found["delay"] >= 0.1
-            assert found["dropped"] <= broker.monitor.slowest[0].dropped() == sum(session.dropped_by_cause())
+            assert found["dropped"] <= broker.monitor.slowest[0].dropped() == sum(dropped_by_cause(session))
             peer = await frozen.thaw()
             await peer.send(wire.PING)
             while (await peer.recv()).kind != wire.PINGRESP:

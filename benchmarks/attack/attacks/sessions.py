@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from benchmarks.attack.attacks.registry import CROWD, attack
+from benchmarks.attack.attacks.subscriptions import deep
 from benchmarks.attack.field import Field
 from broker.core.codec.packets import Publish, Will
 
@@ -70,3 +71,27 @@ def wills_by_reconnecting(field: Field) -> None:
     will = Will("wills", b"x" * 10_000)
     while not field.over:
         field.client("restless", will=will).vanish()
+
+
+@attack()
+def everything_at_once(field: Field) -> None:
+    """One client that takes all it may of each: filters, retained messages, queues, aliases, a will, cached topics"""
+    client = field.client(
+        "everything", clean=False, expiry=3600, will=Will("w", os.urandom(60_000)), narrow=True, receive_maximum=65_535
+    )
+    client.packets(Publish(b"%d" % alias + b"x" * 3_900, b"", topic_alias=alias) for alias in range(1, 64))
+    for number in field.rounds(4):
+        client.subscribe(deep(number, 100), each=100)
+        client.packets(Publish(b"%d/%d" % (number, each), b"x", 0, True) for each in range(field.some(8_000)))
+    for number in field.rounds(4):
+        client.subscribe(deep(100 + number, 100), each=100)
+        client.packets(Publish(b"large/%d/%d" % (number, each), os.urandom(100_000), 0, True) for each in range(100))
+    client.subscribe(["queued/+", "live/+"], qos=2)
+    client.reads = False
+    client.packets(Publish(b"%d" % number + b"y" * 1_000, b"") for number in range(field.some(16_000)))
+    for name in (b"live/%d", b"queued/%d"):
+        for number in field.rounds(2_000):
+            qos = 1 if name[0] == ord("q") else 0
+            client.packets([Publish(name % number, os.urandom(30_000), qos, packet_id=number + 1 if qos else 0)])
+    # And a packet that never ends.
+    client.send(b"\x30\xff\xff\x3f" + bytes(1_000_000))

@@ -15,12 +15,17 @@ def combinations(levels: int, count: int) -> list[str]:
     return ["/".join(each) for each in islice(product("a+", repeat=levels), count)]
 
 
+def deep(number: int, count: int) -> list[str]:
+    """So many filters of 128 levels that share nothing, each with nodes of its own; other ones for each `number`."""
+    return [f"{number}.{each}" + f"/{each % 10}" * 126 + "/+" for each in range(count)]
+
+
 @attack()
 def deep_filters(field: Field) -> None:
     """20,000 filters of 128 levels that share nothing"""
     client = field.client()
     for number in field.rounds(200):
-        if not client.subscribe([f"{number}.{each}" + f"/{each % 10}" * 127 for each in range(100)], each=100):
+        if not client.subscribe(deep(number, 100), each=100):
             return
     client.wait_for("SUBACK", field.some(200))
 

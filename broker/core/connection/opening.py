@@ -100,11 +100,11 @@ def open_session(
     )
     another = session.user_name != principal.user_name
     session.principal = principal
+    session.link_peer = handshake.link_peer(connect)
+    session.link = identity.is_link(client_id, principal.user_name, router.limits)
     router.queue_limits.apply(session)
     if another and session.subscriptions and router.limits.rules:
         router.queue_limits.renew_sub_queues(session)
-    session.link_peer = handshake.link_peer(connect)
-    session.link = identity.is_link(client_id, principal.user_name, router.limits)
     # A broker of our own kind says 0x10 by itself where it reaches nobody.
     session.answers = session.link and session.link_peer != ""
     session.bridge = connect.bridge

@@ -60,7 +60,9 @@ class SessionQueue:
     def __init__(self, ledger: Ledger, counters: Counters, max_messages: int, max_bytes: int) -> None:
         """`ledger`: where losses are written down."""
         self.max_messages: i64 = bound(max_messages)
+        # What holds now, and the queue's own bound: see `fit`.
         self.max_bytes: i64 = bound(max_bytes)
+        self._own_max_bytes: i64 = self.max_bytes
         self.policy: i64 = DROP_NEWEST
         # Who keeps what waits; see `Session.keep_in`.
         self.journal: Journal | None = None
@@ -82,7 +84,12 @@ class SessionQueue:
         """Give the queue other terms; what waits already stays. Bounds of 0: unlimited."""
         self.policy = policy
         self.max_messages = bound(max_messages)
-        self.max_bytes = bound(max_bytes)
+        self._own_max_bytes = bound(max_bytes)
+        self.max_bytes = self._own_max_bytes
+
+    def fit(self, left: i64) -> None:
+        """Keep to `left` bytes, where that is less than the queue's own bound; what waits already stays."""
+        self.max_bytes = left if left < self._own_max_bytes else self._own_max_bytes
 
     # -- in ------------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from broker.core.limits import Limits
 from broker.core.queues.queue_options import grant
 from broker.core.queues.queue_policy import DROP_NEWEST, LATEST, QueueOptions, QueueTerms, SubscriptionQueueTerms
 from broker.core.queues.queue_rules import queue_terms, sub_queue_terms, subscription_rules
-from broker.core.queues.queue_totals import QueueTotals, bound
+from broker.core.queues.queue_totals import QueueTotals
 from broker.core.queues.subscription_queue import SubscriptionQueue, queue_of
 from broker.core.routing.fanout import Fanout
 from broker.core.session.session import Session
@@ -68,8 +68,14 @@ class QueueLimits:
         if policy == LATEST:
             # Full of topics, it takes no more.
             policy = DROP_NEWEST
-        session.limit(policy, sub_queue, terms.session_messages, terms.session_bytes)
-        session.window.max_bytes = min(session.window.max_bytes, bound(limits.max_inflight_bytes))
+        session.limit(
+            policy,
+            sub_queue,
+            terms.session_messages,
+            terms.session_bytes,
+            limits.max_inflight_bytes,
+            0 if session.link else _max_client_bytes(limits, terms),
+        )
         outbox = session.outbox
         if outbox is not None:
             outbox.limit(policy, terms.live_messages, terms.live_bytes)
@@ -123,3 +129,13 @@ class QueueLimits:
                 del aging[sub_queue]
             if left <= 0:
                 return
+
+
+def _max_client_bytes(limits: Limits, terms: QueueTerms) -> int:
+    """The bound on all that is kept for a client: a part that may take more by its own bound raises it, 0 lifts it."""
+    most = limits.max_client_bytes
+    for part in (terms.session_bytes, limits.max_filter_bytes_per_client, limits.max_retained_bytes_per_client):
+        if part == 0 or most == 0:
+            return 0
+        most = max(most, part)
+    return most

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.core.queues.message import Message
 from broker.core.routing.loop_detection import UPLINKS
+from broker.core.session.session import Session
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -49,8 +50,10 @@ class RetainedMessage(Message):
 class RetainedShares:
     """The bytes that each client's retained messages take. `most`: for one client, 0: no limit."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, sessions: dict[str, Session]) -> None:
+        """`sessions` have what is retained in their own accounts, too."""
         self.most: i64 = most
+        self._sessions = sessions
         self._bytes: dict[str, int] = {}
 
     def of(self, client_id: str) -> int:
@@ -66,7 +69,8 @@ class RetainedShares:
             size += old.levels
             if old.publisher == client_id:
                 size -= old.charge
-        return self.of(client_id) + size <= self.most
+        session = self._sessions.get(client_id)
+        return self.of(client_id) + size <= self.most and (session is None or session.account.has_room(size))
 
     def charge(self, message: RetainedMessage, size: int) -> None:
         """A message of its publisher takes `size` bytes from now on."""
@@ -74,19 +78,25 @@ class RetainedShares:
         if _nobodys(client_id):
             return
         message.charge = size
-        self._bytes[client_id] = self.of(client_id) + size
+        self._change(client_id, size)
 
     def give_back(self, message: Message | None) -> None:
         """A message, if there is one, is retained no longer."""
         if not isinstance(message, RetainedMessage) or message.charge == 0:
             return
-        client_id = message.publisher
-        left = self.of(client_id) - message.charge
+        self._change(message.publisher, -message.charge)
         message.charge = 0
-        if left > 0:
-            self._bytes[client_id] = left
+
+    def _change(self, client_id: str, change: int) -> None:
+        size = self.of(client_id) + change
+        if size > 0:
+            self._bytes[client_id] = size
         else:
             self._bytes.pop(client_id, None)
+        session = self._sessions.get(client_id)
+        if session is not None:
+            session.account.retained = size
+            session.account.fit()
 
 
 def _nobodys(client_id: str) -> bool:

@@ -44,7 +44,7 @@ class RetainedStore:
         self._sessions = sessions
         self._fanout = fanout
         # What each client takes of them.
-        self.shares = RetainedShares(limits.max_retained_bytes_per_client)
+        self.shares = RetainedShares(limits.max_retained_bytes_per_client, sessions)
 
     def retain(self, message: Message) -> bool:
         """Keep a retained message in place of the topic's last; an empty payload clears it.

@@ -299,6 +299,7 @@ class Router(PeerListener):
             limits = self.limits
             session = Session(client_id, limits.session_messages, limits.session_bytes, self.counters)
             session.queue_qos0 = limits.queue_qos0
+            session.account.retained = self.retained_store.shares.of(client_id)
             self.session_table.add(session)
         session.attach(version, window, plain)
         self.fanout.post(PeerConnected(session, outbox))

@@ -41,8 +41,8 @@ class SessionTable:
         if session.ended:
             return
         size = bytes_of(session)
-        self.bytes += size - session.counted_bytes
-        session.counted_bytes = size
+        self.bytes += size - session.account.session
+        session.account.session = size
         if is_empty(session):
             self._empty[session] = None
         else:
@@ -50,8 +50,8 @@ class SessionTable:
 
     def remove(self, session: Session) -> None:
         """A session is over."""
-        self.bytes -= session.counted_bytes
-        session.counted_bytes = 0
+        self.bytes -= session.account.session
+        session.account.session = 0
         self._empty.pop(session, None)
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]

@@ -74,8 +74,9 @@ class SubscriptionTable:
         """
         size = self.cost(name, group_name, topic_filter)
         if (
-            0 < limits.max_filter_bytes_per_client < session.filter_bytes + size
+            0 < limits.max_filter_bytes_per_client < session.account.filters + size
             or 0 < limits.max_filter_bytes < self.bytes + size
+            or not session.account.has_room(size)
         ):
             return name in session.subscriptions
         return True
@@ -105,7 +106,7 @@ class SubscriptionTable:
         if before is None or sub_queue is None:
             change = SUB_QUEUE_BYTES if before is None else -SUB_QUEUE_BYTES
             self.own_bytes += change
-            subscription.session.filter_bytes += change
+            _charge(subscription, change)
         self.touch(subscription)
 
     def touch(self, subscription: Subscription) -> None:
@@ -207,4 +208,10 @@ class SubscriptionTable:
             size += SUB_QUEUE_BYTES
         self.count += change
         self.own_bytes += change * size
-        subscription.session.filter_bytes += change * (size + self.trie.cost(topic_filter))
+        _charge(subscription, change * (size + self.trie.cost(topic_filter)))
+
+
+def _charge(subscription: Subscription, change: int) -> None:
+    account = cast(Session, subscription.session).account
+    account.filters += change
+    account.fit()

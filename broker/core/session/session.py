@@ -1,15 +1,10 @@
 """The state that MQTT keeps for one client identifier, connected or not (5.0 section 4.1, 3.1.1 section 3.1.2.4).
 
-Owns: the subscriptions, what is in flight towards the client (`SendWindow`) and what waits (`SessionQueue`), the
-identifiers of QoS 2 publishes that came from the client and are not released yet, retained messages still to be
-streamed, and the ledger of what was offered and delivered.
-
-Promises:
+Owns the subscriptions, what is in flight to the client (`SendWindow`) and what waits (`SessionQueue`), the QoS 2
+identifiers that the client has not released, retained messages still to be streamed, and the ledger. Promises:
 - Messages of one topic and QoS leave in the order in which they came; a resumed session sends what was in flight
   first, in its order, with its packet identifiers [MQTT-4.4.0-1] [MQTT-4.6.0-1].
 - offered = delivered + dropped (by cause) + queued, whenever no call is under way.
-
-Refuses: parsing, sockets, and deciding who gets what; that is the router's.
 """
 
 from __future__ import annotations
@@ -19,16 +14,18 @@ from typing import TYPE_CHECKING
 from mypy_extensions import i64
 
 from broker.core.codec.packets import PUBREC, V5, V311, Will
-from broker.core.counters import DISCONNECTED, DROP_CAUSES, FULL_BYTES, GLOBAL, SESSION_ENDED, TOO_LARGE, Counters
+from broker.core.counters import DISCONNECTED, FULL_BYTES, GLOBAL, SESSION_ENDED, TOO_LARGE, Counters
 from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
 from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.message import HEADROOM, QUEUED, SENT, Delivery, Message
 from broker.core.queues.outbox import ACCEPTED, KEPT_BACK, Outbox
 from broker.core.queues.queue_policy import QueueTerms, SubscriptionQueueTerms
+from broker.core.queues.queue_totals import bound
 from broker.core.queues.send_window import COMMIT, SendWindow
 from broker.core.queues.session_queue import GO_ON, SessionQueue
 from broker.core.queues.subscription_queue import SubscriptionQueue
+from broker.core.session.client_account import ClientAccount
 from broker.core.session.retained_stream import NO_ROOM, RetainedStreams
 from broker.core.topics.subscription import SharedGroup, Subscriber, Subscription
 from broker.core.topics.topic_tree import RetainedTree
@@ -51,6 +48,7 @@ class Session(Subscriber):
         self.queue = SessionQueue(self.ledger, counters, max_messages, max_bytes)
         self.window = SendWindow(self.ledger, counters.load, self.queue.max_bytes)
         self.inflight = self.window.inflight
+        self.account = ClientAccount(self.queue, self.window)
         # The connection, if there is one. `outbox` is changed by FanoutState.apply alone.
         self.outbox: Outbox | None = None
         # Who keeps this session; None when nobody does, or it ends with its connection. See `keep_in`.
@@ -84,8 +82,6 @@ class Session(Subscriber):
         self.will: Will | None = None
         self.will_due = 0.0
         self.ended = False
-        # What is counted for it in the broker's sum (`session_bytes`).
-        self.counted_bytes = 0
         # That of a link to an upstream broker: what it subscribes to here is nobody's demand.
         self.uplink = False
         # Of the present connection: the id of the broker that its client is ("": it is none), and whether the client
@@ -111,11 +107,19 @@ class Session(Subscriber):
         self.queue.journal = journal
         self.window.journal = journal
 
-    def limit(self, policy: int, sub_queue: SubscriptionQueue | None, max_messages: int, max_bytes: int) -> None:
-        """Give the queue other terms; what waits already stays. Bounds of 0: unlimited."""
+    def limit(
+        self,
+        policy: int,
+        sub_queue: SubscriptionQueue | None,
+        max_messages: int,
+        max_bytes: int,
+        max_inflight_bytes: int = 0,
+        max_client_bytes: int = 0,
+    ) -> None:
+        """Give the queue and the account other terms; what waits already stays. Bounds of 0: unlimited."""
         self.sub_queue = sub_queue
         self.queue.limit(policy, max_messages, max_bytes)
-        self.window.max_bytes = self.queue.max_bytes
+        self.account.limit(max_client_bytes, min(bound(max_bytes), bound(max_inflight_bytes)))
         self.update_fast_path()
 
     def has_terms(self, terms: SubscriptionQueueTerms) -> bool:
@@ -212,6 +216,7 @@ class Session(Subscriber):
             return self._drop(TOO_LARGE)
         if sub_queue is not None:
             queue = self.queue
+            self.account.fit()
             qos0: i64 = queue.qos0
             answer = queue.sub_queue_room(outbox, sub_queue, message, qos, retain, identifiers, group)
             if queue.qos0 != qos0:
@@ -286,6 +291,7 @@ class Session(Subscriber):
     def _wait(self, delivery: Delivery) -> int:
         """Queue a delivery: ACCEPTED, or the cause of its drop."""
         queue = self.queue
+        self.account.fit()
         qos0: i64 = queue.qos0
         cause = queue.add(delivery, self.outbox, self.window.quota)
         if queue.qos0 != qos0:
@@ -489,11 +495,6 @@ class Session(Subscriber):
     def delivered_in_all(self) -> int:
         """Messages handed to a transport for the first time, the present connection included."""
         return self.delivered + (0 if self.outbox is None else self.outbox.taken)
-
-    def dropped_by_cause(self) -> list[int]:
-        """Messages dropped, one number for each of `counters.DROP_CAUSES`, the present connection included."""
-        dropped = self.ledger.dropped
-        return [0] * len(DROP_CAUSES) if dropped is None else dropped.copy()
 
     def _drop(self, cause: int) -> int:
         self.ledger.lost(cause, 1)

@@ -65,8 +65,9 @@ NODE_WEIGHT: Final = 20
 
 # Bytes of a topic name, beyond the first ones, that weigh as much as a reference: the name is kept as a key and, level
 # by level, in the tree. Without it, 16,384 topics of 1,000 bytes would take 58 MB.
-NAME_BYTES: Final = 4
-SHORT_NAME: Final = 256  # bytes that the weight of a level has room for
+# What is counted is what one client can make of it, which is also what it may grow the process by: 16 MB.
+NAME_BYTES: Final = 2
+SHORT_NAME: Final = 64  # bytes that the weight of a level has room for
 
 
 class Changes:

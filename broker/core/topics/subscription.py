@@ -42,8 +42,6 @@ class Subscriber:
     """How many of its subscriptions are members of share groups."""
     memberships: dict[Subscription, None] | None = None
     """Those subscriptions; None where there are none."""
-    filter_bytes: int = 0
-    """What is counted for its subscriptions, each as if it shared nothing with others (`filter_bytes`)."""
 
 
 class OwnQueue:

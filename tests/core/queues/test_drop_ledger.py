@@ -23,6 +23,7 @@ from broker.core.queues.queue_rules import QueueRule
 from tests.core.harness import Client, Network, bag
 from tests.core.receivers import NAMES, Receivers, names
 from tests.core.recount import Book, Tally, allowed, check, user_wish
+from tests.support.losses import dropped_by_cause
 from tests.support.runs import examples
 
 FILTERS = ("t/#", "t/1", "t/+", "$share/g/t/+", "$share/h/t/1")
@@ -244,7 +245,7 @@ class Overload(Receivers):
             lost: Counter[str] = Counter()
             for session in mine:
                 untold = session.ledger.untold or [0] * len(DROP_CAUSES)
-                for cause, dropped, left in zip(DROP_CAUSES, session.dropped_by_cause(), untold, strict=True):
+                for cause, dropped, left in zip(DROP_CAUSES, dropped_by_cause(session), untold, strict=True):
                     lost[cause] += dropped - left
             for cause in DROP_CAUSES:
                 if cause == "expired":

@@ -24,6 +24,7 @@ from broker.core.queues.queue_rules import QueueRule
 from tests.core.harness import Client, Network, bag, limits
 from tests.core.judge import ANY_SIZE
 from tests.core.recount import LOST, Tally, ask, burst, frames, losses, notes, numbers, told, told_in_all, user_wish
+from tests.support.losses import dropped_by_cause
 from tests.support.runs import examples
 
 HOUR = 3_600
@@ -455,7 +456,7 @@ class TestClients:
                     client.answer()
         session = network.session("c")
         untold = session.ledger.untold or [0] * len(DROP_CAUSES)
-        for cause, dropped in enumerate(session.dropped_by_cause()):
+        for cause, dropped in enumerate(dropped_by_cause(session)):
             expected = dropped - (away if cause == DISCONNECTED else 0)
             assert tally.told[DROP_CAUSES[cause]] + untold[cause] == expected
 

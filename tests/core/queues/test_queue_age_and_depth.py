@@ -11,6 +11,7 @@ from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST
 from broker.core.queues.queue_rules import QueueRule
 from broker.core.queues.subscription_queue import SubscriptionQueue, queue_of
 from tests.core.harness import Client, Network, limits
+from tests.support.losses import dropped_by_cause
 
 
 def scene(policy: int, max_age: float = 0.0, **changes: int) -> tuple[Network, Client, Client]:
@@ -46,9 +47,9 @@ class TestAge:
         network.now += 4.0
         publisher.publish("t", b"young", qos=qos)
         network.router.sweep(network.now + 0.9)
-        assert client.session.dropped_by_cause()[AGE] == 0
+        assert dropped_by_cause(client.session)[AGE] == 0
         network.router.sweep(network.now + 1.1)
-        assert client.session.dropped_by_cause()[AGE] == 1
+        assert dropped_by_cause(client.session)[AGE] == 1
         network.now += 1.1
         if away:
             client.connect(clean=False, expiry=1_000)
@@ -64,11 +65,11 @@ class TestAge:
         publisher.publish("t", b"1")
         network.now += 6.0
         publisher.publish("t", b"2")
-        assert client.session.dropped_by_cause()[AGE] == 1
+        assert dropped_by_cause(client.session)[AGE] == 1
         network.now += 6.0
         assert thaw(client) == []
-        assert client.session.dropped_by_cause()[AGE] == 2
-        assert sum(client.session.dropped_by_cause()) == 2
+        assert dropped_by_cause(client.session)[AGE] == 2
+        assert sum(dropped_by_cause(client.session)) == 2
 
     def test_what_is_in_flight_and_was_never_written_is_too_old_as_well(self) -> None:
         network, client, publisher = scene(DROP_NEWEST, max_age=5.0)
@@ -76,7 +77,7 @@ class TestAge:
         assert len(client.session.inflight) == 1
         network.now += 6.0
         assert thaw(client) == []
-        assert client.session.dropped_by_cause()[AGE] == 1
+        assert dropped_by_cause(client.session)[AGE] == 1
         assert not client.session.inflight
         assert client.session.window.quota == client.session.window.limit
 
@@ -88,7 +89,7 @@ class TestAge:
         publisher.publish("a", b"2")
         network.now += 2.0
         network.router.sweep(network.now)
-        assert client.session.dropped_by_cause()[AGE] == 1
+        assert dropped_by_cause(client.session)[AGE] == 1
         assert thaw(client) == [(b"a", b"2")]
 
 
@@ -122,7 +123,7 @@ class TestLanes:
         sub_queue = queue_of(client.session.subscriptions["a/#"])
         assert sub_queue is not None
         assert sub_queue.waiting == 3
-        assert client.session.dropped_by_cause()[FULL_MESSAGES] == 2_997
+        assert dropped_by_cause(client.session)[FULL_MESSAGES] == 2_997
         assert len(client.wire.outbox.queue.items) < 100
         assert remembered(sub_queue) < 100
         assert len(thaw(client)) == 4
@@ -223,7 +224,7 @@ class TestFullQueueAndLanes:
         _, client, publisher = scene(DISCONNECT, live_bytes=500, session_bytes=500)
         publisher.publish("t", bytes(1_000), qos=qos)
         assert not client.wire.protocol.close_cause
-        assert client.session.dropped_by_cause()[FULL_BYTES] == 1
+        assert dropped_by_cause(client.session)[FULL_BYTES] == 1
 
     def test_a_message_of_its_own_is_not_handed_on_with_a_shared_one(self) -> None:
         """What takes the place of a shared message is the session's own [MQTT-4.8.2-4]."""

@@ -19,6 +19,7 @@ from broker.core.queues.queue_policy import DROP_OLDEST, LATEST
 from broker.core.queues.requests import Request
 from broker.core.routing.loop_detection import LINK
 from tests.core.harness import Client, Network, bag, limits, total_ledger, untouched
+from tests.support.losses import dropped_by_cause
 
 PATIENCE = Limits().answer_timeout
 ASKS = encode_forward(response_topic="answers/1", correlation_data=b"1")
@@ -241,7 +242,7 @@ class TestAtOnce:
         below, publisher = link(network, max_packet=40), network.client("p")
         packet = publisher.publish("q/a", b"x" * 100, 1, properties=ASKS)
         assert told(publisher) == [(packet.packet_id, SUCCESS)]
-        assert sum(below.session.dropped_by_cause()) == 1
+        assert sum(dropped_by_cause(below.session)) == 1
 
     @pytest.mark.parametrize("qos", [1, 2])
     def test_full(self, qos: int) -> None:
@@ -253,7 +254,7 @@ class TestAtOnce:
         packet = ask(publisher, qos)
         assert told(publisher) == [(packet.packet_id, SUCCESS)]
         assert open_requests(network) == 2
-        assert sum(below.session.dropped_by_cause()) == 1
+        assert sum(dropped_by_cause(below.session)) == 1
 
     @pytest.mark.parametrize("qos", [1, 2])
     def test_full_and_told(self, qos: int) -> None:

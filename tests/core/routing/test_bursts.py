@@ -17,6 +17,7 @@ from broker.core.routing.bursts import QUEUE_PART, RUN_BYTES, RUN_MESSAGES, long
 from broker.core.routing.router import Router
 from tests.core.recount import frames as frames_of
 from tests.e2e import wire
+from tests.support.losses import dropped_by_cause
 
 TOPICS = ("a/b", "a/c", "a/b/c", "x", "ä/€", "a/" + "long" * 40)
 FILTERS = ("a/b", "a/+", "a/#", "#", "x", "+", "ä/€", "$share/g/a/b", "nobody/there")
@@ -132,7 +133,7 @@ class Side:
         for client in self.clients:
             session = client.session
             assert session is not None
-            found.append((session.offered, client.outbox.queue.offered, session.dropped_by_cause()))
+            found.append((session.offered, client.outbox.queue.offered, dropped_by_cause(session)))
         return found
 
 
@@ -207,7 +208,7 @@ def test_a_small_queue_holds_and_counts(burst: list[Sent], queue: int, most: int
     assert side.written[0] == b"".join(packets)
     assert (client.outbox.messages, client.outbox.bytes) == (0, 0)
     assert client.session is not None
-    assert sum(client.session.dropped_by_cause()) == 0
+    assert sum(dropped_by_cause(client.session)) == 0
 
 
 def test_a_burst_is_one_piece() -> None:

@@ -13,6 +13,7 @@ from broker.core.session.session import Session
 from broker.core.topics.match_cache import NODE_WEIGHT
 from broker.core.topics.subscription import SharedGroup, Subscription
 from tests.core.harness import Client, Network, limits
+from tests.support.losses import dropped_by_cause
 
 MANY = 2_000
 
@@ -193,7 +194,7 @@ class TestShared:
         assert group.cursor == TRIES + 1
         refused = group.connected[TRIES].session
         assert isinstance(refused, Session)
-        assert sum(refused.dropped_by_cause()) == 1
+        assert sum(dropped_by_cause(refused)) == 1
 
     def test_those_without_room_take_turns(self) -> None:
         """Where none of a few has room, the load is not laid upon one of them alone."""

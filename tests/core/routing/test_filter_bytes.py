@@ -51,7 +51,7 @@ def test_deep_filters_are_bounded_for_each_client(layout: str, version: int, ref
     granted = codes.count(0)
     assert 0 < granted < 3_000
     assert codes == [0] * granted + [refused] * (3_000 - granted)
-    assert client.session.filter_bytes <= 1_000_000
+    assert client.session.account.filters <= 1_000_000
     assert network.router.filter_bytes <= 1_000_000
     if layout == NODES:
         assert granted <= 1_000_000 // (127 * FILTER_NODE_BYTES)
@@ -118,11 +118,11 @@ def test_long_names_count(layout: str, name: str) -> None:
     network = Network(limits(max_filter_bytes_per_client=100_000_000), trie=layout)
     client = network.client("c")
     assert ask(client, name).reason_codes == [0]
-    assert client.session.filter_bytes >= len(name) * (4 if not name.isascii() else 1)
+    assert client.session.account.filters >= len(name) * (4 if not name.isascii() else 1)
     if layout == COMPACT and name.startswith("+"):
         # Every prefix is spelt out.
-        assert client.session.filter_bytes >= network.router.filter_bytes >= 60 * PREFIX_BYTES
-    assert client.session.filter_bytes >= network.router.filter_bytes
+        assert client.session.account.filters >= network.router.filter_bytes >= 60 * PREFIX_BYTES
+    assert client.session.account.filters >= network.router.filter_bytes
 
 
 def test_groups_and_queues_of_their_own_count() -> None:
@@ -130,14 +130,14 @@ def test_groups_and_queues_of_their_own_count() -> None:
     network = Network()
     client = network.client("c")
     ask(client, "a")
-    plain = client.session.filter_bytes
+    plain = client.session.account.filters
     assert plain == SUBSCRIPTION_BYTES + ENTRY_BYTES + 2
     ask(client, "a", user=user_wish("latest"))
-    assert client.session.filter_bytes == plain + SUB_QUEUE_BYTES
+    assert client.session.account.filters == plain + SUB_QUEUE_BYTES
     ask(client, "a")
-    assert client.session.filter_bytes == plain
+    assert client.session.account.filters == plain
     ask(client, "$share/g/a")
-    assert client.session.filter_bytes >= 2 * plain + GROUP_BYTES
+    assert client.session.account.filters >= 2 * plain + GROUP_BYTES
 
 
 def test_a_filter_that_has_left_is_not_spelt_any_more() -> None:
@@ -211,9 +211,9 @@ class Accounts(RuleBasedStateMachine):
                 cost = trie.cost(subscription.entry.topic_filter)
                 assert one.bytes <= cost
                 counted += size + cost
-            assert session.filter_bytes == counted
+            assert session.account.filters == counted
         assert router.table.own_bytes == everything
-        assert router.filter_bytes <= sum(session.filter_bytes for session in router.sessions.values())
+        assert router.filter_bytes <= sum(session.account.filters for session in router.sessions.values())
 
 
 TestAccounts = Accounts.TestCase

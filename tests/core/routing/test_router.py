@@ -15,6 +15,7 @@ from broker.core.routing.peers import PeerDisconnected
 from broker.core.routing.retained_shares import EXPIRY_BYTES
 from broker.core.topics.topic_tree import NODE_BYTES
 from tests.core.harness import START, Client, Network, bag, limits
+from tests.support.losses import dropped_by_cause
 
 WEEK = 604_800
 
@@ -103,7 +104,7 @@ class TestRouting:
             publisher.publish("t", bytes((number,)))
         assert len(quick.take()) == 100
         assert slow.wire.outbox.messages == 10
-        assert slow.session.dropped_by_cause()[0] == 90
+        assert dropped_by_cause(slow.session)[0] == 90
         assert network.router.counters.dropped[0] == 90
         assert network.router.counters.dropped_in_all() == 90
 

@@ -163,7 +163,7 @@ class Accounts(RuleBasedStateMachine):
         assert set(table._empty) == {session for session in sessions if is_empty(session)}
         assert len(sessions) <= 4
         for session in sessions:
-            assert session.counted_bytes == session_bytes(session.client_id, session.principal, session.will)
+            assert session.account.session == session_bytes(session.client_id, session.principal, session.will)
 
 
 TestAccounts = Accounts.TestCase

@@ -19,6 +19,7 @@ from broker.core.limits import Limits
 from broker.core.queues.queue_policy import POLICIES
 from broker.core.session.session import Session
 from tests.core.harness import START, Client, Network, limits, total_ledger
+from tests.support.losses import dropped_by_cause
 
 MINUTE: Final = 60.0
 HOURS: Final = 6
@@ -107,7 +108,7 @@ class Outage:
 
     def lost(self) -> dict[str, int]:
         """What the session lost, by cause."""
-        return {DROP_CAUSES[cause]: count for cause, count in enumerate(self.session.dropped_by_cause()) if count}
+        return {DROP_CAUSES[cause]: count for cause, count in enumerate(dropped_by_cause(self.session)) if count}
 
 
 def number(packet: Publish) -> int:
@@ -316,8 +317,8 @@ class TestManyOutages:
         assert load.messages == sum(session.queued() for session in sessions)
         for session in sessions[1:]:
             assert session.queued() == 5
-            assert sum(session.dropped_by_cause()) == 0
+            assert sum(dropped_by_cause(session)) == 0
         large = sessions[0]
-        lost = {DROP_CAUSES[cause] for cause, count in enumerate(large.dropped_by_cause()) if count}
+        lost = {DROP_CAUSES[cause] for cause, count in enumerate(dropped_by_cause(large)) if count}
         assert lost == {"global"}
         assert sum(session.offered for session in sessions) == 600 + 5 * (clients - 1)

@@ -16,6 +16,7 @@ from broker.core.queues.message import OVERHEAD, Message
 from broker.core.session.retained_stream import STEP, TOPICS
 from broker.core.topics.topic_tree import NODE_BYTES
 from tests.core.harness import Client, Network, limits, total_ledger
+from tests.support.losses import dropped_by_cause
 
 MANY = 5_000
 
@@ -68,7 +69,7 @@ def test_too_large_ones_do_not_stop_the_rest() -> None:
     subscriber = network.client("s", max_packet=100)
     subscriber.subscribe("r/#", qos=1)
     assert numbers(subscriber) == [77]
-    assert subscriber.session.dropped_by_cause()[TOO_LARGE] == 1_000
+    assert dropped_by_cause(subscriber.session)[TOO_LARGE] == 1_000
     assert total_ledger([subscriber.session]) == []
 
 

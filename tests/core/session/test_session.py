@@ -12,6 +12,7 @@ from broker.core.codec.properties import Properties
 from broker.core.counters import DISCONNECTED, EXPIRED, FULL_MESSAGES, TOO_LARGE
 from broker.core.queues.message import OVERHEAD
 from tests.core.harness import Client, Network, bag, limits, total_ledger
+from tests.support.losses import dropped_by_cause
 
 FOREVER = 0xFFFFFFFF
 
@@ -190,7 +191,7 @@ class TestOffline:
             publisher.publish("t", bytes((qos,)), qos)
         assert subscriber.connect(clean=False, expiry=keep).session_present
         assert subscriber.payloads() == [b"\1", b"\2", b"\1"]
-        assert subscriber.session.dropped_by_cause()[DISCONNECTED] == 1
+        assert dropped_by_cause(subscriber.session)[DISCONNECTED] == 1
 
     def test_qos0_waits_when_told_to(self) -> None:
         """With the setting, QoS 0 waits too, in its place."""
@@ -222,7 +223,7 @@ class TestOffline:
         subscriber.cut()
         for number in range(10):
             publisher.publish("t/a", bytes((number,)), 1)
-        assert subscriber.session.dropped_by_cause()[FULL_MESSAGES] == 7
+        assert dropped_by_cause(subscriber.session)[FULL_MESSAGES] == 7
         back(subscriber)
         assert subscriber.payloads() == [b"\0", b"\1", b"\2"]
         assert total_ledger([subscriber.session]) == []
@@ -253,7 +254,7 @@ class TestOffline:
         subscriber.answering = True
         back(subscriber, max_packet=100)
         assert subscriber.payloads() == [b"y", b"!"]
-        assert subscriber.session.dropped_by_cause()[TOO_LARGE] == 1
+        assert dropped_by_cause(subscriber.session)[TOO_LARGE] == 1
         assert not subscriber.session.inflight
         assert total_ledger([subscriber.session]) == []
 
@@ -361,7 +362,7 @@ class TestWindow:
         subscriber.wire.frozen = False
         network.settle()
         assert subscriber.payloads() == [b"new"]
-        assert subscriber.session.dropped_by_cause()[EXPIRED] == 1
+        assert dropped_by_cause(subscriber.session)[EXPIRED] == 1
         assert total_ledger([subscriber.session]) == []
 
 

@@ -37,6 +37,7 @@ from tests.e2e import wire
 from tests.e2e.clients.frozen import until
 from tests.e2e.faults import FaultProxy, Link, shrink
 from tests.e2e.wire import Packet, Peer, Properties
+from tests.support.losses import dropped_by_cause
 
 SCALE: Final = float(os.environ.get("CANOPY_OVERLOAD_SCALE", "1"))
 """What the big numbers of these tests are multiplied with."""
@@ -245,12 +246,12 @@ def _small_buffers(broker: Broker, size: int) -> None:
 
 def lost(session: Session) -> dict[str, int]:
     """What a session lost, by cause; only what it did."""
-    return {DROP_CAUSES[cause]: count for cause, count in enumerate(session.dropped_by_cause()) if count}
+    return {DROP_CAUSES[cause]: count for cause, count in enumerate(dropped_by_cause(session)) if count}
 
 
 def check_ledger(session: Session, *, offered: int, received: int, queued: int = 0) -> None:
     """offered = delivered + dropped + queued, and delivered is what the client counted."""
-    dropped = sum(session.dropped_by_cause())
+    dropped = sum(dropped_by_cause(session))
     found = {
         "offered": session.offered,
         "delivered": session.delivered_in_all(),

@@ -23,6 +23,7 @@ from tests.e2e.embedded import (
     stuck,
 )
 from tests.e2e.wire import Packet, Peer
+from tests.support.losses import dropped_by_cause
 
 QUEUE: Final = "canopy-queue"
 MAX_AGE: Final = "canopy-max-age"
@@ -252,7 +253,7 @@ async def test_what_waits_follows_the_choice(embed: Embed, wish: dict[str, str],
     await ask(peer, wishes(**wish), ("load", 1))
     session = broker.router.sessions["chooser"]
     assert await returning(broker, peer) == expected
-    lost = session.dropped_by_cause()
+    lost = dropped_by_cause(session)
     assert sum(lost) == lost[REPLACED if wish.get("queue") == "latest" else FULL_MESSAGES] == 10 - len(expected)
     assert [int(packet.payload) for packet in await other.fence()] == list(range(10))
 
@@ -271,7 +272,7 @@ async def test_the_age_that_was_chosen(embed: Embed) -> None:
     await until("what waited is too old", lambda: session.queued() == 5, publisher)
     back = await join(broker, "chooser", clean=False, props=KEEP)
     assert [(packet.topic, int(packet.payload)) for packet in await back.fence()] == [("keep", n) for n in range(5)]
-    assert session.dropped_by_cause()[AGE] == sum(session.dropped_by_cause()) == 5
+    assert dropped_by_cause(session)[AGE] == sum(dropped_by_cause(session)) == 5
 
 
 async def test_a_choice_lasts_as_long_as_the_subscription(embed: Embed) -> None:
@@ -304,7 +305,7 @@ async def test_who_chose_to_be_disconnected(embed: Embed) -> None:
     session = broker.router.sessions["frozen"]
     publisher = await join(broker, "publisher")
     count = 0
-    while not sum(session.dropped_by_cause()):
+    while not sum(dropped_by_cause(session)):
         assert session.queued() <= 5
         assert count < 1000
         count += 1
@@ -333,4 +334,4 @@ async def test_a_choice_holds_for_its_own_subscription_only(embed: Embed) -> Non
     assert found[:count] == [("load", number) for number in range(1, count + 1)]
     assert [number for topic, number in found[count:] if topic == "load"] == list(range(10))
     assert [pair for pair in found if pair[0] != "load"] == [("state/b", 9), ("state/a", 9)]
-    assert session.dropped_by_cause()[REPLACED] == sum(session.dropped_by_cause()) == 18
+    assert dropped_by_cause(session)[REPLACED] == sum(dropped_by_cause(session)) == 18

@@ -28,6 +28,7 @@ from tests.e2e.embedded import (
     numbers,
     queue,
 )
+from tests.support.losses import dropped_by_cause
 
 VERSIONS = pytest.mark.parametrize("version", [4, 5], ids=["3.1.1", "5.0"])
 
@@ -45,7 +46,7 @@ async def test_disconnect_ends_the_connection(embed: Embed, version: int, expiry
     publisher = await join(broker, "publisher")
     watcher = await join(broker, "watcher", "wills")
     count = 0
-    while not sum(session.dropped_by_cause()):
+    while not sum(dropped_by_cause(session)):
         count += 1
         assert count < ENOUGH
         await publisher.publish("load", b"%d " % count + PAYLOAD)

@@ -24,6 +24,7 @@ from tests.e2e.embedded import (
     outbox_of,
 )
 from tests.e2e.wire import Peer, Will
+from tests.support.losses import dropped_by_cause
 
 SOON = 0.8
 """A stall time-out in seconds that tests wait for."""
@@ -41,7 +42,7 @@ async def fill(broker: Broker, frozen_id: str, publisher: Peer, readers: list[Pe
     outbox = outbox_of(broker, frozen_id)
     session = broker.router.sessions[frozen_id]
     count = 0
-    while not any(session.dropped_by_cause()):
+    while not any(dropped_by_cause(session)):
         assert count < 5000, "the frozen client's queue is never full"
         for _ in range(10):
             count += 1
@@ -74,7 +75,7 @@ async def test_a_frozen_subscriber_costs_its_bounds_and_nobody_else(
 
     session = broker.router.sessions["frozen"]
     assert session.offered + outbox_of(broker, "frozen").queue.offered >= count
-    dropped = session.dropped_by_cause()
+    dropped = dropped_by_cause(session)
     assert dropped[cause] > 0
     assert sum(dropped) == dropped[cause]
     # The broker tells how many, and why.
@@ -93,7 +94,7 @@ async def test_the_ledger_of_a_frozen_subscriber_is_exact(embed: Embed) -> None:
     session = broker.router.sessions["frozen"]
     offered, accounted = balance(broker, "frozen")
     assert (offered, accounted) == (count, count)
-    lost = sum(session.dropped_by_cause())
+    lost = sum(dropped_by_cause(session))
 
     thawed = await frozen.thaw()
     found = await thawed.fence()
@@ -115,7 +116,7 @@ async def test_a_frozen_subscriber_with_quality_waits_in_its_bounded_session(emb
     publisher = await join(broker, "publisher")
     count = await fill(broker, "frozen", publisher, [reader], qos=1)
     session = broker.router.sessions["frozen"]
-    assert session.dropped_by_cause()[NO_QUOTA] == sum(session.dropped_by_cause()) == count - 40
+    assert dropped_by_cause(session)[NO_QUOTA] == sum(dropped_by_cause(session)) == count - 40
     assert len(session.inflight) == 10
     assert balance(broker, "frozen") == (count, count)
 

@@ -25,6 +25,7 @@ from tests.e2e.embedded import (
     join,
 )
 from tests.e2e.wire import Packet, Peer
+from tests.support.losses import dropped_by_cause
 
 LOST: Final = "canopy-lost"
 
@@ -56,7 +57,7 @@ def told(packets: Iterable[Packet]) -> Counter[str]:
 
 def ledger(session: Session) -> Counter[str]:
     """What was lost, by cause, without those that nothing was lost to."""
-    return +Counter(dict(zip(DROP_CAUSES, session.dropped_by_cause(), strict=True)))
+    return +Counter(dict(zip(DROP_CAUSES, dropped_by_cause(session), strict=True)))
 
 
 async def miss(publisher: Peer, count: int) -> list[int]:

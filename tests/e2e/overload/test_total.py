@@ -25,6 +25,7 @@ from tests.e2e.embedded import (
     numbers,
 )
 from tests.e2e.wire import Peer
+from tests.support.losses import dropped_by_cause
 
 NAMES: Final = ("much", "some", "little")
 
@@ -45,7 +46,7 @@ def held(session: Session) -> int:
 
 def lost(session: Session) -> int:
     """Messages lost, all of them to the bound over all queues."""
-    by_cause = session.dropped_by_cause()
+    by_cause = dropped_by_cause(session)
     assert sum(by_cause) == by_cause[GLOBAL]
     return sum(by_cause)
 

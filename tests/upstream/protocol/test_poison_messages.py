@@ -30,6 +30,7 @@ from broker.core.counters import DROP_CAUSES
 from broker.upstream.protocol.poison_messages import BARRED, IN_A_ROW, MOST, PAUSE, TOPICS, PoisonMessageDetector
 from broker.upstream.protocol.session import LOOKED_AT
 from broker.upstream.protocol.uplink import CLOSED
+from tests.support.losses import dropped_by_cause
 from tests.upstream.scripted import Scene
 
 
@@ -126,7 +127,7 @@ class Fussy:
     @property
     def lost(self) -> dict[str, int]:
         """What the session has lost, by cause."""
-        dropped = self.scene.session.dropped_by_cause()
+        dropped = dropped_by_cause(self.scene.session)
         return {cause: count for cause, count in zip(DROP_CAUSES, dropped, strict=True) if count}
 
     def balanced(self) -> None:
