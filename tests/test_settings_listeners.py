@@ -122,6 +122,18 @@ class TestTogether:
                 '[{url = "mqtts://h", tls = {certificate = "c", key = "k", more = [{certificate = "c", kye = "k"}]}}]',
                 "listener[0].tls.more[0].key: missing",
             ),
+            ('[{url = "ws://h", path = "mqtt"}]', 'listener[0].path: found "mqtt"; allowed: a path, like "/mqtt"'),
+            ('[{url = "ws://h", path = "/mqtt?x"}]', 'listener[0].path: found "/mqtt?x"; allowed: a path'),
+            ('[{url = "mqtt://h", path = "/mqtt"}]', 'listener[0].path: found "/mqtt"; allowed: only beside a ws://'),
+            (
+                '[{url = "mqtt://h", origins = ["https://a"]}]',
+                'listener[0].origins: found ["https://a"]; allowed: only',
+            ),
+            ('[{url = "ws://h", origins = ["a.org"]}]', 'listener[0].origins[0]: found "a.org"; allowed: an origin'),
+            (
+                '[{url = "ws://h", origins = ["https://a/b"]}]',
+                'listener[0].origins[0]: found "https://a/b"; allowed: an origin',
+            ),
             ('[{url = "mqtt://h", max_packet_size = 1}]', "listener[0].max_packet_size: found 1; allowed: 0, or an"),
         ],
     )

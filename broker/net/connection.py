@@ -59,6 +59,8 @@ class Connection(Link):
         # Once something in the outbox was worth less the longer it waits.
         self._fresh = False
         self._opened = False
+        # Bytes that a transport has read and not handed on yet; only that of a WebSocket does so.
+        self.in_transport = 0
         # Bytes that wait in the decoder; how many there were, and when, at the last sign that the packet is coming.
         self._partial = 0
         self._partial_from = 0
@@ -105,9 +107,9 @@ class Connection(Link):
         try:
             protocol = self.protocol
             eventful = protocol.receive(data, self.hub.time())
-            held = protocol.decoder.held_size
+            held = protocol.decoder.held_size + self.in_transport
             if held > 0 or self._partial > 0:
-                self._hold(held, len(data))
+                self.hold(held, len(data))
             if eventful:
                 self._after_turn()
             else:
@@ -172,7 +174,7 @@ class Connection(Link):
             return
         try:
             self.protocol.go_on(self.loop.time())
-            self._hold(self.protocol.decoder.held_size, 0)
+            self.hold(self.protocol.decoder.held_size + self.in_transport, 0)
             self._after_turn()
             self._resume_reading()
         except Exception as error:
@@ -334,10 +336,14 @@ class Connection(Link):
 
     def abort(self, cause: str) -> None:
         """Give up a peer that takes nothing any more."""
+        self.gone(cause)
+        self.stream.abort()
+
+    def gone(self, cause: str) -> None:
+        """The peer is gone; the socket closes by itself, or is aborted when it takes too long."""
         self.protocol.lost(cause, self.loop.time())
         self.hub.after_batch()
         self._closed()
-        self.stream.abort()
 
     def _finish(self) -> None:
         """The protocol is over: let the writer say what is left, and see that the socket goes."""
@@ -463,8 +469,8 @@ class Connection(Link):
         if keep_alive > 0:
             self.hub.wheel.add(self, self.protocol.last_received + GRACE * keep_alive)
 
-    def _hold(self, held: int, read: int) -> None:
-        """After `read` bytes the decoder holds `held`: count them, and see that the rest comes."""
+    def hold(self, held: int, read: int) -> None:
+        """After `read` bytes `held` wait, in the decoder or before it: count them, and see that the rest comes."""
         hub = self.hub
         before = self._partial
         if self.stream.closing_at > 0.0 or (held == 0 and before == 0):

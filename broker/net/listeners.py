@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Final, cast
 from broker.net import sockets, unix_sockets
 from broker.net.admission import ListenerAdmission
 from broker.net.connection import Connection
+from broker.net.websocket.transport import WebSocketTransport
+from broker.net.websocket.upgrade import Terms
 from broker.settings import Endpoint
 from broker.settings import Listener as ListenerSettings
 
 if TYPE_CHECKING:
     from broker.net.server import Server
 
-SERVED: Final = frozenset({"mqtt", "mqtt+unix"})
+SERVED: Final = frozenset({"mqtt", "mqtt+unix", "ws"})
 """The schemes that there is something for."""
 
 
@@ -45,6 +47,10 @@ class Listener:
             self.admission = ListenerAdmission(
                 settings.max_connections, settings.max_connections_per_address, settings.max_connect_rate
             )
+        # What a request for a WebSocket has to be like; None: the listener is for none.
+        self._upgrades: Terms | None = None
+        if self.scheme in ("ws", "wss"):
+            self._upgrades = Terms(settings.path, tuple(settings.origins), server.settings.limits.max_upgrade_size)
         self._server: asyncio.Server | None = None
         self._file: unix_sockets.SocketFile | None = None
 
@@ -114,7 +120,10 @@ class Listener:
 
     def protocol(self) -> asyncio.Protocol:
         """What serves a connection that has come in; a `Connection` has the methods of a protocol."""
-        return cast(asyncio.Protocol, Connection(self.server, self))
+        connection = Connection(self.server, self)
+        if self._upgrades is not None:
+            return cast(asyncio.Protocol, WebSocketTransport(connection, self._upgrades))
+        return cast(asyncio.Protocol, connection)
 
     async def close(self) -> None:
         """Listen no more. The connections stay."""

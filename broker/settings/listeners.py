@@ -109,6 +109,24 @@ def _protocol(value: str) -> str:
     return value
 
 
+def _path(value: str) -> str:
+    plain = value.isascii() and value.isprintable() and not set(value) & set(" ?#")
+    if value and not (plain and value.startswith("/")):
+        raise wrong('a path, like "/mqtt", or "" for any')
+    return value
+
+
+def _origin(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        whole = f"{parts.scheme}://{parts.netloc}" if parts.scheme and parts.hostname and "@" not in value else ""
+    except ValueError:
+        whole = ""
+    if not whole or value.rstrip("/").lower() != whole.lower():
+        raise wrong('an origin, like "https://example.org"')
+    return value
+
+
 File: TypeAlias = Annotated[str, AfterValidator(_file)]
 
 
@@ -197,6 +215,11 @@ class Listener(Section):
     validation."""
     allow_anonymous: bool | None = None
     """Whether a client may come without a user name. None: as `mqtt.allow_anonymous` has it."""
+    path: Annotated[str, AfterValidator(_path)] = ""
+    """With ws:// and wss://, the path that WebSockets are at. Empty: any."""
+    origins: Annotated[Sequence[Annotated[str, AfterValidator(_origin)]], AfterValidator(tuple)] = ()
+    """With ws:// and wss://, the origins of web pages that may connect. Empty: any. A client that is no browser names
+    none, and may connect. Always a tuple after validation."""
     tls: Tls | None = None
     """Certificates; with mqtts:// and wss:// alone, and needed there."""
 
@@ -215,6 +238,13 @@ class Listener(Section):
     def _of_a_file(cls, value: str, info: ValidationInfo) -> str:
         if not info.data.get("url", "mqtt+unix:").startswith("mqtt+unix:"):
             raise wrong("only beside an mqtt+unix:// url")
+        return value
+
+    @field_validator("path", "origins")
+    @classmethod
+    def _of_web_sockets(cls, value: str | tuple[str, ...], info: ValidationInfo) -> str | tuple[str, ...]:
+        if value and not info.data.get("url", "ws:").startswith(("ws:", "wss:")):
+            raise wrong("only beside a ws:// or wss:// url")
         return value
 
     @field_validator("max_packet_size")

@@ -89,6 +89,8 @@ class Limits(Section):
     """Seconds within which the next 1,024 bytes of an incomplete packet, or its rest, must come. 0: no limit."""
     connect_timeout: SecondsOrOff = 10.0
     """Seconds from accepting a connection to the end of its CONNECT (and of an AUTH exchange). 0: no limit."""
+    max_upgrade_size: Annotated[int, Field(ge=512, le=65_536)] = 16_384
+    """Bytes of the HTTP request for a WebSocket; a larger one is answered with 431."""
     max_payload_size: SizeOrUnlimited = 0
     """Bytes of the payload of a message or will. A publish beyond it goes nowhere and is answered 0x97, where QoS and
     version have an answer; a CONNECT with such a will is refused. 0: no limit but the packet's."""

@@ -1,0 +1,410 @@
+"""A WebSocket over a socket that the test holds: upgrade, batches, turns, and its ends."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any, cast
+
+import pytest
+
+from broker import Broker, Settings
+from broker.core import causes
+from broker.core.connection.protocol import TURN_WORK
+from broker.net.connection import Connection
+from broker.net.stream import FULL_READ, LINGER
+from broker.net.websocket.frames import FRAMES_A_CALL, FrameReader
+from broker.net.websocket.transport import ROOM, WebSocketTransport
+from broker.net.websocket.upgrade import Upgrade
+from tests.e2e import wire
+from tests.net.transports import Client, Transport, rounds, until
+from tests.net.websocket.framing import BINARY, CLOSE, PING, PONG, TEXT, Frame, close, frame, frames, request
+
+Embed = Callable[..., Awaitable[Broker]]
+MASK = bytes(4)
+
+
+@pytest.fixture
+async def embed() -> AsyncIterator[Embed]:
+    """Brokers with a WebSocket listener; sections of settings as keywords, those of the listener as `listener`."""
+    async with AsyncExitStack() as stack:
+        brokers: list[Broker] = []
+
+        async def start(listener: dict[str, Any] | None = None, **sections: Any) -> Broker:
+            sections.setdefault("shutdown", {"flush_timeout": 0.0})
+            sections.setdefault("sys", {"interval": 0.0})
+            table = {"url": "ws://127.0.0.1:0", "name": "web", **(listener or {})}
+            settings = Settings.model_validate({"listener": [table], **sections})
+            brokers.append(await stack.enter_async_context(Broker(settings)))
+            return brokers[-1]
+
+        yield start
+        for running in brokers:
+            for connection in list(running.connections):
+                connection.connection_lost(None)
+
+
+@pytest.fixture
+async def broker(embed: Embed) -> Broker:
+    return await embed()
+
+
+class WebClient:
+    """A WebSocket of the broker's, with the socket under it."""
+
+    def __init__(self, broker: Broker, name: str = "", *, asks: bytes | None = None, version: int = 5) -> None:
+        self.socket = Transport()
+        self.socket.half = True
+        self.web = cast(WebSocketTransport, broker.listeners.all[-1].protocol())
+        assert isinstance(self.web._connection, Connection)
+        self.connection = self.web._connection
+        self.web.connection_made(cast(asyncio.Transport, self.socket))
+        self.says(request() if asks is None else asks)
+        if name:
+            assert self.take_http().startswith(b"HTTP/1.1 101 ")
+            self.says(frame(wire.connect(name, keep_alive=0, version=version), mask=MASK))
+
+    def says(self, data: bytes) -> None:
+        if self.socket.reading:
+            self.web.data_received(data)
+
+    def take_http(self) -> bytes:
+        data = b"".join(self.socket.written)
+        self.socket.written.clear()
+        return data
+
+    def take(self) -> list[Frame]:
+        """The frames that were written since the last call, which are whole."""
+        found, rest = frames(self.take_http())
+        assert rest == b""
+        return found
+
+    def reads(self) -> bool:
+        """Whether the broker reads from the socket."""
+        return self.socket.reading
+
+    def closed(self) -> bool:
+        """Whether the broker has closed the socket, or cut it."""
+        return self.socket.aborted
+
+    def lost(self) -> None:
+        self.web.connection_lost(None)
+
+
+async def accepted(broker: Broker, name: str, *filters: str, version: int = 5) -> WebClient:
+    client = WebClient(broker, name, version=version)
+    if filters:
+        pairs = [(one, 0) for one in filters]
+        client.says(frame(wire.subscribe(1, pairs, version=version)))
+    await rounds()
+    found = client.take()
+    assert {one.opcode for one in found} == {BINARY}
+    assert found[0].payload[:1] == b"\x20"
+    return client
+
+
+# ------------------------------------------------------------------------------------------------------- what is sent
+
+
+async def test_a_batch_of_the_writer_is_one_frame(broker: Broker) -> None:
+    """However many packets it joins, and those of many frames of the publisher: MQTT is a stream [MQTT-6.0.0-2]."""
+    there, source = await accepted(broker, "there", "t"), await accepted(broker, "source")
+    packets = [wire.publish("t", b"%d" % number) for number in range(50)]
+    source.says(b"".join(frame(packet) for packet in packets))
+    await rounds()
+    assert there.take() == [Frame(BINARY, b"".join(packets))]
+
+
+async def test_a_single_frame_is_written_at_once(broker: Broker) -> None:
+    there, source = await accepted(broker, "there", "t"), await accepted(broker, "source")
+    source.says(frame(wire.publish("t", b"x")))
+    assert there.take() == [Frame(BINARY, wire.publish("t", b"x"))]
+
+
+async def test_large_batches_are_one_frame_too(broker: Broker) -> None:
+    there, source = await accepted(broker, "there", "t"), await accepted(broker, "source")
+    packet = wire.publish("t", bytes(200_000))
+    source.says(frame(packet))
+    await rounds()
+    assert there.take() == [Frame(BINARY, packet)]
+
+
+async def test_a_packet_may_be_in_many_frames_and_its_frame_in_many_reads(broker: Broker) -> None:
+    """[MQTT-6.0.0-2]."""
+    there, source = await accepted(broker, "there", "t"), await accepted(broker, "source")
+    packet = wire.publish("t", b"payload")
+    sent = frame(packet[:3], fin=False) + frame(b"", PING) + frame(packet[3:5], 0, fin=False) + frame(packet[5:], 0)
+    for at in range(len(sent)):
+        source.says(sent[at : at + 1])
+    assert there.take() == [Frame(BINARY, packet)]
+    assert source.take() == [Frame(PONG, b"")]
+
+
+# ---------------------------------------------------------------------------------------------------------- the upgrade
+
+
+async def test_a_refused_upgrade_is_answered_and_ends_the_connection(broker: Broker) -> None:
+    client = WebClient(broker, asks=request(protocols="chat"))
+    await rounds()
+    assert client.take_http().startswith(b"HTTP/1.1 400 ")
+    assert client.connection.protocol.close_cause == causes.PROTOCOL_ERROR
+    assert client.connection.protocol.close_text == "the sub-protocol mqtt was not offered (HTTP 400)"
+    # It lingers until the peer has closed too, and no longer.
+    client.says(b"more")
+    assert not client.closed()
+    client.connection.check(client.connection.loop.time() + LINGER)
+    assert client.closed()
+    assert client.take_http() == b""
+
+
+async def test_an_upgrade_that_does_not_come_is_a_connect_that_does_not_come(embed: Embed) -> None:
+    """The time counts from accepting the connection, whatever trickles in."""
+    broker = await embed(limits={"connect_timeout": 10.0})
+    client = WebClient(broker, asks=request()[:-1])
+    now = client.connection.loop.time()
+    client.connection.opened_at = now - 9.0
+    client.connection.check(now)
+    assert client.connection.protocol.close_cause == ""
+    client.connection.opened_at = now - 10.0
+    client.connection.check(now)
+    await rounds()
+    assert client.take_http().startswith(b"HTTP/1.1 408 ")
+    assert client.connection.protocol.close_cause == causes.CONNECT_TIMEOUT
+
+
+async def test_requests_that_are_not_finished_count_with_all_that_is_not(embed: Embed) -> None:
+    """Of many that trickle, who has been at it for longest goes first."""
+    broker = await embed(limits={"max_partial_bytes": 40_000})
+    half = request(Cookie="x" * 15_000)[:-1]
+    clients = [WebClient(broker, asks=half) for _ in range(3)]
+    assert broker.hub.partial.bytes == 2 * len(half)
+    assert [client.connection.protocol.close_cause for client in clients] == [causes.PARTIAL_PACKETS, "", ""]
+    clients[1].says(b"\n" + frame(wire.connect("c")))
+    assert clients[1].connection.protocol.accepted
+    assert broker.hub.partial.bytes == len(half)
+
+
+async def test_a_request_may_bring_the_first_frames(broker: Broker) -> None:
+    client = WebClient(broker, asks=request() + frame(wire.connect("early")))
+    await rounds()
+    head, _, rest = client.take_http().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 101 ")
+    found, _ = frames(rest)
+    assert found[0].payload[:1] == b"\x20"
+
+
+async def test_silent_connections_make_room_as_over_tcp(embed: Embed) -> None:
+    """A flood of upgrades that do not come keeps nobody out."""
+    broker = await embed(limits={"max_connections": 10})
+    for _ in range(200):
+        WebClient(broker, asks=request()[:20])
+    assert WebClient(broker, "there").connection.protocol.accepted
+
+
+# ------------------------------------------------------------------------------------------------------------- its ends
+
+
+async def test_a_client_that_leaves_gets_a_close_frame(broker: Broker) -> None:
+    client = await accepted(broker, "there")
+    client.says(frame(wire.disconnect()))
+    await rounds()
+    assert [(one.opcode, one.code) for one in client.take()] == [(CLOSE, 1000)]
+    assert client.connection.protocol.close_cause == causes.CLIENT_DISCONNECT
+    assert not client.closed()
+    client.says(close(1000))
+    await rounds()
+    assert client.closed()
+
+
+async def test_a_close_frame_is_answered_and_ends_the_connection_with_its_will(broker: Broker) -> None:
+    """In MQTT it is a lost connection; what came before it counts."""
+    there, leaving = await accepted(broker, "there", "#"), WebClient(broker)
+    will = wire.Will("will", b"gone")
+    leaving.says(frame(wire.connect("leaving", will=will)))
+    await rounds()
+    leaving.take_http()
+    leaving.says(frame(wire.publish("t", b"last")) + close(1001, "tab closed") + frame(wire.publish("t", b"late")))
+    await rounds()
+    assert leaving.take() == [Frame(CLOSE, (1001).to_bytes(2, "big"))]
+    assert leaving.closed()
+    assert leaving.connection.protocol.close_cause == causes.CONNECTION_LOST
+    assert b"".join(one.payload for one in there.take()) == wire.publish("t", b"last") + wire.publish("will", b"gone")
+
+
+async def test_a_text_frame_ends_it(broker: Broker) -> None:
+    """[MQTT-6.0.0-1]: a 5.0 client is told in both languages."""
+    client = await accepted(broker, "there")
+    client.says(frame(wire.PING) + frame(b"hello", TEXT))
+    await rounds()
+    found = client.take()
+    assert [one.opcode for one in found] == [BINARY, BINARY, CLOSE]
+    assert [one.payload[0] >> 4 for one in found[:2]] == [wire.PINGRESP, wire.DISCONNECT]
+    assert found[2].code == 1003
+    assert client.connection.protocol.close_cause == causes.PROTOCOL_ERROR
+    assert client.connection.protocol.close_text == "WebSocket: a text frame; MQTT travels in binary frames"
+
+
+@pytest.mark.parametrize(
+    ("broken", "code"),
+    [(frame(b"x", mask=None), 1002), (frame(b"x", rsv=4), 1002), (frame(b"x" * 126, PING), 1002)],
+    ids=["unmasked", "compressed", "long ping"],
+)
+async def test_a_broken_rule_ends_it(broker: Broker, broken: bytes, code: int) -> None:
+    client = await accepted(broker, "there", version=4)
+    client.says(broken + frame(wire.PING))
+    await rounds()
+    assert [(one.opcode, one.code) for one in client.take()] == [(CLOSE, code)]
+    client.says(frame(wire.publish("t", b"late")))
+    assert client.connection.protocol.messages_received == 0
+
+
+async def test_a_giant_frame_is_refused_before_it_is_there(broker: Broker) -> None:
+    """From a stranger. Nothing of the frames of a client that was accepted is kept, so they may be large."""
+    most = 100_000 + ROOM
+    stranger = WebClient(broker)
+    stranger.take_http()
+    stranger.says(frame(bytes(most + 1))[:14])
+    await rounds()
+    assert [(one.opcode, one.code) for one in stranger.take()] == [(CLOSE, 1009)]
+    client = await accepted(broker, "there")
+    client.says(frame(wire.PING * most)[:100_000])
+    await rounds()
+    assert client.connection.protocol.close_cause == ""
+
+
+async def test_packets_are_bounded_as_over_tcp(broker: Broker) -> None:
+    """A packet that is too large is refused by its header, in however large a frame."""
+    client = await accepted(broker, "there")
+    client.says(frame(b"\x30" + wire.varint(2_000_000) + bytes(1_000)))
+    await rounds()
+    found = client.take()
+    assert (found[0].payload[0] >> 4, found[0].payload[2]) == (wire.DISCONNECT, 0x95)
+    assert [(one.opcode, one.code) for one in found[1:]] == [(CLOSE, 1002)]
+
+
+async def test_a_broker_that_stops_says_so(embed: Embed) -> None:
+    broker = await embed()
+    client = await accepted(broker, "there")
+    waiting = WebClient(broker, asks=request()[:20])
+    stopping = asyncio.get_running_loop().create_task(broker.stop())
+    await rounds()
+    found = client.take()
+    assert (found[0].payload[0] >> 4, found[0].payload[2]) == (wire.DISCONNECT, 0x8B)
+    assert [(one.opcode, one.code) for one in found[1:]] == [(CLOSE, 1001)]
+    client.lost()
+    waiting.lost()
+    await stopping
+
+
+@pytest.mark.parametrize("ending", [b"", frame(wire.disconnect()), frame(b"", TEXT), close()])
+async def test_what_is_left_of_a_connection_goes_at_once(broker: Broker, ending: bytes) -> None:
+    """No cycle keeps it until the garbage collector comes, which the daemon has come seldom."""
+
+    def parts() -> list[object]:
+        kinds = Connection | WebSocketTransport | FrameReader | Upgrade
+        return [thing for thing in gc.get_objects() if isinstance(thing, kinds)]
+
+    gc.collect()
+    before = {id(thing): thing for thing in parts()}
+    gc.disable()
+    try:
+        client = await accepted(broker, "there", "t")
+        client.says(ending)
+        await rounds()
+        client.lost()
+        del client
+        await rounds()
+        assert not [thing for thing in parts() if id(thing) not in before]
+    finally:
+        gc.enable()
+
+
+# ------------------------------------------------------------------------------------------------------- pings, turns
+
+
+async def test_of_many_pings_the_latest_is_answered(broker: Broker) -> None:
+    client = await accepted(broker, "there")
+    client.says(b"".join(frame(b"%d" % number, PING) for number in range(1000)))
+    assert client.take() == [Frame(PONG, b"999")]
+
+
+async def test_who_does_not_read_gets_no_pong(broker: Broker) -> None:
+    """Until there is room again: then one."""
+    client = await accepted(broker, "there")
+    client.web.pause_writing()
+    for number in range(1000):
+        client.says(frame(b"%d" % number, PING))
+    assert client.take() == []
+    client.web.resume_writing()
+    assert client.take() == [Frame(PONG, b"999")]
+
+
+async def test_who_does_not_read_is_given_up(broker: Broker) -> None:
+    client = await accepted(broker, "there")
+    client.web.pause_writing()
+    now = client.connection.loop.time()
+    client.connection.check(now)
+    client.connection.check(now + 31.0)
+    assert client.connection.protocol.close_cause == causes.STALLED
+    assert client.closed()
+
+
+async def test_a_ping_is_no_sign_of_life_in_mqtt(broker: Broker) -> None:
+    """Keep alive counts Control Packets [MQTT-3.1.2-22], and WebSocket's frames are none."""
+    client = WebClient(broker)
+    client.says(frame(wire.connect("there", keep_alive=10)))
+    client.says(frame(b"", PING))
+    client.connection.check(client.connection.protocol.last_received + 15.0)
+    assert client.connection.protocol.close_cause == causes.KEEP_ALIVE
+
+
+async def test_a_read_of_many_small_frames_is_worked_off_in_turns(broker: Broker) -> None:
+    """Others come in between, the socket is not read from meanwhile, and nothing is lost."""
+    there, source = await accepted(broker, "there", "t"), await accepted(broker, "source")
+    source.says(frame(b"", mask=MASK) * (3 * FRAMES_A_CALL) + frame(wire.publish("t", b"end")))
+    turns = 0
+    while not source.reads():
+        turns += 1
+        assert turns < 10
+        await asyncio.sleep(0)
+    assert turns >= 3
+    assert there.take() == [Frame(BINARY, wire.publish("t", b"end"))]
+    assert source.connection.in_transport == 0
+
+
+async def test_who_is_not_read_from_keeps_no_more_than_a_read(broker: Broker) -> None:
+    """What waits behind the first turn of a read counts with all that clients have begun."""
+    client = await accepted(broker, "there")
+    filters = [(f"f/{number}", 0) for number in range(TURN_WORK // 4)]
+    subscribe = wire.subscribe(1, filters)
+    behind = frame(wire.PING, mask=MASK) * (2 * FRAMES_A_CALL)
+    client.says(frame(subscribe, mask=MASK) + behind)
+    assert not client.reads()
+    assert len(behind) // 2 < broker.hub.partial.bytes <= len(subscribe) + len(behind)
+    await until(client.reads)
+    await rounds()
+    assert broker.hub.partial.bytes == 0
+    answers = b"".join(one.payload for one in client.take())
+    assert answers.count(b"\xd0\x00") == 2 * FRAMES_A_CALL
+
+
+async def test_a_full_read_is_the_last_before_others_have_their_turn(broker: Broker) -> None:
+    """As over TCP, although its frames carry less than the read had."""
+    client = await accepted(broker, "there")
+    packet = frame(wire.publish("nobody", bytes(1_000)))
+    reading: list[bool] = []
+    for more in (-1, 1):
+        client.says(packet * (FULL_READ // len(packet) + more))
+        reading.append(client.reads())
+    await rounds()
+    assert [*reading, client.reads()] == [True, False, True]
+
+
+async def test_clients_of_both_kinds_meet(embed: Embed) -> None:
+    broker = await embed(listen=["mqtt://127.0.0.1:0"])
+    web = await accepted(broker, "web", "t")
+    plain = Client(broker, "plain")
+    plain.connection.data_received(wire.publish("t", b"x"))
+    assert web.take() == [Frame(BINARY, wire.publish("t", b"x"))]
