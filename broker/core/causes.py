@@ -26,6 +26,8 @@ PROTOCOL_ERROR: Final = "protocol-error"
 REFUSED: Final = "refused"
 NOT_ALLOWED: Final = "not-allowed"
 """A 3.1 or 3.1.1 client sent what the settings do not allow, and its protocol has no way to tell it so beforehand."""
+EXPIRED: Final = "credentials-expired"
+"""The time has come at which what it logged in with, a token, say, ends."""
 SHUTDOWN: Final = "shutdown"
 INTERNAL_ERROR: Final = "internal-error"
 """A fault of the broker while it served this connection; the log has more."""
@@ -40,6 +42,7 @@ EVICTIONS: Final = frozenset(
         TAKEN_OVER,
         PROTOCOL_ERROR,
         NOT_ALLOWED,
+        EXPIRED,
         INTERNAL_ERROR,
     }
 )

@@ -10,6 +10,7 @@ A connection counts as one until its protocol is over, and not for as long as it
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Final
 
 from broker.core import causes
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 GRACE: Final = 1.5
 """A client may be silent for this many keep alive times, section 3.1.2.10 [MQTT-3.1.2-22]."""
+
+CLOCK_LOOKS: Final = 600.0
+"""Seconds after which the time at which credentials expire is held against the system's clock again: it may be set."""
 
 
 class Connection(Link):
@@ -423,6 +427,13 @@ class Connection(Link):
                 self.close(causes.KEEP_ALIVE, reasons.KEEP_ALIVE_TIMEOUT, text)
                 return self.stream.linger_due(now)
             again = due
+        due = self._expires(now)
+        if due > 0.0:
+            if now >= due:
+                self.close(causes.EXPIRED, reasons.NOT_AUTHORIZED, "what the client logged in with has expired")
+                return self.stream.linger_due(now)
+            if again == 0.0 or due < again:
+                again = due
         if self._partial > 0 and protocol.state == CONNECTED and self.hub.packet_timeout > 0.0:
             if not self.stream.reading:
                 # It waits for us.
@@ -442,6 +453,15 @@ class Connection(Link):
             if again == 0.0 or due < again:
                 again = due
         return again
+
+    def _expires(self, now: float) -> float:
+        """When to see whether the client's credentials have expired (loop time); 0.0: they never do.
+
+        The system's clock decides, which may be set meanwhile: so never much later than now.
+        """
+        session = self.protocol.session
+        expires_at = 0.0 if session is None else session.principal.expires_at
+        return 0.0 if expires_at == 0.0 else now + min(max(expires_at - time.time(), 0.0), CLOCK_LOOKS)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -468,6 +488,9 @@ class Connection(Link):
         keep_alive = self.protocol.keep_alive
         if keep_alive > 0:
             self.hub.wheel.add(self, self.protocol.last_received + GRACE * keep_alive)
+        expires = self._expires(self.loop.time())
+        if expires > 0.0:
+            self.hub.wheel.add(self, expires)
 
     def hold(self, held: int, read: int) -> None:
         """After `read` bytes `held` wait, in the decoder or before it: count them, and see that the rest comes."""

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from broker.security.errors import SecurityError
 from broker.security.saslprep import saslprep
 
 FEWEST_ITERATIONS: Final = 4_096
@@ -35,10 +36,6 @@ SECRET: Final = "$secret"
 """In the place of a user name: what the salts of unknown users are made of."""
 
 _ENTRY: Final = re.compile(r"SCRAM-SHA-256\$(\d{1,9}):([^$:]+)\$([^$:]+):([^$:]+)")
-
-
-class ScramFileError(Exception):
-    """What is wrong with a file, in one line that names file and line and repeats no key."""
 
 
 class ScramCredential(NamedTuple):
@@ -116,14 +113,14 @@ def read_scram_file(path: Path) -> ScramFile:
     """Read the users of a file.
 
     Raises:
-        ScramFileError: it cannot be read, or a line is not right.
+        SecurityError: it cannot be read, or a line is not right.
     """
     try:
         text = path.read_bytes().decode()
     except OSError as error:
-        raise ScramFileError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise SecurityError(f"{path}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        raise ScramFileError(f"{path}: not UTF-8 text (byte {error.start})") from None
+        raise SecurityError(f"{path}: not UTF-8 text (byte {error.start})") from None
     users: dict[str, ScramCredential] = {}
     secret = b""
     for number, line in enumerate(text.splitlines(), start=1):
@@ -138,7 +135,7 @@ def read_scram_file(path: Path) -> ScramFile:
             if name in users:
                 raise ValueError("the user stands in the file already; leave one of both lines")
         except ValueError as error:
-            raise ScramFileError(f"{path}: line {number}: {error}") from None
+            raise SecurityError(f"{path}: line {number}: {error}") from None
         users[name] = credential
     return ScramFile(users, secret)
 

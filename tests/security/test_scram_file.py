@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from broker.security.errors import SecurityError
 from broker.security.scram_file import (
     FEWEST_ITERATIONS,
-    ScramFileError,
     credential_line,
     derive,
     read_scram_file,
@@ -64,7 +64,7 @@ def test_two_lines_of_one_password_have_nothing_in_common() -> None:
 )
 def test_a_wrong_line_is_named(path: Path, line: str, what: str) -> None:
     path.write_text(f"# users\n{line}\n")
-    with pytest.raises(ScramFileError, match=what) as caught:
+    with pytest.raises(SecurityError, match=what) as caught:
         read_scram_file(path)
     assert str(caught.value).startswith(f"{path}: line 2: ")
     assert KEY not in str(caught.value)
@@ -73,15 +73,15 @@ def test_a_wrong_line_is_named(path: Path, line: str, what: str) -> None:
 
 def test_a_user_stands_in_the_file_once(path: Path) -> None:
     path.write_text(f"{GOOD}\n{GOOD}\n")
-    with pytest.raises(ScramFileError, match="line 2: the user stands in the file already"):
+    with pytest.raises(SecurityError, match="line 2: the user stands in the file already"):
         read_scram_file(path)
 
 
 def test_a_file_that_cannot_be_read(path: Path) -> None:
-    with pytest.raises(ScramFileError, match="cannot be read: No such file"):
+    with pytest.raises(SecurityError, match="cannot be read: No such file"):
         read_scram_file(path)
     path.write_bytes(b"\xff")
-    with pytest.raises(ScramFileError, match="not UTF-8"):
+    with pytest.raises(SecurityError, match="not UTF-8"):
         read_scram_file(path)
 
 
