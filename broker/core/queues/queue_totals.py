@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from broker.core.queues.drop_ledger import Ledger
     from broker.core.queues.outbox import Outbox
-    from broker.core.queues.requests import Request
     from broker.core.queues.subscription_queue import SubscriptionQueue
     from broker.core.tap import Tap
 
@@ -59,8 +58,6 @@ class QueueTotals:
         self.aging: dict[SubscriptionQueue, None] = {}
         # Who records what happens, if anybody does; a `Tap`.
         self.tap: Tap | None = None
-        # The request that is being routed, if it is one: links that take it are asked whom they reach.
-        self.request: Request | None = None
         # Ledgers with losses that no log line has told of yet, each once.
         self.unreported: list[Ledger] = []
         # The event loop: how late its last beat was, and when the next one is due (0.0: nobody measures).

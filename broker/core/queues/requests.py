@@ -18,10 +18,8 @@ Refuses: to route, and to write acknowledgements. `Router.ask` does the one and 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from broker.core.queues.peer import Peer
+from broker.core.queues.message import Message
+from broker.core.queues.peer import Peer
 
 
 class AskedLink:
@@ -48,6 +46,8 @@ class Request:
         self.reached = False
         # Those that have not acknowledged it.
         self._awaited: list[AskedLink] = []
+        # Whether it is being routed: links that take it later (from another member of a group) are not asked.
+        self.routing = True
         # Whom to tell. None: the answer does not wait, was given, or is of no use to anybody any more.
         self.peer: Peer | None = None
 
@@ -94,3 +94,19 @@ class Request:
         if peer is not None:
             self.peer = None
             peer.answer(self.packet_id, self.qos, reached)
+
+
+class RequestMessage(Message):
+    """The message of a request: the links that take it are asked."""
+
+    def __init__(self, message: Message, request: Request) -> None:
+        super().__init__(
+            message.topic,
+            message.payload(),
+            message.qos,
+            message.retain,
+            message.properties,
+            message.expires_at,
+            message.publisher,
+        )
+        self.request = request

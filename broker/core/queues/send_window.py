@@ -366,6 +366,8 @@ class SendWindow:
 
         `owes`: the client has anything to acknowledge besides what it was sent last.
         """
+        if not request.routing:
+            return
         link = self._asked_link
         if link is None:
             link = AskedLink()

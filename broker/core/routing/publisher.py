@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from broker.core.limits import Limits
 from broker.core.queues.message import Message
-from broker.core.queues.queue_totals import QueueTotals
-from broker.core.queues.requests import Request
+from broker.core.queues.requests import Request, RequestMessage
 from broker.core.routing.fanout import Fanout
 from broker.core.routing.retained_store import RetainedStore
 from broker.core.session.session import Session
@@ -17,9 +16,8 @@ from broker.core.session.session import Session
 class Publisher:
     """Publishes for clients, wills and the broker itself."""
 
-    def __init__(self, limits: Limits, load: QueueTotals, fanout: Fanout, retained: RetainedStore) -> None:
+    def __init__(self, limits: Limits, fanout: Fanout, retained: RetainedStore) -> None:
         self._limits = limits
-        self._load = load
         self._fanout = fanout
         self._cache = fanout.table.cache
         self._trie = fanout.table.trie
@@ -52,9 +50,7 @@ class Publisher:
         """
         if self._limits.answer_timeout <= 0.0:
             return self.publish(message, origin)
-        load = self._load
-        load.request = request
         try:
-            return self.publish(message, origin)
+            return self.publish(RequestMessage(message, request), origin)
         finally:
-            load.request = None
+            request.routing = False

@@ -85,7 +85,7 @@ class Router(PeerListener):
         self.deadlines = Deadlines()
         self.retained_store = RetainedStore(limits, self.counters, self.deadlines, self.sessions, self.delivery)
         self.retained = self.retained_store.tree
-        self.publisher = Publisher(limits, self._load, self.delivery, self.retained_store)
+        self.publisher = Publisher(limits, self.delivery, self.retained_store)
         self.wills = WillQueue(self.publisher, self.counters, self.deadlines)
         self.queue_limits = QueueLimits(limits, self.delivery)
         load.reliever = GlobalLimiter(self.sessions, load)

@@ -22,6 +22,7 @@ from broker.core.queues.message import HEADROOM, QUEUED, SENT, Delivery, Message
 from broker.core.queues.outbox import ACCEPTED, KEPT_BACK, Outbox
 from broker.core.queues.queue_policy import QueueTerms, SubscriptionQueueTerms
 from broker.core.queues.queue_totals import bound
+from broker.core.queues.requests import RequestMessage
 from broker.core.queues.send_window import COMMIT, SendWindow
 from broker.core.queues.session_queue import GO_ON, SessionQueue
 from broker.core.queues.subscription_queue import SubscriptionQueue
@@ -305,9 +306,9 @@ class Session(Subscriber):
 
         Only of a link that is there; QoS 0 is not acknowledged.
         """
-        request = self._load.request
-        if request is not None and delivery.qos > 0 and self.outbox is not None:
-            self.window.ask(delivery, request, self.queue.pending is not None or self.inflight.count > 1)
+        message = delivery.message
+        if isinstance(message, RequestMessage) and delivery.qos > 0 and self.outbox is not None:
+            self.window.ask(delivery, message.request, self.queue.pending is not None or self.inflight.count > 1)
 
     # -- shedding ------------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from broker.core.codec.properties import RESPONSE_TOPIC, properties_of
 from broker.core.counters import REFUSED, TOO_LARGE, Counters
 from broker.core.queues.message import DROPPED, HEADROOM, QUEUED, RELEASED, SENT, Delivery, Message
 from broker.core.queues.outbox import KEPT_BACK
+from broker.core.queues.requests import RequestMessage
 from broker.core.queues.subscription_queue import SubscriptionQueue
 from broker.core.routing.loop_detection import UPLINKS, visited, with_hop
 from broker.core.session.session import Session
@@ -154,7 +155,7 @@ class UplinkSession(Session):
             return None
         if properties and not self.mapping.plain:
             properties = renamed(properties, self.mapping, True)
-        return Message(
+        made = Message(
             topic,
             message.payload(),
             message.qos,
@@ -163,6 +164,7 @@ class UplinkSession(Session):
             message.expires_at,
             message.publisher,
         )
+        return RequestMessage(made, message.request) if isinstance(message, RequestMessage) else made
 
     def _may_pass(self, link: str) -> bool:
         """Whether what came down another link may go up this one: only if both carry the path of a message.

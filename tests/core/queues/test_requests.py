@@ -753,3 +753,19 @@ def test_a_link_whose_queue_is_closed() -> None:
     network.settle()
     assert told(publisher) == [(packet.packet_id, SUCCESS)]
     assert below.session.queue.messages == 1
+
+
+def test_what_is_handed_on_later_asks_nobody() -> None:
+    """A share group's message goes to another link when the first is gone: its request was answered with that."""
+    network = Network()
+    first, second = link(network, "b1", 1, "$share/g/q/#"), link(network, "b2", 1, "$share/g/q/#")
+    publisher = network.client("p")
+    packet = ask(publisher)
+    taken = first if first.unanswered else second
+    other = second if taken is first else first
+    assert told(publisher) == []
+    taken.cut()
+    network.settle()
+    assert told(publisher) == [(packet.packet_id, SUCCESS)]
+    assert len(other.unanswered) == 1
+    assert [each.asked for each in other.session.inflight.values()] == [None]
