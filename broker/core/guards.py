@@ -78,6 +78,19 @@ class GuardedAccessControl(AccessControl):
         self._timed("admit", began)
         return answer
 
+    def bars(self, connect: Connect, origin: Origin) -> int:
+        try:
+            return self._hook.bars(connect, origin)
+        except Exception as error:
+            self._reporter.failed(ACCESS_CONTROL, error)
+            return reasons.SERVER_UNAVAILABLE
+
+    def method_refused(self, connect: Connect, origin: Origin, reason_code: int) -> None:
+        try:
+            self._hook.method_refused(connect, origin, reason_code)
+        except Exception as error:
+            self._reporter.failed(ACCESS_CONTROL, error)
+
     def may_publish(self, principal: Principal, topic: str, qos: int, retain: bool) -> bool:
         began = self._sampled()
         try:

@@ -75,12 +75,14 @@ class Ticket:
 
     `principal`: who the client is. Where an authentication exchange has found that out it is set already, and the
     credentials of the CONNECT mean nothing. Else whoever admits the client may set it, before the answer is 0x00, and
-    may answer for many clients with one object. With None, the client is whom its CONNECT says.
+    may answer for many clients with one object. With None, the client is whom its CONNECT says. `detail`: why a client
+    is refused, for the log alone; the client hears the name of the reason code.
     """
 
     def __init__(self, told: Callable[[int], None], principal: Principal | None = None) -> None:
         self._told = told
         self.principal = principal
+        self.detail = ""
 
     def answer(self, reason_code: int) -> None:
         """The decision, in the sense of `AccessControl.admit`: the client has its CONNACK at once.
@@ -109,6 +111,14 @@ class AccessControl:
         """
         del connect, origin, ticket
         return 0
+
+    def bars(self, connect: Connect, origin: Origin) -> int:
+        """Reason code for a CONNECT that names an authentication method, before that is begun: 0 to go on with it."""
+        del connect, origin
+        return 0
+
+    def method_refused(self, connect: Connect, origin: Origin, reason_code: int) -> None:
+        """An authentication method has refused the client of a CONNECT."""
 
     def may_publish(self, principal: Principal, topic: str, qos: int, retain: bool) -> bool:
         """Whether the client may publish so to the topic name; refused with 0x87 where the packet has an answer."""

@@ -17,8 +17,9 @@ class Principal:
 
     `user_name`: None for an anonymous client. `host`: its IP address, `listener`: the name of the one that it came by;
     both empty where there is none. `certificate`: the subject of its certificate (RFC 4514), empty without one.
-    `groups` and `attributes` are what its authenticator says of it, `rules` what a token brought
-    (`broker.security.rules`). `expires_at`: seconds since the epoch at which its connection ends; 0.0: never.
+    `authenticator`: the name of the one that admitted it; `groups` and `attributes` are what that one says of it,
+    `rules` what a token brought (`broker.security.rules`). `expires_at`: seconds since the epoch at which its
+    connection ends; 0.0: never.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class Principal:
         client_id: str = "",
         listener: str = "",
         host: str = "",
+        authenticator: str = "",
     ) -> None:
         self.user_name = user_name
         self.groups = groups
@@ -42,6 +44,7 @@ class Principal:
         self.client_id = client_id
         self.listener = listener
         self.host = host
+        self.authenticator = authenticator
         # The rule book's: what it has worked out for this principal, and the epoch in which it did.
         self.compiled: object | None = None
         self.compiled_epoch = -1
@@ -58,6 +61,7 @@ class Principal:
             client_id,
             listener,
             host,
+            self.authenticator,
         )
 
     def size(self) -> int:

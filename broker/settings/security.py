@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from broker.settings.values import MOST_MESSAGES, CountOrUnlimited, Pattern, SecondsOrOff, Section, wrong
+from broker.settings.values import MOST_MESSAGES, CountOrUnlimited, Pattern, Section, wrong
 
 
 def _networks(value: Sequence[str]) -> tuple[str, ...]:
@@ -24,15 +24,15 @@ class Security(Section):
     """Who comes in, whatever says so."""
 
     client_ids: Annotated[Sequence[Pattern], AfterValidator(tuple)] = ()
-    """Shell patterns (`fnmatch`, case-sensitive), of which a client identifier must match one; `{user}` stands for the
-    user name. A client whose identifier matches none is refused with 0x85. Empty: every identifier. Always a tuple."""
+    """Patterns, of which a client identifier must match one: `*` is any text, `{user}` the user name. A client whose
+    identifier matches none is refused with 0x85. Empty: every identifier. Always a tuple."""
     authentication_timeout: Annotated[float, Field(gt=0, le=3_600, allow_inf_nan=False)] = 5.0
     """Seconds in which the authenticators must decide on a CONNECT; after them it is refused with 0x88."""
     max_authentications: Annotated[int, Field(ge=1, le=MOST_MESSAGES)] = 10_000
     """CONNECTs that authenticators are working on; one more is refused with 0x89."""
-    failure_delay: SecondsOrOff = 1.0
+    failure_delay: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 1.0
     """Seconds after its CONNECT at which a client that is refused is told so. 0: at once."""
-    ban_after: CountOrUnlimited = 20
+    ban_after: Annotated[int, Field(ge=0, le=1_000)] = 20
     """Different wrong credentials of one address within `ban_window` after which it is banned; IPv6 counts by /64. The
     same credentials again count once. 0: never."""
     ban_window: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 300.0

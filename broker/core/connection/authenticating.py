@@ -6,7 +6,7 @@ from broker.core.codec import reasons
 from broker.core.codec.errors import ProtocolError, ProtocolViolation, Refused
 from broker.core.codec.packets import Auth, Connack, Connect
 from broker.core.codec.properties import AUTHENTICATION_DATA, AUTHENTICATION_METHOD
-from broker.core.hooks import AuthExchange
+from broker.core.hooks import AccessControl, AuthExchange, Origin
 from broker.core.principal import Principal
 from broker.core.routing.router import Router
 
@@ -14,13 +14,24 @@ from broker.core.routing.router import Router
 class Authentication:
     """One exchange: begun by the CONNECT, and begun again when the client authenticates again."""
 
-    def __init__(self, method: str, exchange: AuthExchange) -> None:
+    def __init__(
+        self,
+        method: str,
+        exchange: AuthExchange,
+        connect: Connect,
+        origin: Origin,
+        access_control: AccessControl | None,
+    ) -> None:
         self._method = method
         self._exchange = exchange
+        self._connect = connect
+        self._origin = origin
+        self._access_control = access_control
         self._reauthenticating = False
 
-    def start(self, connect: Connect) -> None:
+    def start(self) -> None:
         """The CONNECT came."""
+        connect = self._connect
         self._exchange.start(connect, connect.properties.binaries.get(AUTHENTICATION_DATA))
 
     def proceed(self, packet: Auth, connected: bool) -> None:
@@ -57,6 +68,8 @@ class Authentication:
         if code >= 0x80:
             if connected:
                 raise ProtocolError("re-authentication failed", code)
+            if self._access_control is not None:
+                self._access_control.method_refused(self._connect, self._origin, code)
             raise Refused("authentication failed", code)
         if code == reasons.SUCCESS:
             if not connected:
@@ -80,11 +93,11 @@ class Authentication:
             connack.properties.binaries[AUTHENTICATION_DATA] = self._exchange.data
 
 
-def begin(connect: Connect, router: Router) -> Authentication | None:
+def begin(connect: Connect, origin: Origin, router: Router) -> Authentication | None:
     """The exchange that a CONNECT asks for; None when it names no method: no AUTH goes to it then [MQTT-4.12.0-6].
 
     Raises:
-        Refused: the method is not known: CONNACK 0x8C [MQTT-4.12.0-1].
+        Refused: the method is not known: CONNACK 0x8C [MQTT-4.12.0-1]. Or the client may not begin at all.
     """
     method = connect.properties.strings.get(AUTHENTICATION_METHOD)
     if method is None:
@@ -92,4 +105,9 @@ def begin(connect: Connect, router: Router) -> Authentication | None:
     known = router.auth_methods.get(method)
     if known is None:
         raise Refused(f"unknown authentication method {method[:64]!r}", reasons.BAD_AUTHENTICATION_METHOD)
-    return Authentication(method, known.begin())
+    access_control = router.access_control
+    if access_control is not None:
+        barred = access_control.bars(connect, origin)
+        if barred >= 0x80:
+            raise Refused(reasons.name(barred), barred)
+    return Authentication(method, known.begin(), connect, origin, access_control)

@@ -351,14 +351,15 @@ class ServerProtocol(Peer):
             return
         if self.state == CLOSED:
             return
-        if not self.client_id:
-            self.client_id = self.decoder.client_id
+        self.client_id = self.client_id or self.decoder.client_id
         # A CONNECT that broke off may still have told its version, and so what answer it can read.
         version = self.version or self.decoder.version
         if version == 0:
             text = first_bytes.guess(self._first_bytes) or text
         self.final_packet = handshake.refusal(version, error.reason_code, text, self.outbox.max_packet)
-        self._end(REFUSED if isinstance(error, Refused) else PROTOCOL_ERROR, text)
+        ticket = self._ticket
+        detail = "" if ticket is None else ticket.detail[:MAX_TEXT]
+        self._end(REFUSED if isinstance(error, Refused) else PROTOCOL_ERROR, detail or text)
 
     # -- packets -------------------------------------------------------------------------------------------------------
 
@@ -397,13 +398,13 @@ class ServerProtocol(Peer):
         router = self.router
         opening.check(connect, self.refused, self.origin.host, router, now)
         self._connect = connect
-        authentication = authenticating.begin(connect, router)
+        authentication = authenticating.begin(connect, self.origin, router)
         if authentication is None:
             self._ask_access_control(connect, now)
             return
         self.state = phases.follow(self.state, AUTHENTICATING)
         self._authentication = authentication
-        authentication.start(connect)
+        authentication.start()
         self._after_exchange(authentication, now)
 
     def _after_exchange(self, authentication: Authentication, now: float) -> None:
@@ -414,9 +415,8 @@ class ServerProtocol(Peer):
                 identity.renew(self.session, authentication.principal, self.origin)
             self._answers.send(answer)
             return
-        connect = self._connect
-        assert connect is not None
-        self._ask_access_control(connect, now)
+        assert self._connect is not None
+        self._ask_access_control(self._connect, now)
 
     def _ask_access_control(self, connect: Connect, now: float) -> None:
         """Whoever decides about clients is asked last, also when an authentication method was satisfied.

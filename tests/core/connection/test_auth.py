@@ -93,6 +93,22 @@ class Watches(AccessControl):
         return 0
 
 
+class Bars(AccessControl):
+    """Lets nobody begin, until it does; hears who failed."""
+
+    def __init__(self) -> None:
+        self.code = 0x8A
+        self.refused: list[tuple[str, int]] = []
+
+    def bars(self, connect: Connect, origin: Origin) -> int:
+        del connect, origin
+        return self.code
+
+    def method_refused(self, connect: Connect, origin: Origin, reason_code: int) -> None:
+        del origin
+        self.refused.append((connect.client_id, reason_code))
+
+
 class TestAuth:
     """Exchanges of section 4.12."""
 
@@ -137,6 +153,20 @@ class TestAuth:
         assert client.connack.properties.binaries[0x16] == b"30"
         assert client.wire.protocol.state == CONNECTED
         client.ping()
+
+    def test_a_barred_client_begins_nothing(self) -> None:
+        """It learns nothing about what would be the right answer."""
+        network = Network()
+        network.router.auth_methods["counting"] = Counting()
+        network.router.access_control = keeper = Bars()
+        client = network.idle("c")
+        assert client.connect(properties=_method("counting", b"0")).reason_code == 0x8A
+        assert client.got(Auth) == []
+        keeper.code = 0
+        client = network.idle("c")
+        client.connect(properties=_method("counting", b"no"))
+        assert client.connack.reason_code == 0x87
+        assert keeper.refused == [("c", 0x87)]
 
     def test_unknown_method(self) -> None:
         """0x8C [MQTT-4.12.0-1]."""

@@ -326,6 +326,19 @@ class TestGate:
         assert witness.take() == []
         assert "c" not in network.router.sessions
 
+    def test_why_a_client_is_refused_is_for_the_log(self) -> None:
+        """The client hears the name of the reason code, and whoever reads the log the detail."""
+        network, keeper = self.gated()
+        keeper.answer = LATER
+        client = network.idle("c", V5)
+        client.connect(settle=False)
+        network.settle()
+        keeper.waiting[0].detail = "staff: wrong password" + "!" * 300
+        keeper.waiting[0].answer(0x86)
+        network.settle()
+        assert client.connack.properties.strings[0x1F] == "Bad User Name or Password"
+        assert client.wire.protocol.close_text == "staff: wrong password" + "!" * 235
+
     def test_answer_after_the_end(self) -> None:
         """Nothing happens when the connection ended meanwhile, or when it is answered twice."""
         network, keeper = self.gated()

@@ -1,0 +1,227 @@
+"""The chain of authenticators: who comes in, from the CONNECT to the answer.
+
+Owns the order of asking (the first that knows the client decides), what happens where nobody knows it, the bound over
+all CONNECTs that are worked on, the delay of refusals, and who is banned. A listener may have some of the
+authenticators, and a rule of its own about anonymous clients.
+
+Promises: a verdict that needs no waiting costs no task; an authenticator that raises refuses its client with 0x88, that
+is logged, and nobody else notices; nothing that is logged or told holds a secret.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from broker.core.codec import reasons
+from broker.core.codec.packets import Connect
+from broker.core.guards import HookReporter
+from broker.core.hooks import LATER, Origin, Ticket
+from broker.core.principal import Principal
+from broker.security.authenticator import ASK, Attempt, Authenticator, Refusal
+from broker.security.client_ids import belongs
+from broker.security.guessing import Guessing
+from broker.settings import Security
+
+HOOK: Final = "authenticator"
+"""What exceptions of authenticators are counted as."""
+
+ANONYMOUS: Final = Refusal(reasons.NOT_AUTHORIZED, "a user name is needed")
+UNKNOWN: Final = Refusal(text="no authenticator knows the user")
+FULL: Final = Refusal(reasons.SERVER_BUSY, "too many clients are being authenticated")
+LATE: Final = Refusal(reasons.SERVER_UNAVAILABLE, "the authenticators took too long")
+FAILED: Final = Refusal(reasons.SERVER_UNAVAILABLE, "an authenticator failed")
+FOREIGN: Final = Refusal(reasons.CLIENT_IDENTIFIER_NOT_VALID, "security.client_ids: not an identifier of this user")
+
+
+class Door:
+    """What holds for the clients of one listener: who is asked, and whether they may come without a user name.
+
+    `anonymous`: False: they may not; True: they may, also where no authenticator says so. None: they may where an
+    authenticator says so, or where there is none.
+    """
+
+    def __init__(self, authenticators: Sequence[Authenticator], anonymous: bool | None = None) -> None:
+        self.authenticators = tuple(authenticators)
+        self.anonymous = anonymous
+
+    def still_admits(self, principal: Principal) -> bool:
+        """Whether a client that was admitted before the settings changed may stay."""
+        if principal.user_name is None and self.anonymous is not None:
+            return self.anonymous
+        for authenticator in self.authenticators:
+            if authenticator.name == principal.authenticator:
+                return authenticator.still_knows(principal)
+        return not self.authenticators
+
+
+class Chain:
+    """Decides on CONNECTs. Made in or outside of an event loop, called in one."""
+
+    def __init__(
+        self,
+        settings: Security,
+        default: Door,
+        doors: Mapping[str, Door],
+        reporter: HookReporter,
+        log: Any,
+    ) -> None:
+        """`doors`: by the names of listeners; `default` for the others."""
+        self._reporter = reporter
+        self._log = log
+        self.guessing = Guessing(settings)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._delayed: dict[Ticket, asyncio.TimerHandle] = {}
+        self.admitted = 0
+        self.refused = 0
+        self.change(settings, default, doors)
+
+    def change(self, settings: Security, default: Door, doors: Mapping[str, Door]) -> None:
+        """Other settings and authenticators. CONNECTs that are worked on go on with what they began with."""
+        self._settings = settings
+        self._default = default
+        self._doors = dict(doors)
+        self.guessing.change(settings)
+
+    @property
+    def under_way(self) -> int:
+        """CONNECTs that authenticators are working on."""
+        return len(self._tasks)
+
+    def door(self, listener: str) -> Door:
+        """What holds for the clients of a listener."""
+        return self._doors.get(listener, self._default)
+
+    def bars(self, connect: Connect, origin: Origin) -> int:
+        """Before an authentication method is begun: 0, or the reason code for a client that is banned."""
+        banned = self.guessing.banned(origin.host, connect.client_id, time.monotonic())
+        return reasons.BANNED if banned else reasons.SUCCESS
+
+    def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:
+        """The verdict in the sense of `AccessControl.admit`."""
+        now = time.monotonic()
+        banned = self.guessing.banned(origin.host, connect.client_id, now)
+        if banned:
+            ticket.detail = f"banned for guessing: {banned}"
+            return reasons.BANNED
+        door = self.door(origin.listener)
+        if ticket.principal is not None:
+            # An authentication method has found out who it is.
+            return self._answer(door, ticket.principal, Attempt(connect, origin), ticket, now)
+        attempt = Attempt(connect, origin)
+        for at, authenticator in enumerate(door.authenticators):
+            try:
+                verdict = authenticator.at_once(attempt)
+            except Exception as error:
+                self._reporter.failed(HOOK, error)
+                verdict = FAILED
+            if verdict == ASK:
+                return self._ask(door, at, attempt, ticket, now)
+            if verdict is not None:
+                return self._answer(door, _signed(verdict, authenticator), attempt, ticket, now)
+        return self._unknown(door, attempt, ticket, now)
+
+    async def close(self) -> None:
+        """Give up what is worked on."""
+        for handle in self._delayed.values():
+            handle.cancel()
+        self._delayed.clear()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _unknown(self, door: Door, attempt: Attempt, ticket: Ticket, now: float) -> int:
+        """No authenticator knew the client at once, and none wants to be asked again."""
+        if not door.authenticators or attempt.user_name is None:
+            return self._answer(door, _nobody(door, attempt), attempt, ticket, now)
+        # Refused, and no faster than somebody who is known.
+        return self._ask(door, len(door.authenticators), attempt, ticket, now)
+
+    def _ask(self, door: Door, at: int, attempt: Attempt, ticket: Ticket, now: float) -> int:
+        """Go on with the authenticators from `at` on in a task."""
+        if len(self._tasks) >= self._settings.max_authentications:
+            return self._answer(door, FULL, attempt, ticket, now)
+        task = asyncio.get_running_loop().create_task(self._work(door, at, attempt, ticket, now))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return LATER
+
+    async def _work(self, door: Door, at: int, attempt: Attempt, ticket: Ticket, began: float) -> None:
+        try:
+            async with asyncio.timeout(self._settings.authentication_timeout):
+                verdict = await self._verdict(door, at, attempt)
+        except TimeoutError:
+            verdict = LATE
+        except Exception as error:
+            self._reporter.failed(HOOK, error)
+            verdict = FAILED
+        answer = self._answer(door, verdict, attempt, ticket, began)
+        if answer != LATER:
+            ticket.answer(answer)
+
+    async def _verdict(self, door: Door, at: int, attempt: Attempt) -> Principal | Refusal:
+        for authenticator in door.authenticators[at:]:
+            verdict = await authenticator.authenticate(attempt)
+            if verdict is not None:
+                return _signed(verdict, authenticator)
+        if attempt.user_name is not None:
+            for authenticator in door.authenticators:
+                refusal = await authenticator.pretend(attempt)
+                if refusal is not None:
+                    return _signed(refusal, authenticator)
+        return _nobody(door, attempt)
+
+    def _answer(self, door: Door, verdict: Principal | Refusal, attempt: Attempt, ticket: Ticket, began: float) -> int:
+        """The reason code for a client, or LATER: it is told when the delay of a refusal is over."""
+        if isinstance(verdict, Principal):
+            if verdict.user_name is None and door.anonymous is False:
+                verdict = ANONYMOUS
+            elif not belongs(attempt.client_id, verdict.user_name, self._settings.client_ids):
+                verdict = FOREIGN
+            else:
+                ticket.principal = verdict
+                self.admitted += 1
+                return reasons.SUCCESS
+        self.refused += 1
+        ticket.detail = verdict.text
+        if verdict.reason_code != reasons.BAD_USER_NAME_OR_PASSWORD:
+            return verdict.reason_code
+        self.wrong(attempt.origin.host, attempt.client_id, attempt.user_name or "", attempt.password or b"")
+        delay = began + self._settings.failure_delay - time.monotonic()
+        # As many as may be worked on may wait; who comes beyond is told at once.
+        if delay <= 0.0 or len(self._delayed) >= self._settings.max_authentications:
+            return verdict.reason_code
+        loop = asyncio.get_running_loop()
+        self._delayed[ticket] = loop.call_later(delay, self._tell, ticket, verdict.reason_code)
+        return LATER
+
+    def _tell(self, ticket: Ticket, code: int) -> None:
+        del self._delayed[ticket]
+        ticket.answer(code)
+
+    def wrong(self, host: str, client_id: str, user: str, secret: bytes) -> None:
+        """Credentials were wrong: count them, and tell of a ban."""
+        for banned in self.guessing.failed(host, client_id, user, secret, time.monotonic()):
+            self._log.warning("banned for guessing", banned=banned[:256], seconds=self._settings.ban_time)
+
+
+def _signed(verdict: Principal | Refusal, authenticator: Authenticator) -> Principal | Refusal:
+    """The verdict with the name of who gave it."""
+    if isinstance(verdict, Principal):
+        verdict.authenticator = authenticator.name
+        return verdict
+    return verdict._replace(text=f"{authenticator.name}: {verdict.text}")
+
+
+def _nobody(door: Door, attempt: Attempt) -> Principal | Refusal:
+    """What becomes of a client that no authenticator knows."""
+    if not door.authenticators:
+        # Nothing checks who clients are: they are whom they say.
+        return Principal(attempt.user_name)
+    if attempt.user_name is None:
+        return Principal() if door.anonymous else ANONYMOUS
+    return UNKNOWN

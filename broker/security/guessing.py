@@ -1,0 +1,116 @@
+"""Who guesses credentials: what failed is counted by address or client identifier, and who fails too often is banned.
+
+Owns both tables. Different credentials count, so that a device that comes again and again with an old password bans
+nobody; what is kept of them is a number under a random key. Promises: at most `max_guessers` addresses and identifiers
+are counted, and as many banned; the oldest are forgotten first. IPv6 counts by /64.
+
+Refuses: clocks. Callers pass `now` in seconds of a monotonic clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import secrets
+from collections import OrderedDict
+from typing import Final
+
+from broker.security.network import network
+from broker.settings import Security
+
+ADDRESS: Final = "address "
+CLIENT_ID: Final = "client-id "
+"""How the keys of the tables begin, and how a ban is named in the log."""
+
+
+class Guessing:
+    """What failed, and who is banned."""
+
+    def __init__(self, settings: Security) -> None:
+        self._settings = settings
+        self._exempt = tuple(ipaddress.ip_network(each) for each in settings.ban_exempt)
+        self._key = secrets.token_bytes(16)
+        # Address or identifier → what failed there, and when it did last. The one that failed last stands at the end.
+        self._failed: OrderedDict[str, dict[int, float]] = OrderedDict()
+        # → when its ban ends; the newest at the end.
+        self._banned: OrderedDict[str, float] = OrderedDict()
+        self.failures = 0
+        """Refused credentials."""
+        self.bans = 0
+        """Bans that there have been."""
+        self.refused = 0
+        """CONNECTs of the banned."""
+
+    def change(self, settings: Security) -> None:
+        """Other settings. Who is banned stays so, unless nobody is any more."""
+        self._settings = settings
+        self._exempt = tuple(ipaddress.ip_network(each) for each in settings.ban_exempt)
+        if settings.ban_after == 0:
+            self._banned.clear()
+            self._failed.clear()
+
+    def banned(self, host: str, client_id: str, now: float) -> str:
+        """What of the client is banned, as the log has it; "" for nothing. Counts a refused CONNECT."""
+        for key in self._keys(host, client_id) if self._banned else ():
+            until = self._banned.get(key, 0.0)
+            if until > now:
+                self.refused += 1
+                return key
+            if until:
+                del self._banned[key]
+        return ""
+
+    def failed(self, host: str, client_id: str, user: str, secret: bytes, now: float) -> list[str]:
+        """Credentials of a client were wrong. Who is banned by that, as the log has it.
+
+        `secret`: the password, or whatever was wrong; what is random counts each time.
+        """
+        self.failures += 1
+        settings = self._settings
+        if settings.ban_after == 0:
+            return []
+        name = user.encode()
+        mark = hashlib.blake2b(b"%d:%b%b" % (len(name), name, secret), digest_size=8, key=self._key).digest()
+        return [key for key in self._keys(host, client_id) if self._note(key, int.from_bytes(mark), now)]
+
+    def current(self, now: float) -> list[tuple[str, float]]:
+        """The bans that hold, and the seconds that each has left."""
+        return [(key, until - now) for key, until in self._banned.items() if until > now]
+
+    def _note(self, key: str, mark: int, now: float) -> bool:
+        """Something failed there. Whether that brought a ban."""
+        settings = self._settings
+        marks = self._failed.setdefault(key, {})
+        self._failed.move_to_end(key)
+        marks[mark] = now
+        if len(marks) >= settings.ban_after:
+            for old in [each for each, at in marks.items() if at <= now - settings.ban_window]:
+                del marks[old]
+        if len(marks) >= settings.ban_after:
+            del self._failed[key]
+            self._banned[key] = now + settings.ban_time
+            self._banned.move_to_end(key)
+            self.bans += 1
+            if len(self._banned) > settings.max_guessers:
+                self._banned.popitem(last=False)
+            return True
+        if len(self._failed) > settings.max_guessers:
+            self._failed.popitem(last=False)
+        return False
+
+    def _keys(self, host: str, client_id: str) -> list[str]:
+        by = self._settings.ban_by
+        keys = []
+        if by != "client-id" and host and not self._is_exempt(host):
+            keys.append(ADDRESS + network(host))
+        if by != "address" and client_id:
+            keys.append(CLIENT_ID + client_id)
+        return keys
+
+    def _is_exempt(self, host: str) -> bool:
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        return any((mapped or address) in each for each in self._exempt)

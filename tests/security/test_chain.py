@@ -1,0 +1,290 @@
+"""The chain of authenticators: who is asked, what is answered and when, and what nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from broker.core.codec import reasons
+from broker.core.hooks import LATER, PeerCertificate
+from broker.core.principal import Principal
+from broker.security.authenticator import Authenticator
+from broker.security.chain import Chain, Door
+from broker.security.plain_authenticators import AnonymousAuthenticator, CertificateAuthenticator
+from broker.settings import Security
+from tests.security.scripted import Asked, Log, Reporter, Scripted, connect, origin
+from tests.support.waiting import until
+
+
+class Chains:
+    """Makes chains, and closes them."""
+
+    def __init__(self) -> None:
+        self.made: list[Chain] = []
+        self.reporter = Reporter()
+        self.log = Log()
+
+    def __call__(
+        self,
+        *authenticators: Authenticator,
+        anonymous: bool | None = None,
+        doors: dict[str, Door] | None = None,
+        **settings: Any,
+    ) -> Chain:
+        section = Security(**{"failure_delay": 0.0, **settings})
+        chain = Chain(section, Door(authenticators, anonymous), doors or {}, self.reporter, self.log)
+        self.made.append(chain)
+        return chain
+
+
+@pytest.fixture
+async def chains() -> AsyncIterator[Chains]:
+    made = Chains()
+    yield made
+    for chain in made.made:
+        await chain.close()
+        assert chain.under_way == 0
+
+
+async def answer(chain: Chain, ticket: Asked, *args: Any, **kwargs: Any) -> int:
+    """The verdict, whenever it comes."""
+    host = kwargs.pop("host", "10.0.0.1")
+    listener = kwargs.pop("listener", "")
+    certificate = kwargs.pop("certificate", None)
+    code = chain.admit(connect(*args, **kwargs), origin(host, listener, certificate), ticket)
+    if code == LATER:
+        await until(lambda: ticket.answers)
+        (code,) = ticket.answers
+    return code
+
+
+async def test_the_first_that_knows_the_client_decides(chains: Chains) -> None:
+    first, second = Scripted("first", {"alice": b"1"}), Scripted("second", {"alice": b"2", "bob": b"2"})
+    chain = chains(first, second)
+    ticket = Asked()
+    assert await answer(chain, ticket, "alice", b"1") == reasons.SUCCESS
+    assert ticket.principal is not None
+    assert (ticket.principal.user_name, ticket.principal.authenticator) == ("alice", "first")
+    # What the second would say does not matter.
+    ticket = Asked()
+    assert await answer(chain, ticket, "alice", b"2") == reasons.BAD_USER_NAME_OR_PASSWORD
+    assert (ticket.principal, ticket.detail) == (None, "first: wrong password")
+    ticket = Asked()
+    assert await answer(chain, ticket, "bob", b"2") == reasons.SUCCESS
+    assert ticket.principal is not None
+    assert ticket.principal.authenticator == "second"
+    assert second.asked == ["bob"]
+    assert (chain.admitted, chain.refused) == (2, 1)
+
+
+async def test_verdicts_that_need_no_waiting_cost_no_task(chains: Chains) -> None:
+    chain = chains(Scripted("first", {"alice": b"1"}, at_once=True), Scripted("second", {"bob": b"2"}))
+    assert chain.admit(connect("alice", b"1"), origin(), Asked()) == reasons.SUCCESS
+    assert chain.admit(connect("alice", b"x"), origin(), Asked()) == reasons.BAD_USER_NAME_OR_PASSWORD
+    assert chain.under_way == 0
+    assert chain.admit(connect("bob", b"2"), origin(), Asked()) == LATER
+    assert chain.under_way == 1
+
+
+async def test_whom_nobody_knows(chains: Chains) -> None:
+    one = Scripted("one", {"alice": b"1"}, at_once=True)
+    chain = chains(one)
+    ticket = Asked()
+    assert await answer(chain, ticket, "mallory", b"1") == reasons.BAD_USER_NAME_OR_PASSWORD
+    assert ticket.detail == "no authenticator knows the user"
+    # As long as a refusal of alice takes.
+    assert one.pretended == 1
+    ticket = Asked()
+    assert await answer(chain, ticket) == reasons.NOT_AUTHORIZED
+    assert ticket.detail == "a user name is needed"
+
+
+async def test_without_authenticators_clients_are_whom_they_say(chains: Chains) -> None:
+    ticket = Asked()
+    assert await answer(chains(), ticket, "alice", b"x") == reasons.SUCCESS
+    assert ticket.principal is not None
+    assert ticket.principal.user_name == "alice"
+    assert await answer(chains(), Asked()) == reasons.SUCCESS
+    assert await answer(chains(anonymous=False), Asked()) == reasons.NOT_AUTHORIZED
+
+
+@pytest.mark.parametrize(
+    ("authenticators", "anonymous", "expected"),
+    [
+        ([], None, True),
+        ([], False, False),
+        (["users"], None, False),
+        (["users"], True, True),
+        (["users", "anonymous"], None, True),
+        (["users", "anonymous"], False, False),
+    ],
+)
+async def test_anonymous_clients(
+    chains: Chains, authenticators: list[str], anonymous: bool | None, expected: bool
+) -> None:
+    made = {"users": Scripted("users", {"alice": b"1"}), "anonymous": AnonymousAuthenticator("anonymous")}
+    chain = chains(*(made[name] for name in authenticators), anonymous=anonymous)
+    ticket = Asked()
+    code = await answer(chain, ticket)
+    assert code == (reasons.SUCCESS if expected else reasons.NOT_AUTHORIZED)
+    assert (ticket.principal is not None) is expected
+    # A password without a user name is an attempt to be somebody.
+    if "users" in authenticators and anonymous is None:
+        assert await answer(chain, Asked(), None, b"1") == reasons.NOT_AUTHORIZED
+
+
+async def test_each_listener_has_its_own(chains: Chains) -> None:
+    staff, things = Scripted("staff", {"alice": b"1"}), Scripted("things", {"sensor": b"2"})
+    chain = chains(staff, things, doors={"inside": Door([things], True), "open": Door([])})
+    assert await answer(chain, Asked(), "alice", b"1", listener="elsewhere") == reasons.SUCCESS
+    assert await answer(chain, Asked(), "alice", b"1", listener="inside") == reasons.BAD_USER_NAME_OR_PASSWORD
+    assert await answer(chain, Asked(), "sensor", b"2", listener="inside") == reasons.SUCCESS
+    assert await answer(chain, Asked(), listener="inside") == reasons.SUCCESS
+    assert await answer(chain, Asked(), "anybody", b"", listener="open") == reasons.SUCCESS
+
+
+CERTIFICATE = PeerCertificate("CN=sensor-7,O=Site", "sensor-7", ("a.site", "b.site"), ("a@site",), ("urn:7",))
+
+
+@pytest.mark.parametrize(
+    ("part", "user"),
+    [
+        ("cn", "sensor-7"),
+        ("subject", "CN=sensor-7,O=Site"),
+        ("san-dns", "a.site"),
+        ("san-email", "a@site"),
+        ("san-uri", "urn:7"),
+    ],
+)
+async def test_the_certificate_names_the_user(chains: Chains, part: Any, user: str) -> None:
+    chain = chains(CertificateAuthenticator("certificate", part), Scripted("users", {"alice": b"1"}))
+    for named in (None, "somebody-else"):
+        ticket = Asked()
+        assert await answer(chain, ticket, named, certificate=CERTIFICATE) == reasons.SUCCESS
+        assert ticket.principal is not None
+        assert ticket.principal.user_name == user
+    # Who has none, or none with such a name, is asked by the next.
+    assert await answer(chain, Asked(), "alice", b"1") == reasons.SUCCESS
+    bare = PeerCertificate("")
+    assert await answer(chain, Asked(), "alice", b"1", certificate=bare) == reasons.SUCCESS
+    assert await answer(chain, Asked(), certificate=bare) == reasons.NOT_AUTHORIZED
+
+
+async def test_an_authenticator_that_raises_harms_its_client_alone(chains: Chains) -> None:
+    broken = Scripted("broken", {"alice": RuntimeError("hunter2")})
+    chain = chains(broken, Scripted("users", {"alice": b"1", "bob": b"2"}))
+    ticket = Asked()
+    assert await answer(chain, ticket, "alice", b"1") == reasons.SERVER_UNAVAILABLE
+    assert ticket.detail == "an authenticator failed"
+    assert await answer(chain, Asked(), "bob", b"2") == reasons.SUCCESS
+    at_once = chains(Scripted("broken", {"alice": RuntimeError("x")}, at_once=True))
+    assert at_once.admit(connect("alice"), origin(), Asked()) == reasons.SERVER_UNAVAILABLE
+    assert [hook for hook, _ in chains.reporter.failures] == ["authenticator"] * 2
+
+
+async def test_one_that_hangs_is_given_up(chains: Chains) -> None:
+    slow = Scripted("slow", {"alice": b"1"})
+    slow.may_go_on.clear()
+    chain = chains(slow, authentication_timeout=0.01)
+    ticket = Asked()
+    assert await answer(chain, ticket, "alice", b"1") == reasons.SERVER_UNAVAILABLE
+    assert ticket.detail == "the authenticators took too long"
+    assert slow.cancelled == 1
+
+
+async def test_no_more_than_so_many_are_worked_on(chains: Chains) -> None:
+    slow = Scripted("slow", {"alice": b"1"})
+    slow.may_go_on.clear()
+    chain = chains(slow, max_authentications=2)
+    tickets = [Asked() for _ in range(3)]
+    codes = [chain.admit(connect("alice", b"1"), origin(), ticket) for ticket in tickets]
+    assert codes == [LATER, LATER, reasons.SERVER_BUSY]
+    slow.may_go_on.set()
+    await until(lambda: tickets[0].answers and tickets[1].answers)
+    assert chain.under_way == 0
+
+
+async def test_wrong_credentials_are_told_later(chains: Chains) -> None:
+    chain = chains(Scripted("users", {"alice": b"1"}, at_once=True), failure_delay=0.05, max_authentications=1)
+    began = asyncio.get_running_loop().time()
+    waiting, beyond = Asked(), Asked()
+    assert chain.admit(connect("alice", b"x"), origin(), waiting) == LATER
+    # As many as may be worked on wait; the next is told at once. So is who gave no credentials.
+    assert chain.admit(connect("alice", b"x"), origin(), beyond) == reasons.BAD_USER_NAME_OR_PASSWORD
+    assert chain.admit(connect(), origin(), Asked()) == reasons.NOT_AUTHORIZED
+    assert chain.admit(connect("alice", b"1"), origin(), Asked()) == reasons.SUCCESS
+    await until(lambda: waiting.answers)
+    assert waiting.answers == [reasons.BAD_USER_NAME_OR_PASSWORD]
+    assert asyncio.get_running_loop().time() >= began + 0.05
+
+
+async def test_nobody_is_told_after_the_end(chains: Chains) -> None:
+    chain = chains(Scripted("users", {"alice": b"1"}, at_once=True), failure_delay=0.01)
+    ticket = Asked()
+    assert chain.admit(connect("alice", b"x"), origin(), ticket) == LATER
+    await chain.close()
+    assert ticket.answers == []
+    assert not chain._delayed
+
+
+async def test_guessing_ends_in_a_ban(chains: Chains) -> None:
+    chain = chains(Scripted("users", {"alice": b"1"}), ban_after=3, ban_time=60.0)
+    for guess in (b"a", b"b", b"b", b"c"):
+        assert await answer(chain, Asked(), "alice", guess) == reasons.BAD_USER_NAME_OR_PASSWORD
+    ticket = Asked()
+    # The right password comes too late, from there.
+    assert chain.admit(connect("alice", b"1"), origin(), ticket) == reasons.BANNED
+    assert ticket.detail == "banned for guessing: address 10.0.0.1"
+    assert chain.bars(connect("alice"), origin()) == reasons.BANNED
+    assert chain.bars(connect("alice"), origin("10.0.0.2")) == 0
+    assert await answer(chain, Asked(), "alice", b"1", host="10.0.0.2") == reasons.SUCCESS
+    assert chains.log.lines == [("banned for guessing", {"banned": "address 10.0.0.1", "seconds": 60.0})]
+
+
+async def test_what_is_no_guess_bans_nobody(chains: Chains) -> None:
+    chain = chains(Scripted("users", {"alice": b"1"}), ban_after=1, client_ids=["{user}-*"])
+    assert await answer(chain, Asked()) == reasons.NOT_AUTHORIZED
+    assert await answer(chain, Asked(), "alice", b"1") == reasons.CLIENT_IDENTIFIER_NOT_VALID
+    assert await answer(chain, Asked(), "alice", b"1", client_id="alice-1") == reasons.SUCCESS
+
+
+async def test_client_identifiers_belong_to_users(chains: Chains) -> None:
+    chain = chains(Scripted("users", {"alice": b"1", "bob": b"2"}), client_ids=["{user}-*"])
+    ticket = Asked()
+    assert await answer(chain, ticket, "alice", b"1", client_id="bob-1") == reasons.CLIENT_IDENTIFIER_NOT_VALID
+    assert ticket.principal is None
+    assert ticket.detail == "security.client_ids: not an identifier of this user"
+    assert await answer(chain, Asked(), "alice", b"1", client_id="alice-1") == reasons.SUCCESS
+    # The broker chooses one that nobody has.
+    assert await answer(chain, Asked(), "alice", b"1", client_id="") == reasons.SUCCESS
+
+
+async def test_an_authentication_method_has_decided(chains: Chains) -> None:
+    """Then the credentials of the CONNECT mean nothing; bans and the rules of identifiers hold all the same."""
+    users = Scripted("users", {"alice": b"1"})
+    chain = chains(users, client_ids=["{user}-*"], ban_after=1)
+    ticket = Asked(Principal("carl"))
+    assert chain.admit(connect("alice", b"x", "carl-1"), origin(), ticket) == reasons.SUCCESS
+    assert users.asked == []
+    other = chain.admit(connect("alice", b"x", "alice-1"), origin(), Asked(Principal("carl")))
+    assert other == reasons.CLIENT_IDENTIFIER_NOT_VALID
+    chain.wrong("10.0.0.1", "c", "carl", b"proof")
+    assert chain.admit(connect(client_id="carl-1"), origin(), Asked(Principal("carl"))) == reasons.BANNED
+
+
+async def test_who_may_stay_after_a_reload() -> None:
+    staff, things = Scripted("staff", {"alice": b"1"}), Scripted("things", {"sensor": b"2"})
+    door = Door([staff, things])
+    assert door.still_admits(Principal("alice", authenticator="staff"))
+    assert not door.still_admits(Principal("bob", authenticator="staff"))
+    # The name alone does not make it the same user.
+    assert not door.still_admits(Principal("alice", authenticator="things"))
+    assert not door.still_admits(Principal("alice", authenticator="gone"))
+    assert not door.still_admits(Principal("alice"))
+    assert Door([]).still_admits(Principal("alice"))
+    assert Door([], False).still_admits(Principal("alice"))
+    assert not Door([], False).still_admits(Principal())
+    assert Door([staff], True).still_admits(Principal())
