@@ -49,8 +49,7 @@ class Connection(Link):
         self.address = ""
         self.host = ""
         self.stream = Stream(self.loop, self.hub.counters)
-        # Set by connection_made.
-        self.outbox: Outbox
+        self.outbox: Outbox  # by connection_made
         self.protocol: ServerProtocol
         # The writer task, from the first batch on that is more than a single piece; what it waits for while it sleeps.
         self.writer: asyncio.Task[None] | None = None
@@ -65,7 +64,7 @@ class Connection(Link):
         self._opened = False
         # Bytes that a transport has read and not handed on yet; only that of a WebSocket does so.
         self.in_transport = 0
-        # Bytes that wait in the decoder; how many there were, and when, at the last sign that the packet is coming.
+        # Bytes that wait in the decoder; how many, and when, at the last sign that the packet is coming.
         self._partial = 0
         self._partial_from = 0
         self._partial_at = 0.0
@@ -144,10 +143,9 @@ class Connection(Link):
             self._go_on_soon()
 
     def _go_on_soon(self) -> None:
-        """The rest of a read has its turn after the writers and the other connections, when nothing else is in its way.
+        """The rest of a read has its turn after the writers and the other connections, when nothing else is in its way:
 
-        What is in its way is access control, which calls `admitted`, or the writer, which calls `_resume_reading`; or
-        the client publishes too fast, and time alone helps.
+        access control, which calls `admitted`; the writer, which calls `_resume_reading`; or the client's rate.
         """
         protocol = self.protocol
         blocked = protocol.waiting or self.outbox.congested or protocol.throttled
@@ -234,7 +232,7 @@ class Connection(Link):
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """The outbox has something to take. Called at most once for each batch that is routed.
+        """The outbox has something to take: called at most once for each batch that is routed.
 
         A single piece for a peer that keeps up is written here, while the writer task sleeps: where one message comes
         at a time, waking the task costs more than all else. Whatever can wait, or be more, is the task's.

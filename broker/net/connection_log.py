@@ -44,7 +44,9 @@ REFUSAL: Final = "client refused"
 VIOLATION: Final = "client broke the protocol"
 EVICTION: Final = "client evicted"
 
-FIELDS: Final = {REFUSAL: "refused", VIOLATION: "protocol_errors", EVICTION: "evicted"}
+HANDSHAKE: Final = "handshake failed"
+
+FIELDS: Final = {REFUSAL: "refused", VIOLATION: "protocol_errors", EVICTION: "evicted", HANDSHAKE: "handshakes_failed"}
 """Event → what the line that sums up calls it."""
 
 
@@ -148,6 +150,10 @@ class ConnectionLog:
             self._warn(connection.host, VIOLATION, known)
         else:
             self._warn(connection.host, EVICTION, known)
+
+    def handshake_failed(self, listener: str, host: str, address: str, reason: str) -> None:
+        """A client did not get through the handshake of its listener (TLS), and why."""
+        self._warn(host, HANDSHAKE, {"listener": listener, "address": address, "reason": reason})
 
     def look(self, now: float) -> None:
         """Called once a second: when an interval is over, sum up the warnings that were not written in it."""

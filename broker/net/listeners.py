@@ -13,9 +13,10 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING, Final, cast
 
-from broker.net import sockets, unix_sockets
+from broker.net import sockets, tls, unix_sockets
 from broker.net.admission import ListenerAdmission
 from broker.net.connection import Connection
+from broker.net.tls_transport import TlsTransport
 from broker.net.websocket.transport import WebSocketTransport
 from broker.net.websocket.upgrade import Terms
 from broker.settings import Endpoint
@@ -24,7 +25,7 @@ from broker.settings import Listener as ListenerSettings
 if TYPE_CHECKING:
     from broker.net.server import Server
 
-SERVED: Final = frozenset({"mqtt", "mqtt+unix", "ws"})
+SERVED: Final = frozenset({"mqtt", "mqtts", "mqtt+unix", "ws", "wss"})
 """The schemes that there is something for."""
 
 
@@ -51,6 +52,8 @@ class Listener:
         self._upgrades: Terms | None = None
         if self.scheme in ("ws", "wss"):
             self._upgrades = Terms(settings.path, tuple(settings.origins), server.settings.limits.max_upgrade_size)
+        # With TLS, from `open` on.
+        self.certificates: tls.Certificates | None = None
         self._server: asyncio.Server | None = None
         self._file: unix_sockets.SocketFile | None = None
 
@@ -80,6 +83,13 @@ class Listener:
         """
         if self.scheme not in SERVED:
             raise StartupError(f"{self._told()}: {self.scheme}:// is not supported by this version")
+        if self.settings.tls is not None:
+            try:
+                loaded = await asyncio.to_thread(tls.load, self.settings.tls, self.scheme)
+            except tls.TlsError as error:
+                raise StartupError(f"cannot listen on {self._told()}: {error}") from error
+            self.certificates = tls.Certificates(loaded)
+            self.warn(loaded)
         if self.endpoint.path:
             await self._open_unix()
         else:
@@ -118,12 +128,47 @@ class Listener:
             sock.close()
             raise
 
+    def warn(self, loaded: tls.Loaded) -> None:
+        """Say which certificates are not, or not for long, good."""
+        for line in loaded.warnings:
+            self.server.log.warning("certificate", listener=self.name, detail=line)
+
     def protocol(self) -> asyncio.Protocol:
-        """What serves a connection that has come in; a `Connection` has the methods of a protocol."""
+        """What serves a connection that has come in.
+
+        From the socket up, each stage is a protocol to the one below it and a transport to the one above. All are made
+        at once: a connection counts from its arrival.
+        """
         connection = Connection(self.server, self)
+        lowest: object = connection
         if self._upgrades is not None:
-            return cast(asyncio.Protocol, WebSocketTransport(connection, self._upgrades))
-        return cast(asyncio.Protocol, connection)
+            lowest = WebSocketTransport(connection, self._upgrades)
+        if self.certificates is not None:
+            lowest = self._under_tls(lowest, connection)
+        # They have the methods of a protocol, and are none by inheritance: they are compiled.
+        return cast(asyncio.Protocol, lowest)
+
+    def _under_tls(self, upper: object, connection: Connection) -> TlsTransport:
+        """TLS below a protocol. The connection is told of the client's certificate when the handshake is through."""
+        certificates, settings = self.certificates, self.settings.tls
+        assert certificates is not None
+        assert settings is not None
+        hub = self.server.hub
+        return TlsTransport(
+            upper,
+            lambda transport: _secured(connection, transport),
+            self._handshake_failed,
+            certificates.context,
+            self.server.handshakes,
+            hub.wheel,
+            hub.loop,
+            settings.handshake_timeout,
+        )
+
+    def _handshake_failed(self, transport: TlsTransport, error: Exception | None) -> None:
+        host, address = sockets.peer_name(transport.raw)
+        reason = "it took too long" if error is None else tls.reason_of(error)
+        self.server.connection_log.handshake_failed(self.name, host, address, reason)
 
     async def close(self) -> None:
         """Listen no more. The connections stay."""
@@ -139,6 +184,12 @@ class Listener:
         """How a message about it calls it."""
         url = self.settings.endpoint.url()
         return f'{url} (listener "{self.name}")' if self.settings.name else url
+
+
+def _secured(connection: Connection, transport: TlsTransport) -> None:
+    origin = connection.protocol.origin
+    origin.secure = True
+    origin.certificate = tls.peer_certificate(transport.tls)
 
 
 class Listeners:

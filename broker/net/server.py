@@ -31,6 +31,7 @@ from broker.net import sockets
 from broker.net.admission import HALF_OPEN_ROOM, TURNED_AWAY, Admission, admission
 from broker.net.connection import Connection
 from broker.net.connection_log import ConnectionLog
+from broker.net.handshakes import Handshakes
 from broker.net.hub import FlushScheduler
 from broker.net.listeners import Listeners, StartupError
 from broker.net.log import Faults, Log
@@ -107,6 +108,7 @@ class Server:
         # From `start` on.
         self.loop: asyncio.AbstractEventLoop
         self.hub: FlushScheduler
+        self.handshakes: Handshakes
         self.monitor: Monitor
         self.pulse: LagMonitor
         self._stopping = False
@@ -148,6 +150,7 @@ class Server:
         """
         self.loop = asyncio.get_running_loop()
         self.hub = self._hub()
+        self.handshakes = Handshakes(self.settings.limits.max_handshakes, self.loop)
         now = self.loop.time()
         self.monitor = Monitor(self.router, self.settings, self.log, now, self.admission)
         self.pulse = LagMonitor(self.loop, self.router.counters.load, self._look)
@@ -267,6 +270,12 @@ class Server:
             own = connection.listener.admission
             code = own.arrive(connection.host, connection.opened_at) if own is not None else reasons.SUCCESS
             answer = admission.arrive(connection.host, connection.opened_at, code)
+            if answer == reasons.CONNECTION_RATE_EXCEEDED and connection.listener.endpoint.tls:
+                # A handshake costs more than all else that the connection could do: not to be told a reason code.
+                admission.leave_refused()
+                admission.refused_gone()
+                admission.turned_away += 1
+                answer = TURNED_AWAY
             if own is not None and answer == reasons.SUCCESS:
                 own.count(connection.host)
             if answer == TURNED_AWAY:

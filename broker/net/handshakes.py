@@ -1,0 +1,92 @@
+"""Handshakes under way on all listeners: how many there may be, and how much of their work is done in one turn.
+
+What stands between a socket and the client's first packet (TLS, and whatever else is to be said first) counts here from
+the connection's arrival until it is through. A client goes through with it at once: where too many are under way, the
+one that has been for longest ends, so that connections that say nothing keep nobody out. The dear steps, a signature
+each, wait in one line, of which `STEPS` have their turn before other connections are looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from mypy_extensions import mypyc_attr
+
+from broker.net.timers import Checked
+
+STEPS: Final = 4
+"""Steps of handshakes in one turn of the event loop: some milliseconds with the largest keys."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Handshake(Checked):
+    """A connection that has not said yet what has to be said first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # It waits in the line of `Handshakes`. The line's to change.
+        self.in_line = False
+
+    def step(self) -> None:
+        """Its turn has come. Must not raise."""
+        raise NotImplementedError
+
+    def evict(self) -> None:
+        """There are too many, and it has been under way for longest: its connection ends. Must not raise."""
+        raise NotImplementedError
+
+
+class Handshakes:
+    """Those of one broker. A `limit` of 0 is none."""
+
+    def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._limit = limit
+        self._loop = loop
+        # The oldest first.
+        self._under_way: dict[Handshake, None] = {}
+        self._line: deque[Handshake] = deque()
+        self._turning = False
+        # Connections that ended because of the limit, and steps taken, in all.
+        self.evicted = 0
+        self.steps = 0
+
+    def __len__(self) -> int:
+        """How many are under way."""
+        return len(self._under_way)
+
+    def begin(self, handshake: Handshake) -> None:
+        """A connection has arrived. It is under way until `end`."""
+        if 0 < self._limit <= len(self._under_way):
+            oldest = next(iter(self._under_way))
+            del self._under_way[oldest]
+            self.evicted += 1
+            oldest.evict()
+        self._under_way[handshake] = None
+
+    def end(self, handshake: Handshake) -> None:
+        """It is through, or its connection is over; it may be called more than once."""
+        self._under_way.pop(handshake, None)
+
+    def ready(self, handshake: Handshake) -> None:
+        """It has something to work on: `step` is called when its turn comes, unless it has ended by then."""
+        if handshake.in_line:
+            return
+        handshake.in_line = True
+        self._line.append(handshake)
+        if not self._turning:
+            self._turning = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        line = self._line
+        for _ in range(min(STEPS, len(line))):
+            handshake = line.popleft()
+            handshake.in_line = False
+            if handshake in self._under_way:
+                self.steps += 1
+                handshake.step()
+        self._turning = len(line) > 0
+        if self._turning:
+            self._loop.call_soon(self._turn)
