@@ -24,7 +24,13 @@ class Aio(Driver):
         if self.will is not None:
             will = aiomqtt.Will(self.will.topic, self.will.payload, self.will.qos, self.will.retain)
         self.client = aiomqtt.Client(
-            "127.0.0.1", port, identifier=client_id, will=will, keepalive=self.keep_alive, **self.session_options()
+            "127.0.0.1",
+            port,
+            identifier=client_id,
+            will=will,
+            keepalive=self.keep_alive,
+            transport="websockets" if self.web else "tcp",
+            **self.session_options(),
         )
         if self.bulk:
             self.client._client.max_inflight_messages_set(IN_FLIGHT)
@@ -78,6 +84,7 @@ class Aio(Driver):
 
     async def cut(self) -> None:
         found = self.client._client.socket()
+        found = getattr(found, "_socket", found)  # below WebSocket
         assert isinstance(found, socket.socket)
         found.shutdown(socket.SHUT_RDWR)
         await self.gone()

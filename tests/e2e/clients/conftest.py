@@ -60,10 +60,12 @@ class Daemon:
 
     def __init__(self, *arguments: str) -> None:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("CANOPY_")}
+        environ["CANOPY_LISTENER"] = '[{url = "ws://127.0.0.1:0", name = "web"}]'
         command = [sys.executable, "-P", "-m", "broker", "serve", "--listen", "mqtt://127.0.0.1:0", *arguments]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ)
         self.lines: list[str] = []
-        self.port = 0
+        # Over TCP, and over WebSocket.
+        self.port = self.web_port = 0
         self._listening = threading.Event()
         # A pipe that nobody reads would stop the broker.
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -78,7 +80,7 @@ class Daemon:
         for line in self.process.stderr:
             self.lines.append(line.rstrip("\n"))
             if '"listening": ' in line:
-                self.port = int(json.loads(line)["listening"][0].rsplit(":", 1)[1])
+                self.port, self.web_port = (int(url.rsplit(":", 1)[1]) for url in json.loads(line)["listening"])
                 self._listening.set()
         self._listening.set()
 
@@ -159,7 +161,7 @@ async def opener(daemon: Daemon) -> AsyncIterator[Opener]:
     opened: list[Driver] = []
 
     async def connect(kind: Callable[..., Driver], client_id: str, **options: object) -> Driver:
-        client = kind(daemon.port, client_id, **options)
+        client = kind(daemon.web_port if getattr(kind, "web", False) else daemon.port, client_id, **options)
         opened.append(client)
         await client.connect()
         return client

@@ -61,6 +61,8 @@ class Driver(ABC):
     """A client of one library. `keep` asks for a session that outlives the connection."""
 
     v5 = False
+    web = False
+    """Over WebSocket."""
 
     def __init__(
         self,

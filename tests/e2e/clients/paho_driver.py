@@ -53,6 +53,7 @@ class Paho(Driver):
             client_id=client_id,
             clean_session=None if self.v5 else not self.resume and not self.keep,
             protocol=self.protocol,
+            transport="websockets" if self.web else "tcp",
             reconnect_on_failure=False,
         )
         if self.bulk:
@@ -162,6 +163,7 @@ class Paho(Driver):
 
     async def cut(self) -> None:
         found = self.client.socket()
+        found = getattr(found, "_socket", found)  # below WebSocket
         assert isinstance(found, socket.socket)
         found.shutdown(socket.SHUT_RDWR)
         await self.gone()

@@ -16,3 +16,12 @@ class TestAio5(Contract, UnicodeIdentifiers):
     """MQTT 5.0 by aiomqtt."""
 
     driver = Aio5
+
+
+class TestAioWeb(Contract, UnicodeIdentifiers):
+    """MQTT 5.0 over WebSocket by aiomqtt."""
+
+    class AioWeb(Aio5):
+        web = True
+
+    driver = AioWeb

@@ -1,4 +1,4 @@
-"""mqtt.js over TCP: 3.1.1 and 5.0. The scenarios are in `tests/e2e/js/interop.mjs`; what they must see is here."""
+"""mqtt.js over TCP and WebSocket: what the scenarios in `tests/e2e/js/interop.mjs` must see, in 3.1.1 and 5.0."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ VERSIONS = pytest.mark.parametrize("version", [4, 5], ids=["3.1.1", "5.0"])
 Scenario = Callable[[str, int], Awaitable[Any]]
 
 
-@pytest.fixture
-def see(daemon: Daemon, unique: Unique) -> Scenario:
+@pytest.fixture(params=["mqtt", "ws"])
+def see(daemon: Daemon, unique: Unique, request: pytest.FixtureRequest) -> Scenario:
     """Run a scenario; what it saw."""
+    port = {"mqtt": daemon.port, "ws": daemon.web_port}[request.param]
+    url = f"{request.param}://127.0.0.1:{port}"
 
     async def run(scenario: str, version: int) -> Any:
         process = await asyncio.create_subprocess_exec(
             str(NODE),
-            *(str(SCRIPTS / "interop.mjs"), scenario, str(daemon.port), str(version), unique("js")),
+            *(str(SCRIPTS / "interop.mjs"), scenario, url, str(version), unique("js")),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )

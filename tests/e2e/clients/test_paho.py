@@ -20,6 +20,15 @@ class TestPaho(Contract, UnicodeIdentifiers):
     driver = Paho
 
 
+class TestPahoWeb(Contract, UnicodeIdentifiers):
+    """MQTT 3.1.1 over WebSocket by paho."""
+
+    class PahoWeb(Paho):
+        web = True
+
+    driver = PahoWeb
+
+
 class TestPaho5(Contract, UnicodeIdentifiers):
     """MQTT 5.0 by paho."""
 

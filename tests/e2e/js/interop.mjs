@@ -1,9 +1,9 @@
-// What the tests ask of mqtt.js: one scenario a run, `node interop.mjs SCENARIO PORT VERSION NAME`. Prints one line of JSON
+// What the tests ask of mqtt.js: one scenario a run, `node interop.mjs SCENARIO URL VERSION NAME`. Prints one line of JSON
 // with what was seen; exits with 1 and an error on standard error when something that should come does not.
 
 import mqtt from "mqtt";
 
-const [scenario, port, version, name] = process.argv.slice(2);
+const [scenario, url, version, name] = process.argv.slice(2);
 const PATIENCE = 15_000;
 const v5 = version === "5";
 
@@ -20,7 +20,7 @@ class Client {
     const made = new Client();
     made.messages = [];
     made.waiting = [];
-    made.client = mqtt.connect(`mqtt://127.0.0.1:${port}`, {
+    made.client = mqtt.connect(url, {
       clientId: `${name}-${id}`, protocolVersion: Number(version), reconnectPeriod: 0, ...options,
     });
     made.client.on("message", (topic, payload, packet) => {
