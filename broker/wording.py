@@ -18,7 +18,7 @@ from annotated_types import Ge, Le
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from broker.settings import LARGEST_PACKET, Listener, QueueRuleSettings, Section, Settings, Upstream
+from broker.settings import LARGEST_PACKET, Listener, QueueRuleSettings, Rule, Section, Settings, Upstream
 from broker.settings.authenticators import TYPES
 from broker.settings.listeners import FORMS
 
@@ -30,6 +30,7 @@ TABLES: Final[Mapping[str, type[Section] | Mapping[str, type[Section]]]] = {
     "listener": Listener,
     "upstream": Upstream,
     "authenticator": TYPES,
+    "rule": Rule,
 }
 """The settings that are lists of tables, and what a table of each may hold; by its key `type`, where that decides."""
 
@@ -49,7 +50,10 @@ A_LINK: Final = '{name = "cloud", url = "mqtt://broker.example.org"}'
 
 AN_AUTHENTICATOR: Final = '{type = "password-file", path = "/etc/canopy/passwd"}'
 
+AN_ACCESS_RULE: Final = '{user = "sensor-*", action = "publish", filters = ["sensors/{user}/#"]}'
+
 A_FILE: Final = 'a file, like "/etc/canopy/'
+A_PATTERN: Final = "a shell pattern or a list of them, like "
 PATTERNS: Final = 'a list of shell patterns, like ["site-*"]'
 FILTERS: Final = 'a list of topic filters, like ["sensors/#"]'
 A_FILTER: Final = 'a topic filter, like "sensors/#"'
@@ -65,6 +69,16 @@ ALLOWED: Final = {
     "queue.rules[].client_id": 'a shell pattern, like "display-*"',
     "queue.rules[].user": 'a shell pattern, like "kiosk*"',
     "queue.rules[].topic_filter": 'a topic filter, like "sensors/#"',
+    "access.acl_file": A_FILE + 'acl", or "" for none',
+    "rule": f"[[rule]] tables, or a list of them, like [{AN_ACCESS_RULE}]",
+    "rule[]": f"a table, like {AN_ACCESS_RULE}",
+    "rule[].user": A_PATTERN + '"sensor-*"',
+    "rule[].group": A_PATTERN + '"staff"',
+    "rule[].client_id": A_PATTERN + '"display-*"',
+    "rule[].listener": A_PATTERN + '"mqtts://*"',
+    "rule[].address": 'IP addresses or networks, like "10.0.0.0/8" or ["10.0.0.0/8", "fd00::/8"]',
+    "rule[].action": '"publish", "subscribe", "receive" or "all", or a list of them',
+    "rule[].filters": 'a topic filter or a list of them, like ["sensors/{user}/#"]',
     "recorder.directory": 'a folder, like "/var/lib/canopy/record", or "" for none',
     "recorder.filters": FILTERS,
     "recorder.filters[]": A_FILTER,

@@ -12,6 +12,10 @@ NO_ATTRIBUTES: Final[dict[str, str]] = {}
 """What a principal without attributes has. Read it; never change it."""
 
 
+RULE_SIZE: Final = 320
+"""What one of its own rules counts for in its size, in characters: about a kilobyte."""
+
+
 class Principal:
     """One client as this broker knows it.
 
@@ -45,9 +49,8 @@ class Principal:
         self.listener = listener
         self.host = host
         self.authenticator = authenticator
-        # The rule book's: what it has worked out for this principal, and the epoch in which it did.
+        # The rule book's: what it has worked out for this principal.
         self.compiled: object | None = None
-        self.compiled_epoch = -1
 
     def at(self, client_id: str, listener: str, host: str) -> Principal:
         """The same client on one connection: a copy, since an authenticator may answer for many with one object."""
@@ -65,8 +68,8 @@ class Principal:
         )
 
     def size(self) -> int:
-        """Characters of what an authenticator says of it: groups, attributes and the certificate's subject."""
-        size = len(self.certificate)
+        """Characters of what an authenticator says of it: groups, attributes, rules, the certificate's subject."""
+        size = len(self.certificate) + RULE_SIZE * len(self.rules)
         for group in self.groups:
             size += len(group)
         for name, value in self.attributes.items():

@@ -14,7 +14,8 @@ Sizes are bytes, times are seconds, rates are per second. `config/default.toml` 
 run a broker; a test holds it to these models.
 
 `values` has the kinds of values and their bounds, `sections` the sections, `listeners` where clients come in,
-`authenticators` and `security` who does, `upstream` what is about other brokers, and `root` the whole.
+`authenticators` and `security` who does, `rules` who may do what, `upstream` what is about other brokers, and `root`
+the whole.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from broker.settings.authenticators import (
 )
 from broker.settings.listeners import Certificate, Endpoint, Listener, Tls, parse_endpoint
 from broker.settings.root import Settings, defaults, flatten, section_models
+from broker.settings.rules import Access, Rule
 from broker.settings.sections import (
     EFFECTS,
     Limits,
@@ -65,6 +67,7 @@ __all__ = [
     "LARGEST_PACKET",
     "MAX_REMAINING_LENGTH",
     "NEVER",
+    "Access",
     "Address",
     "AnonymousTable",
     "AuthenticatorTable",
@@ -87,6 +90,7 @@ __all__ = [
     "Remote",
     "Retained",
     "Routing",
+    "Rule",
     "Runtime",
     "ScramTable",
     "Section",

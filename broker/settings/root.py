@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from broker.settings.authenticators import AuthenticatorList
 from broker.settings.listeners import Endpoint, Listener
+from broker.settings.rules import Access, Rules
 from broker.settings.sections import (
     Limits,
     Log,
@@ -87,8 +88,11 @@ class Settings(BaseModel):
     """The brokers that this one is a client of, each by a link of its own. Always a tuple after validation."""
     authenticator: AuthenticatorList = ()
     """Who says which clients these are, in the order in which they are asked. Always a tuple after validation."""
+    rule: Rules = ()
+    """Who may do what: the first rule that speaks about it decides. Always a tuple after validation."""
     limits: Limits = Limits()
     mqtt: Mqtt = Mqtt()
+    access: Access = Access()
     security: Security = Security()
     session: Session = Session()
     queue: Queue = Queue()

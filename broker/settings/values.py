@@ -85,8 +85,10 @@ def wrong(wanted: str, at: str = "", found: str | float = "") -> PydanticCustomE
     return PydanticCustomError("rule", "{wanted}", {"wanted": wanted, "at": at, "found": found})
 
 
-def _filter_fault(value: str) -> str:
-    """Hold a topic filter against section 4.7, as the core does with those of clients; a test compares the two."""
+def filter_fault(value: str) -> str:
+    """What is wrong with a topic filter, or nothing.
+
+    Holds a topic filter against section 4.7, as the core does with those of clients; a test compares the two."""
     levels = value.split("/")
     if not 0 < len(value.encode()) <= LONGEST_STRING:
         return f"of 1 to {LONGEST_STRING} bytes"
@@ -100,7 +102,7 @@ def _filter_fault(value: str) -> str:
 
 
 def _rule_filter(value: str) -> str:
-    fault = _filter_fault(value)
+    fault = filter_fault(value)
     if value.startswith("$share/"):
         fault = "without $share/name/ before it; the rule holds for shared subscriptions too"
     if fault:
@@ -109,7 +111,7 @@ def _rule_filter(value: str) -> str:
 
 
 def _plain_filter(value: str) -> str:
-    fault = _filter_fault(value)
+    fault = filter_fault(value)
     if value.startswith("$share/"):
         fault = "without $share/name/ before it"
     if fault:

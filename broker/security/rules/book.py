@@ -1,0 +1,191 @@
+"""The rule book: everything that is said about who may do what, and the verdicts.
+
+Owns the order: the client's own rules (`claims`), then those of the settings, then mosquitto's file, which has the last
+word where there is one, else `access.default`. Promises: a book never changes; a reload makes another. A verdict about
+the same client, action and topic is always the same within a book.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
+
+from broker.core.hooks import FORBIDDEN
+from broker.core.principal import Principal
+from broker.security.rules.acl_file import AclFile, read_acl_file
+from broker.security.rules.claims import of_table
+from broker.security.rules.rule import PUBLISH, RECEIVE, Rule, Who
+from broker.security.rules.rule_set import RuleSet
+from broker.settings import Settings
+
+REMEMBERED: Final = 16_384
+"""Verdicts of a book that are remembered for all clients with the same rules: some megabytes."""
+
+LONGEST_REMEMBERED: Final = 256
+"""Characters of a topic name whose verdict is."""
+
+RULES_PER_UNIT: Final = 2
+"""Rules that are held against a filter in about the time of a delivery."""
+
+WILDCARDS: Final = frozenset("*?[")
+
+
+class Verdict(NamedTuple):
+    """What is said of something, and where that stands."""
+
+    allowed: bool
+    place: str
+    max_qos: int = 2
+
+
+class _Group:
+    """The rules of the settings that are about the same clients: one table each, in order."""
+
+    def __init__(self, who: Who, rules: list[Rule]) -> None:
+        self.who = who
+        self.rules = rules
+
+
+class RuleBook:
+    """What is said about who may do what."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Read it all.
+
+        Raises:
+            SecurityError: the file of mosquitto's cannot be used.
+        """
+        name = settings.access.acl_file
+        self._acl: AclFile | None = read_acl_file(Path(name)) if name else None
+        self.files: tuple[Path, ...] = (Path(name),) if name else ()
+        self._tables: list[_Group] = []
+        self._by_user: dict[str, list[int]] = {}
+        self._for_more: list[int] = []
+        for at, table in enumerate(settings.rule):
+            who = Who(table.user, table.anonymous, table.group, table.client_id, table.listener, table.address)
+            self._tables.append(_Group(who, of_table(table, f"rule[{at}]")))
+            # Rules that name their users are looked at for those alone, so that a rule for each user costs nobody else.
+            if table.user and not any(WILDCARDS.intersection(user) for user in table.user):
+                for user in table.user:
+                    self._by_user.setdefault(user, []).append(at)
+            else:
+                self._for_more.append(at)
+        default = settings.access.default
+        self._default = Verdict(
+            default == "allow" or (not default and not self._tables),
+            f'access.default = "{default}"' if default else "access.default: deny, since there are rules",
+        )
+        self.rules = sum(len(group.rules) for group in self._tables) + (0 if self._acl is None else self._acl.size)
+        # Rule sets in use, by the numbers of their tables, so that clients of one kind share one.
+        self._sets: WeakValueDictionary[tuple[int, ...], RuleSet] = WeakValueDictionary()
+        self._numbers = 0
+        self._verdicts: dict[tuple[int, int, str], bool] = {}
+
+    @property
+    def says_anything(self) -> bool:
+        """Whether anybody may do less than everything, as far as settings and files say."""
+        return bool(self._tables) or self._acl is not None or not self._default.allowed
+
+    @property
+    def filters_deliveries(self) -> bool:
+        """Whether there may be a client that is not to be sent everything."""
+        if self._acl is not None or not self._default.allowed:
+            return True
+        return any(not rule.allow and rule.actions & RECEIVE for group in self._tables for rule in group.rules)
+
+    @property
+    def ask_work(self) -> int:
+        """What one question counts for in a turn, beyond what any does."""
+        return self.rules // RULES_PER_UNIT
+
+    # -- verdicts ------------------------------------------------------------------------------------------------------
+
+    def may_publish(self, principal: Principal, topic: str, qos: int, retain: bool) -> bool:
+        """Whether a client may publish so to a topic name."""
+        return self._known(principal, PUBLISH + (qos << 3) + (32 if retain else 0), topic)
+
+    def may_receive(self, principal: Principal, topic: str) -> bool:
+        """Whether a client may be sent a message of a topic name."""
+        return self._known(principal, RECEIVE, topic)
+
+    def may_subscribe(self, principal: Principal, topic_filter: str, qos: int) -> int:
+        """The QoS that a client is granted for a filter, or FORBIDDEN."""
+        verdict = self.about_filter(principal, topic_filter)
+        return min(qos, verdict.max_qos) if verdict.allowed else FORBIDDEN
+
+    def _known(self, principal: Principal, kind: int, topic: str) -> bool:
+        """A verdict about a topic name, remembered where it holds for others as well."""
+        compiled = self._compiled(principal)
+        rules = compiled.rules
+        if not compiled.shared or len(topic) > LONGEST_REMEMBERED:
+            return self.about(principal, kind & 7, topic, kind >> 3 & 3, kind >= 32).allowed
+        key = (rules.number, kind, topic)
+        known = self._verdicts.get(key)
+        if known is None:
+            known = self.about(principal, kind & 7, topic, kind >> 3 & 3, kind >= 32).allowed
+            if len(self._verdicts) >= REMEMBERED:
+                self._verdicts.clear()
+            self._verdicts[key] = known
+        return known
+
+    def about(self, principal: Principal, action: int, topic: str, qos: int = 0, retain: bool = False) -> Verdict:
+        """What is said of a client that publishes to a topic name, or is sent a message of it: PUBLISH or RECEIVE."""
+        compiled = self._compiled(principal)
+        rule = None if compiled.own is None else compiled.own.about(principal, action, topic, qos, retain)
+        if rule is None:
+            rule = compiled.rules.about(principal, action, topic, qos, retain)
+        if rule is not None:
+            return Verdict(rule.allow, rule.place, rule.max_qos)
+        if self._acl is not None:
+            return Verdict(*self._acl.about(principal, action, topic))
+        return self._default
+
+    def about_filter(self, principal: Principal, topic_filter: str) -> Verdict:
+        """What is said of a client that subscribes to a filter (without `$share/name/`)."""
+        compiled = self._compiled(principal)
+        rule = None if compiled.own is None else compiled.own.about_filter(principal, topic_filter)
+        if rule is None:
+            rule = compiled.rules.about_filter(principal, topic_filter)
+        if rule is not None:
+            return Verdict(rule.allow, rule.place, rule.max_qos)
+        if self._acl is not None:
+            return Verdict(True, f"{self._acl.path}: every subscription is granted, and each message looked at")
+        return self._default
+
+    # -- the rules of a client -----------------------------------------------------------------------------------------
+
+    def _compiled(self, principal: Principal) -> Compiled:
+        """The rules of the settings that are about a client; found out once for each connection."""
+        compiled = principal.compiled
+        if isinstance(compiled, Compiled) and compiled.book is self:
+            return compiled
+        named = self._by_user.get(principal.user_name, ()) if principal.user_name is not None else ()
+        about = [at for at in _in_order(named, self._for_more) if self._tables[at].who.means(principal)]
+        key = tuple(about)
+        rules = self._sets.get(key)
+        if rules is None:
+            self._numbers += 1
+            rules = RuleSet([rule for at in about for rule in self._tables[at].rules], self._numbers)
+            self._sets[key] = rules
+        own = RuleSet([rule for rule in principal.rules if isinstance(rule, Rule)]) if principal.rules else None
+        made = Compiled(self, rules, own, own is None and not rules.templated and self._acl is None)
+        principal.compiled = made
+        return made
+
+
+class Compiled:
+    """What a book has found out about a client, on its principal: its rules, and whether others share them."""
+
+    __slots__ = ("book", "own", "rules", "shared")
+
+    def __init__(self, book: RuleBook, rules: RuleSet, own: RuleSet | None, shared: bool) -> None:
+        self.book = book
+        self.rules = rules
+        self.own = own
+        self.shared = shared
+
+
+def _in_order(some: Iterable[int], others: Iterable[int]) -> list[int]:
+    return sorted({*some, *others}) if some else list(others)

@@ -1,0 +1,118 @@
+"""`[[rule]]` and `[access]`: who may publish, subscribe to and be sent what.
+
+Owns what can be said of one rule. Rules are asked in the order of the file, and the first that speaks about a client,
+an action and a topic decides (`broker.security.rules`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from broker.settings.values import Pattern, Section, filter_fault, wrong
+
+Action: TypeAlias = Literal["publish", "subscribe", "receive", "all"]
+"""What a client does. `subscribe` means to be sent what comes of it as well; `receive` is that alone."""
+
+PLACEHOLDERS: Final = ("{user}", "{client}", "{group}")
+"""What stands in the filters of a rule for what is known of the client."""
+
+MOST_RULES: Final = 100_000
+"""Rules, and filters of all rules together, that can be set: a file that a program has written by mistake."""
+
+
+def _one_or_more(value: Any) -> Any:
+    """A single text means a list of it."""
+    return [value] if isinstance(value, str) else value
+
+
+def _networks(value: Sequence[str]) -> tuple[str, ...]:
+    for at, text in enumerate(value):
+        try:
+            ipaddress.ip_network(text)
+        except ValueError:
+            raise wrong('an IP address or network, like "10.0.0.0/8"', f"[{at}]", text) from None
+    return tuple(value)
+
+
+def _filters(value: Sequence[str]) -> tuple[str, ...]:
+    for at, text in enumerate(value):
+        plain = text
+        for placeholder in PLACEHOLDERS:
+            plain = plain.replace(placeholder, "x")
+        fault = filter_fault(plain)
+        if "{" in plain or "}" in plain:
+            fault = f"in which braces are those of {', '.join(PLACEHOLDERS)}"
+        elif text.startswith("$share/"):
+            fault = "without $share/name/ before it; the rule holds for shared subscriptions too"
+        if fault:
+            raise wrong(f"a topic filter {fault}", f"[{at}]", text)
+    return tuple(value)
+
+
+def _actions(value: Sequence[str]) -> tuple[str, ...]:
+    if not value:
+        raise wrong("at least one action; without the line, all")
+    return tuple(value)
+
+
+Patterns: TypeAlias = Annotated[Sequence[Pattern], BeforeValidator(_one_or_more), AfterValidator(tuple)]
+
+
+class Rule(Section):
+    """What one rule says. Whoever is named in each of the lists that are given is meant; an empty one says nothing."""
+
+    user: Patterns = ()
+    """Shell patterns (`fnmatch`, case-sensitive) over the whole user name; a client without one never matches."""
+    anonymous: bool | None = None
+    """True: clients without a user name alone. False: those with one alone."""
+    group: Patterns = ()
+    """Shell patterns over the groups of the client, one of which has to match."""
+    client_id: Patterns = ()
+    """Shell patterns over the whole client identifier."""
+    listener: Patterns = ()
+    """Shell patterns over the name of the listener."""
+    address: Annotated[Sequence[str], BeforeValidator(_one_or_more), AfterValidator(_networks)] = ()
+    """IP addresses and networks, in one of which the client's address lies."""
+    action: Annotated[Sequence[Action], BeforeValidator(_one_or_more), AfterValidator(_actions)] = ("all",)
+    """What it is about: publish, subscribe, receive, all; one of them or a list. Always a tuple."""
+    filters: Annotated[Sequence[str], Field(min_length=1), BeforeValidator(_one_or_more), AfterValidator(_filters)]
+    """Topic filters, one of which has to match; `{user}`, `{client}` and `{group}` stand for what is known of the
+    client. Always a tuple."""
+    effect: Literal["allow", "deny"] = "allow"
+    """What the rule says of it."""
+    max_qos: Annotated[int, Field(ge=0, le=2)] = 2
+    """Of an allowing rule: the highest QoS. Of a subscription more is not granted; about a publish with more the rule
+    says nothing."""
+    retain: bool | Literal["any"] = "any"
+    """True: the rule is about publishes that are to be retained alone; False: about those that are not."""
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Rule:
+        if self.effect == "deny" and self.max_qos != 2:
+            raise wrong('only beside effect = "allow"; a denying rule says nothing of QoS', ".max_qos", self.max_qos)
+        if self.retain != "any" and not {"publish", "all"}.intersection(self.action):
+            raise wrong("only beside the action publish", ".retain", self.retain)
+        return self
+
+
+def _not_too_many(rules: Sequence[Rule]) -> tuple[Rule, ...]:
+    if sum(len(rule.filters) for rule in rules) > MOST_RULES:
+        raise wrong(f"at most {MOST_RULES} filters in all rules together")
+    return tuple(rules)
+
+
+Rules: TypeAlias = Annotated[Sequence[Rule], AfterValidator(_not_too_many)]
+
+
+class Access(Section):
+    """What holds where no rule speaks."""
+
+    default: Literal["", "allow", "deny"] = ""
+    """What is said about what no rule speaks of. Empty: deny as soon as there are rules, else allow."""
+    acl_file: str = ""
+    """A file of access rules as mosquitto has them, asked after the `[[rule]]` tables; it has the last word, as there.
+    Empty: none."""

@@ -1,0 +1,271 @@
+"""mosquitto's files, read as mosquitto reads them: what each line does, and some hundred cases beside a mosquitto."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from getpass import getuser
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from broker.core.codec import packets as p
+from broker.core.codec.decoder import Decoder
+from broker.core.codec.encoder import encode
+from broker.core.principal import Principal
+from broker.security.errors import SecurityError
+from broker.security.rules.acl_file import read_acl_file
+from broker.security.rules.book import RuleBook
+from broker.security.rules.rule import PUBLISH, RECEIVE
+from broker.settings import Access, Settings
+from loadtest.brokers.process import free_port
+
+MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
+
+ACL = """\
+# Anonymous clients.
+topic readwrite anon/#
+topic read open
+topic deny anon/secret
+topic write $other/x
+topic write both
+topic read both
+
+user admin
+topic readwrite #
+topic readwrite $other/#
+
+user bob
+topic bob/+/x
+topic read r/#
+topic write w/#
+topic deny r/secret/#
+topic readwrite r/secret/ok
+topic read a/+
+topic read {user}/x
+
+user carol
+topic   read   sp a/ce
+topic readwrite
+
+user bob
+topic second
+
+user deny everything
+topic allow/first
+topic deny #
+
+pattern readwrite p/%u/c/%c
+pattern read pc/%c/#
+pattern deny p/%u/no
+pattern write pre%u/x
+pattern all/%%u/%d/%c
+pattern everybody
+"""
+
+CLIENTS: tuple[tuple[str | None, str], ...] = (
+    (None, "c1"),
+    ("bob", "c2"),
+    ("carol", "c3"),
+    ("deny everything", "c4"),
+    ("nobody", "c5"),
+    ("x/y", "c/6"),
+    ("b+", "c7"),
+    ("bob", "c+"),
+    ("%c", "%u"),
+    ("", "c8"),
+)
+
+TOPICS = (
+    "anon/a", "anon", "anon/secret", "open", "open/x", "$other/x", "both", "bob/1/x", "bob/1/2/x", "r/1", "r",
+    "r/secret/ok", "w/1", "a/1", "a/1/2", "{user}/x", "second", "sp a/ce", "readwrite", "allow/first", "p/bob/c/c2",
+    "p/bob/c/c1", "p/bob/no", "p/nobody/no", "p/x/y/c/c/6", "pc/c3/1", "pc/c/6/1", "prebob/x", "prenobody/x",
+    "all/%bob/%d/c2",
+    "all/%u/%d/c1", "everybody", "p//c/c8", "p/%c/c/%u", "nothing",
+)  # fmt: skip
+
+CASES = [*product(CLIENTS, (PUBLISH, RECEIVE), TOPICS)]
+
+
+class Client:
+    """A client of MQTT 5.0 that waits for each answer."""
+
+    def __init__(self, port: int, user: str | None, client_id: str) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self._decoder = Decoder(1 << 20, server=False, version=p.V5)
+        self._packet_id = 0
+        self.received: list[str] = []
+        self._say(p.Connect(client_id, p.V5, user_name=user))
+        answer = self._hear()
+        assert isinstance(answer, p.Connack)
+        assert answer.reason_code == 0
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def may_publish(self, topic: str) -> bool:
+        self._packet_id += 1
+        self._say(p.Publish(topic.encode(), b"x", 1, packet_id=self._packet_id))
+        answer = self._hear()
+        assert isinstance(answer, p.Ack)
+        return answer.reason_code != 0x87
+
+    def subscribe(self, topic_filter: str) -> int:
+        self._packet_id += 1
+        self._say(p.Subscribe(self._packet_id, [p.SubscriptionRequest(topic_filter, 0)]))
+        answer = self._hear()
+        assert isinstance(answer, p.Suback)
+        return answer.reason_codes[0]
+
+    def ping(self) -> None:
+        """Afterwards all that was published before, and is for this client, is in `received`."""
+        self._say(p.Pingreq())
+        assert isinstance(self._hear(), p.Pingresp)
+
+    def _say(self, packet: p.Packet) -> None:
+        self._socket.sendall(encode(packet, p.V5))
+
+    def _hear(self) -> p.Packet:
+        while True:
+            while not self._decoder.next_frame():
+                data = self._socket.recv(65_536)
+                assert data, "the connection is closed"
+                self._decoder.feed(data)
+            packet = self._decoder.packet()
+            if not isinstance(packet, p.Publish):
+                return packet
+            self.received.append(packet.topic.decode())
+
+
+@pytest.fixture(scope="module")
+def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of a mosquitto that has read `ACL`."""
+    folder = tmp_path_factory.mktemp("mosquitto")
+    (folder / "acl").write_text(ACL)
+    port = free_port()
+    config = folder / "mosquitto.conf"
+    config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nuser {getuser()}\nacl_file {folder / 'acl'}\n")
+    process = subprocess.Popen([str(MOSQUITTO), "-c", str(config)], stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 10
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=10).close()
+                break
+            except OSError:
+                assert process.poll() is None
+                assert time.monotonic() < until
+                time.sleep(0.01)
+        yield port
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
+def test_the_same_answers_as_mosquitto(mosquitto: int, tmp_path: Path) -> None:
+    """The same file, the same clients, the same topics: 700 verdicts, at PUBLISH and at delivery."""
+    (tmp_path / "acl").write_text(ACL)
+    acl = read_acl_file(tmp_path / "acl")
+    admin = Client(mosquitto, "admin", "admin")
+    wrong: list[tuple[str | None, str, str, str, bool]] = []
+    for user, client_id in CLIENTS:
+        principal = Principal(user, client_id=client_id)
+        client = Client(mosquitto, user, client_id)
+        assert {client.subscribe("#"), client.subscribe("$other/#"), client.subscribe("r/secret/ok")} == {0}
+        for topic in TOPICS:
+            there = client.may_publish(topic)
+            if acl.about(principal, PUBLISH, topic)[0] is not there:
+                wrong.append((user, client_id, "publish", topic, there))
+        client.ping()
+        for topic in TOPICS:
+            client.received.clear()
+            assert admin.may_publish(topic)
+            client.ping()
+            there = topic in client.received
+            if acl.about(principal, RECEIVE, topic)[0] is not there:
+                wrong.append((user, client_id, "receive", topic, there))
+        client.close()
+    admin.close()
+    assert wrong == []
+    assert len(CASES) == 700
+
+
+BAD = [
+    "topic foo bar",
+    "topic write a#b",
+    "bogus x",
+    "user",
+    "topic",
+    "pattern",
+    "topic a/b # comment",
+    "TOPIC a",
+    "\ttopic a",
+    "\N{ZERO WIDTH NO-BREAK SPACE}topic a",
+    "  # comment",
+]
+
+GOOD = [
+    "topic read",
+    "  topic a",
+    "topic readwrite\ta/b",
+    "user a b\ntopic x",
+    "topic read \ttabbed",
+    "\n \n#x\n",
+    "topic deny",
+]
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_a_bad_line_is_named(line: str, tmp_path: Path) -> None:
+    """File, line and what is wrong; and it is the whole file that is not used."""
+    path = tmp_path / "acl"
+    path.write_text(f"user u\ntopic x\n{line}\n")
+    with pytest.raises(SecurityError, match=r"acl: line 3: "):
+        read_acl_file(path)
+
+
+@pytest.mark.parametrize("line", GOOD)
+def test_an_odd_line_that_mosquitto_takes(line: str, tmp_path: Path) -> None:
+    (tmp_path / "acl").write_text(line + "\n")
+    assert read_acl_file(tmp_path / "acl").size == line.count("topic")
+
+
+@pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
+@pytest.mark.parametrize(("line", "code"), [*[(line, 3) for line in BAD], *[(line, None) for line in GOOD]])
+def test_mosquitto_takes_and_refuses_the_same_lines(line: str, code: int | None, tmp_path: Path) -> None:
+    acl, config = tmp_path / "acl", tmp_path / "mosquitto.conf"
+    acl.write_text(f"user u\ntopic x\n{line}\n")
+    port = free_port()
+    config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nuser {getuser()}\nacl_file {acl}\n")
+    process = subprocess.Popen([str(MOSQUITTO), "-c", str(config)], stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        for told in process.stderr:
+            if "running" in told or "Error" in told:
+                break
+        if code is None:
+            assert "running" in told
+        else:
+            assert process.wait(10) == code
+    finally:
+        process.kill()
+        process.wait(10)
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+@pytest.mark.parametrize(
+    ("write", "why"),
+    [(None, "cannot be read"), (b"topic \xff", r"not UTF-8 text \(byte 6\)"), (b" " * 16_777_217, "longer")],
+)
+def test_a_file_that_cannot_be_used(write: bytes | None, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "acl"
+    if write is not None:
+        path.write_bytes(write)
+    with pytest.raises(SecurityError, match=why):
+        RuleBook(Settings(access=Access(acl_file=str(path))))
