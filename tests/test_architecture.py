@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,24 @@ def test_there_are_four_ways_of_some_ten_steps() -> None:
 def test_every_room_is_named() -> None:
     rooms = [path.parent.name for path in (ROOT / "broker/core").glob("*/__init__.py")]
     assert [room for room in rooms if f"`{room}`" not in PAGE] == []
+
+
+def imported(file: Path) -> set[str]:
+    """The modules of the core that a file imports, also where only types need them."""
+    nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("broker.core"):
+            found |= {f"{node.module}.{each.name}" for each in node.names} | {node.module}
+        elif isinstance(node, ast.Import):
+            found |= {each.name for each in node.names}
+    return found
+
+
+def test_the_core_has_no_circles() -> None:
+    """No file of the core needs another one that needs it, not even to say what type something has."""
+    core = ROOT / "broker/core"
+    files = {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in core.rglob("*.py")}
+    needs = {name: imported(file) & set(files) - {name} for name, file in files.items()}
+    assert sum(map(len, needs.values())) > 300
+    TopologicalSorter(needs).prepare()

@@ -26,7 +26,8 @@ from broker.core.hooks import (
 )
 from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
-from broker.core.queues.message import Delivery, Message
+from broker.core.queues.delivery import Delivery
+from broker.core.queues.message import Message
 from broker.core.topics.subscription import Subscription
 
 ACCESS_CONTROL: Final = "access-control"

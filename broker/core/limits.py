@@ -8,7 +8,7 @@ from broker.core.codec.packets import NEVER, V5, V31, V311
 from broker.core.queues.queue_policy import DROP_NEWEST
 
 if TYPE_CHECKING:
-    from broker.core.queues.queue_rules import QueueRule
+    from broker.core.queues.queue_policy import QueueRule
 
 
 class Limits:

@@ -28,6 +28,7 @@ from mypy_extensions import mypyc_attr
 from broker.core.causes import EVICTIONS
 from broker.core.counters import DROP_CAUSES
 from broker.core.queues.message import Message
+from broker.core.queues.queue_totals import LossRecorder
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -67,7 +68,7 @@ class Sink:
         raise NotImplementedError
 
 
-class Tap:
+class Tap(LossRecorder):
     """The numbered events of one run of a broker, until they are taken."""
 
     def __init__(

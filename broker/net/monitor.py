@@ -18,12 +18,12 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from broker.core.counters import DROP_CAUSES
 from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.outbox import Outbox
-from broker.core.queues.queue_totals import QueueTotals
+from broker.core.queues.queue_totals import Losses, QueueTotals
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.net.admission import Admission
@@ -133,7 +133,7 @@ class Monitor:
         told = unreported[:most]
         del unreported[:most]
         seconds = round(now - self._reported_at, 1)
-        for ledger in told:
+        for ledger in cast("list[Ledger]", told):
             lost = ledger.take_report()
             if self.changed is not None and self.lives(ledger):
                 self.changed.add(ledger)
@@ -156,9 +156,9 @@ class Monitor:
     def _fold(self, seconds: float) -> None:
         """Tell in one line of all clients that have no session any more, where there are too many for a line each."""
         unreported = self._load.unreported
-        left: list[Ledger] = []
+        left: list[Losses] = []
         lost = [0] * len(DROP_CAUSES)
-        for ledger in unreported:
+        for ledger in cast("list[Ledger]", unreported):
             if self.lives(ledger):
                 left.append(ledger)
             else:
@@ -184,7 +184,7 @@ class Monitor:
         if changed is None:
             return set()
         self.changed = set()
-        changed.update([ledger for ledger in self._load.unreported if self.lives(ledger)])
+        changed.update([each for each in cast("list[Ledger]", self._load.unreported) if self.lives(each)])
         return changed
 
     # -- slow subscribers ----------------------------------------------------------------------------------------------

@@ -24,8 +24,7 @@ from broker.core.codec.packets import NEVER, V5, V31, V311
 from broker.core.hooks import AccessControl, AuthMethod, EventListener
 from broker.core.limits import Limits
 from broker.core.persistence.restore import restore
-from broker.core.queues.queue_policy import POLICIES, UNSET
-from broker.core.queues.queue_rules import QueueRule
+from broker.core.queues.queue_policy import POLICIES, UNSET, QueueRule
 from broker.core.routing.router import Router
 from broker.net import sockets
 from broker.net.admission import HALF_OPEN_ROOM, TURNED_AWAY, Admission, admission

@@ -23,8 +23,8 @@ from broker.core.persistence.journal import (
     share_name,
 )
 from broker.core.principal import Principal
-from broker.core.queues.message import RELEASED, SENT, Delivery, Message
-from broker.core.queues.subscription_queue import queue_of
+from broker.core.queues.delivery import RELEASED, SENT, Delivery, queue_of
+from broker.core.queues.message import Message
 from broker.core.topics.subscription import Subscription
 from broker.store.base import Store, StoreError, Times
 

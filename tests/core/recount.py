@@ -19,10 +19,9 @@ from broker.core.codec.properties import decode_forward
 from broker.core.counters import DROP_CAUSES
 from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
+from broker.core.queues.delivery import DROPPED, QUEUED, RELEASED, SENT, Delivery, SubscriptionQueue, queue_of
 from broker.core.queues.drop_notice import property_of
-from broker.core.queues.message import DROPPED, QUEUED, RELEASED, SENT, Delivery
 from broker.core.queues.queue_policy import LATEST
-from broker.core.queues.subscription_queue import SubscriptionQueue, queue_of
 from broker.core.session.session import Session
 from tests.core.harness import Client, Network, bag
 from tests.core.judge import Judge

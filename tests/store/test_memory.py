@@ -6,7 +6,8 @@ import pytest
 
 from broker.core.codec.packets import Will
 from broker.core.principal import Principal
-from broker.core.queues.message import RELEASED, SENT, Delivery, Message
+from broker.core.queues.delivery import RELEASED, SENT, Delivery
+from broker.core.queues.message import Message
 from broker.core.topics.subscription import Subscriber, Subscription
 from broker.store import MemoryStore, StoreError
 from broker.store.base import Times

@@ -28,7 +28,8 @@ from mypy_extensions import mypyc_attr
 
 from broker.core.codec.packets import Will
 from broker.core.principal import Principal
-from broker.core.queues.message import QUEUED, Delivery, Message
+from broker.core.queues.delivery import QUEUED, Delivery
+from broker.core.queues.message import Message
 from broker.core.queues.queue_policy import QueueOptions
 from broker.core.topics.subscription import Subscription
 

@@ -22,7 +22,8 @@ from broker.core.codec.packets import NEVER
 from broker.core.codec.topic_names import parse_shared
 from broker.core.connection.identity import is_link, is_reserved
 from broker.core.persistence.journal import DeliveryRecord, MessageRecord, Saved, SessionRecord, WillRecord
-from broker.core.queues.message import Delivery, Message
+from broker.core.queues.delivery import Delivery
+from broker.core.queues.message import Message
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.core.topics.subscription import Subscription

@@ -11,9 +11,10 @@ Each loss is told to the client once, but for messages that expired, and is in o
 from __future__ import annotations
 
 from broker.core.counters import DISCONNECTED, DROP_CAUSES, EXPIRED, Counters, add_loss
+from broker.core.queues.queue_totals import Losses
 
 
-class Ledger:
+class Ledger(Losses):
     """The losses of one client. `dropped`: all of them, by cause; None while there is none."""
 
     def __init__(self, client_id: str, counters: Counters) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.core.queues.message import Delivery
+from broker.core.queues.delivery import Delivery
 
 LARGEST_ID: Final = 65_535
 """The largest packet identifier (section 2.2.1)."""

@@ -16,12 +16,10 @@ from mypy_extensions import i32, i64, mypyc_attr, u8
 from broker.core.codec.primitives import two_bytes, varint
 from broker.core.codec.properties import MESSAGE_EXPIRY_INTERVAL, SUBSCRIPTION_IDENTIFIER
 from broker.core.codec.publish_layout import LONGEST_REMAINING, build, head
-from broker.core.queues.subscription_queue import Place, SubscriptionQueue
-from broker.core.topics.subscription import SharedGroup
 from broker.core.topics.topic_tree import Retainable
 
 if TYPE_CHECKING:
-    from broker.core.queues.requests import Request
+    pass
 
 HEADROOM: Final = 16
 """Bytes of a frame beyond `Message.size()`: fixed header, packet identifier, expiry."""
@@ -44,18 +42,6 @@ NO_HEAD: Final = 255
 
 NO_PROPERTIES: Final = b"\0"
 """The property length of a 5.0 PUBLISH without properties."""
-
-# States of a Delivery.
-QUEUED: Final = 0
-"""Waiting in the session, without a packet identifier."""
-SENT: Final = 1
-"""In flight: offered to the writer, waiting for PUBACK or PUBREC."""
-RELEASED: Final = 2
-"""QoS 2 only: PUBREC came, PUBREL was sent, waiting for PUBCOMP."""
-DONE: Final = 3
-"""Acknowledged, refused or given up."""
-DROPPED: Final = 4
-"""Shed from a queue in which it still stands."""
 
 
 @mypyc_attr(acyclic=True)
@@ -250,84 +236,3 @@ def _varint_size(value: int) -> int:
     if value < 16_384:
         return 2
     return 3 if value < 2_097_152 else 4
-
-
-class Delivery:
-    """One message on its way to one session with QoS 1 or 2, or QoS 0 where the frame is made when it is written.
-
-    `group` is the shared subscription it was chosen for, if any: what that member leaves unsent goes to another.
-    """
-
-    def __init__(
-        self,
-        message: Message,
-        qos: int,
-        retain: bool,
-        identifiers: tuple[int, ...],
-        group: SharedGroup | None,
-    ) -> None:
-        # Thousands of these are alive under load: small fields stand together.
-        self.message = message
-        self.identifiers = identifiers
-        self.group = group
-        # Where terms of their own hold for its message: whose account it is on, since when (s) it waits, and whether.
-        self.sub_queue: SubscriptionQueue | None = None
-        self.place: Place | None = None
-        # The request whose publisher wants to know whether this reaches anybody, until that is known.
-        self.asked: Request | None = None
-        self.since = 0.0
-        # Its place in the order of what is in flight (`InFlight`).
-        self.turn: i64 = 0
-        self.packet_id: i32 = 0
-        # How often it was handed to a transport; from the second time on it carries DUP [MQTT-3.3.1-1].
-        self.attempts: i32 = 0
-        self.qos: u8 = qos
-        self.state: u8 = QUEUED
-        self.retain = retain
-        # Whether it takes part in the send quota of the present connection (section 4.9).
-        self.counted = False
-        self.waits = False
-        # Whether it stands in the queue of a connection (QoS 0), and not in the session's.
-        self.live = False
-
-    def frame(self, v5: bool, expiry: int, dup: bool, alias: int, with_topic: bool) -> bytes:
-        """Its PUBLISH packet; see `Message.frame`."""
-        return self.message.frame(
-            v5, self.qos, self.retain, dup, self.packet_id, self.identifiers, expiry, alias, with_topic
-        )
-
-    def is_plain(self) -> bool:
-        """Whether it is sent for the first time with QoS 1 or 2, and has nothing that is decided when it is written."""
-        return (
-            self.attempts == 0
-            and self.qos > 0
-            and self.state == SENT
-            and self.sub_queue is None
-            and self.message.expires_at == 0.0
-            and not self.retain
-            and len(self.identifiers) == 0
-        )
-
-    def settle(self, reached: bool) -> None:
-        """It is known now, or never will be (then it counts as reached); nothing where nobody has asked."""
-        request = self.asked
-        if request is not None:
-            self.asked = None
-            request.settle(reached)
-
-    def drop(self) -> None:
-        """It was shed from the middle of a queue, and stays there as a gap that holds nothing."""
-        self.state = DROPPED
-        self.message = NOTHING
-
-
-NOTHING: Final = Message(b"", b"", 0, False, b"", 0.0, "")
-"""What a delivery holds that was shed."""
-
-
-class DeliveryRun:
-    """First deliveries of QoS 1 or 2 to one client, in a row, with their frames in one piece. All bytes are ready."""
-
-    def __init__(self, deliveries: list[Delivery], frames: bytes) -> None:
-        self.deliveries = deliveries
-        self.frames = frames

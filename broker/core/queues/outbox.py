@@ -15,8 +15,9 @@ from mypy_extensions import i64
 
 from broker.core.codec.framing import frame_count, frame_end
 from broker.core.counters import DISCONNECTED, FULL_BYTES, FULL_MESSAGES, GLOBAL, TOO_LARGE, Counters
+from broker.core.queues.delivery import DROPPED, Delivery, DeliveryRun
 from broker.core.queues.drop_notice import tell
-from broker.core.queues.message import DROPPED, NEAR_LONGEST, Delivery, DeliveryRun, Message
+from broker.core.queues.message import NEAR_LONGEST, Message
 from broker.core.queues.peer import Peer
 from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST
 from broker.core.queues.queue_totals import bound
@@ -196,7 +197,8 @@ class Outbox:
         """The queue is full and the policy says that its peer has to go: it does, before the next batch."""
         if not self.closed:
             self.closed = True
-            self._load.overflowed.append(self)
+            if self.peer is not None:
+                self._load.overflowed.append(self.peer)
 
     # -- what the session does -----------------------------------------------------------------------------------------
 

@@ -1,11 +1,13 @@
 """What a queue does when it is full, or when something has waited too long: the words for it.
 
-Owns the policies and `QueueTerms`, what one client's queues keep to. Plain data; `outbox`, `waiting` and `sub_queues`
-obey it, `rules` and `queue_options` choose it.
+Owns the policies, `QueueTerms` (what the queues of one client keep to) and `QueueRule` (what changes that for some).
+Plain data; the queues obey it, `queue_rules` and `queue_options` choose it.
 """
 
 from __future__ import annotations
 
+import fnmatch
+import re
 from typing import Final
 
 DROP_NEWEST: Final = 0
@@ -42,6 +44,44 @@ class QueueTerms:
         self.live_bytes = live_bytes
         self.session_messages = session_messages
         self.session_bytes = session_bytes
+
+
+class QueueRule:
+    """One rule. Patterns are shell patterns over the whole text; an empty one is not looked at.
+
+    `topic_filter`: the rule is for subscriptions whose filter this one covers. Times in seconds; 0 is unlimited, and
+    `UNSET` leaves what earlier rules or the settings say.
+    """
+
+    def __init__(
+        self,
+        client_id: str = "",
+        user: str = "",
+        topic_filter: str = "",
+        policy: int = UNSET,
+        max_age: float = -1.0,
+        depth: int = UNSET,
+        live_messages: int = UNSET,
+        live_bytes: int = UNSET,
+        session_messages: int = UNSET,
+        session_bytes: int = UNSET,
+    ) -> None:
+        self.client_id = re.compile(fnmatch.translate(client_id)) if client_id else None
+        self.user = re.compile(fnmatch.translate(user)) if user else None
+        self.topic_filter = topic_filter
+        self.policy = policy
+        self.max_age = max_age
+        self.depth = depth
+        self.live_messages = live_messages
+        self.live_bytes = live_bytes
+        self.session_messages = session_messages
+        self.session_bytes = session_bytes
+
+    def applies_to(self, client_id: str, user_name: str | None) -> bool:
+        """Whether the client matches the patterns. One without a user name matches no user pattern."""
+        if self.client_id is not None and self.client_id.match(client_id) is None:
+            return False
+        return self.user is None or (user_name is not None and self.user.match(user_name) is not None)
 
 
 class SubscriptionQueueTerms:

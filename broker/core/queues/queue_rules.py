@@ -8,50 +8,9 @@ Promises: where there are no rules, nothing is looked at. Refuses: what a subscr
 
 from __future__ import annotations
 
-import fnmatch
-import re
-
 from broker.core.codec.topic_names import covers
 from broker.core.limits import Limits
-from broker.core.queues.queue_policy import UNSET, QueueTerms, SubscriptionQueueTerms
-
-
-class QueueRule:
-    """One rule. Patterns are shell patterns over the whole text; an empty one is not looked at.
-
-    `topic_filter`: the rule is for subscriptions whose filter this one covers. Times in seconds; 0 is unlimited, and
-    `UNSET` leaves what earlier rules or the settings say.
-    """
-
-    def __init__(
-        self,
-        client_id: str = "",
-        user: str = "",
-        topic_filter: str = "",
-        policy: int = UNSET,
-        max_age: float = -1.0,
-        depth: int = UNSET,
-        live_messages: int = UNSET,
-        live_bytes: int = UNSET,
-        session_messages: int = UNSET,
-        session_bytes: int = UNSET,
-    ) -> None:
-        self.client_id = re.compile(fnmatch.translate(client_id)) if client_id else None
-        self.user = re.compile(fnmatch.translate(user)) if user else None
-        self.topic_filter = topic_filter
-        self.policy = policy
-        self.max_age = max_age
-        self.depth = depth
-        self.live_messages = live_messages
-        self.live_bytes = live_bytes
-        self.session_messages = session_messages
-        self.session_bytes = session_bytes
-
-    def applies_to(self, client_id: str, user_name: str | None) -> bool:
-        """Whether the client matches the patterns. One without a user name matches no user pattern."""
-        if self.client_id is not None and self.client_id.match(client_id) is None:
-            return False
-        return self.user is None or (user_name is not None and self.user.match(user_name) is not None)
+from broker.core.queues.queue_policy import UNSET, QueueRule, QueueTerms, SubscriptionQueueTerms
 
 
 def queue_terms(limits: Limits, client_id: str, user_name: str | None) -> QueueTerms:

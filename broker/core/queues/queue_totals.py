@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from broker.core.queues.peer import Peer
+from broker.core.topics.subscription import OwnQueue
+
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-    from broker.core.queues.drop_ledger import Ledger
-    from broker.core.queues.outbox import Outbox
-    from broker.core.queues.subscription_queue import SubscriptionQueue
-    from broker.core.tap import Tap
 
 UNLIMITED: Final = 1 << 60
 """What a bound of 0 stands for."""
@@ -37,6 +36,21 @@ class Reliever:
         raise NotImplementedError
 
 
+class Losses:
+    """Base of a client's ledger of losses (`drop_ledger.Ledger`). It stands here so that this module needs no other."""
+
+
+class LossRecorder:
+    """Whoever records what happens (`tap.Tap`), as far as queues need to know it."""
+
+    deliveries: bool = False
+    """Whether it is told for each message to whom it went."""
+
+    def lost_messages(self, client_id: str, cause: int, count: int) -> None:
+        """So many messages for a client were dropped for `cause`."""
+        raise NotImplementedError
+
+
 class QueueTotals:
     """Sums over all queues, in messages and bytes; times in seconds of the caller's monotonic clock."""
 
@@ -52,14 +66,14 @@ class QueueTotals:
         self.max_messages: i64 = UNLIMITED
         self.max_bytes: i64 = UNLIMITED
         self.reliever: Reliever | None = None
-        # Outboxes that ran over and whose peers have to go for it.
-        self.overflowed: list[Outbox] = []
-        # Lanes in which something may grow too old, each once, until somebody finds them empty.
-        self.aging: dict[SubscriptionQueue, None] = {}
-        # Who records what happens, if anybody does; a `Tap`.
-        self.tap: Tap | None = None
+        # Peers whose queues ran over and who have to go for it.
+        self.overflowed: list[Peer] = []
+        # Queues of subscriptions in which something may grow too old, each once, until somebody finds them empty.
+        self.aging: dict[OwnQueue, None] = {}
+        # Who records what happens, if anybody does.
+        self.tap: LossRecorder | None = None
         # Ledgers with losses that no log line has told of yet, each once.
-        self.unreported: list[Ledger] = []
+        self.unreported: list[Losses] = []
         # The event loop: how late its last beat was, and when the next one is due (0.0: nobody measures).
         self.lag: float = 0.0
         self.beat_at: float = 0.0

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from broker.core.codec.framing import frame_end
 from broker.core.counters import AGE, EXPIRED, REPLACED, Counters, add_loss
+from broker.core.queues.delivery import DROPPED, SENT, Delivery, DeliveryRun
 from broker.core.queues.drop_ledger import Ledger
-from broker.core.queues.message import DROPPED, SENT, Delivery, DeliveryRun
 from broker.core.queues.queue_totals import UNLIMITED
 
 if TYPE_CHECKING:

@@ -22,9 +22,10 @@ from broker.core.codec.primitives import BYTE
 from broker.core.codec.reasons import NO_MATCHING_SUBSCRIBERS, PACKET_IDENTIFIER_NOT_FOUND, SUCCESS
 from broker.core.counters import AGE, EXPIRED, FULL_BYTES, TOO_LARGE
 from broker.core.persistence.journal import Journal
+from broker.core.queues.delivery import DONE, RELEASED, SENT, Delivery, DeliveryRun
 from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.in_flight import InFlight
-from broker.core.queues.message import DONE, HEADROOM, RELEASED, SENT, Delivery, DeliveryRun, Message
+from broker.core.queues.message import HEADROOM, Message
 from broker.core.queues.outbox import ACCEPTED, Outbox
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.queues.requests import AskedLink

@@ -30,12 +30,12 @@ from broker.core.counters import (
     Counters,
 )
 from broker.core.persistence.journal import Journal
+from broker.core.queues.delivery import DROPPED, Delivery, SubscriptionQueue
 from broker.core.queues.drop_ledger import Ledger
-from broker.core.queues.message import DROPPED, HEADROOM, Delivery, Message
+from broker.core.queues.message import HEADROOM, Message
 from broker.core.queues.outbox import ACCEPTED, Outbox
 from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST
 from broker.core.queues.queue_totals import bound
-from broker.core.queues.subscription_queue import SubscriptionQueue
 from broker.core.topics.subscription import SharedGroup
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.core.queues.message import Delivery
+from broker.core.queues.delivery import Delivery
 
 if TYPE_CHECKING:
     from mypy_extensions import i64

@@ -19,10 +19,10 @@ from typing import Final, cast
 from mypy_extensions import i64
 
 from broker.core.counters import FULL_BYTES, FULL_MESSAGES, GLOBAL, NO_QUOTA
-from broker.core.queues.message import Delivery, Message
+from broker.core.queues.delivery import Delivery, queue_of
+from broker.core.queues.message import Message
 from broker.core.queues.outbox import ACCEPTED, KEPT_BACK
 from broker.core.queues.queue_totals import QueueTotals
-from broker.core.queues.subscription_queue import queue_of
 from broker.core.routing.bursts import Run
 from broker.core.routing.plans import FanoutPlan
 from broker.core.routing.subscription_table import SubscriptionTable

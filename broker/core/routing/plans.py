@@ -12,7 +12,7 @@ from typing import Final, cast
 
 from mypy_extensions import i64
 
-from broker.core.queues.subscription_queue import SubscriptionQueue, queue_of
+from broker.core.queues.delivery import SubscriptionQueue, queue_of
 from broker.core.session.session import Session
 from broker.core.topics.subscription import Changed, FilterEntry, SharedGroup, Subscription
 

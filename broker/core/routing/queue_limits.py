@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final, cast
 
 from broker.core.codec.topic_names import parse_shared
 from broker.core.limits import Limits
+from broker.core.queues.delivery import SubscriptionQueue, queue_of
 from broker.core.queues.queue_options import grant
 from broker.core.queues.queue_policy import DROP_NEWEST, LATEST, QueueOptions, QueueTerms, SubscriptionQueueTerms
 from broker.core.queues.queue_rules import queue_terms, sub_queue_terms, subscription_rules
 from broker.core.queues.queue_totals import QueueTotals
-from broker.core.queues.subscription_queue import SubscriptionQueue, queue_of
 from broker.core.routing.fanout import Fanout
 from broker.core.session.session import Session
 from broker.core.topics.subscription import Subscription
@@ -122,7 +122,8 @@ class QueueLimits:
         """Drop what has grown too old in queues where nothing comes or goes."""
         aging = load.aging
         left: i64 = SWEEP
-        for sub_queue in list(aging):
+        for each in list(aging):
+            sub_queue = cast(SubscriptionQueue, each)
             session = cast(Session, sub_queue.session)
             left -= session.shed_stale(sub_queue, now, left)
             if sub_queue.waiting == 0:

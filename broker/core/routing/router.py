@@ -20,12 +20,12 @@ from broker.core.hooks import AccessControl, AuthMethod, EventListener, Subscrip
 from broker.core.limits import Limits
 from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
+from broker.core.queues.delivery import queue_of
 from broker.core.queues.message import Message
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.queue_policy import QueueOptions, SubscriptionQueueTerms
 from broker.core.queues.queue_totals import bound
 from broker.core.queues.requests import Request
-from broker.core.queues.subscription_queue import queue_of
 from broker.core.routing.bursts import RunFinder
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.fanout import Fanout
@@ -327,9 +327,7 @@ class Router(PeerListener):
         """End the connections whose queues ran over where that is their policy: the events for it follow."""
         overflowed = self.counters.load.overflowed
         while overflowed:
-            peer = overflowed.pop().peer
-            if peer is not None:
-                peer.overflow(now)
+            overflowed.pop().overflow(now)
 
     def sweep(self, now: float) -> None:
         """Drop what has grown too old in queues where nothing comes or goes: to be called every second or so."""

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 from broker.core.hooks import SubscriptionListener
 from broker.core.limits import Limits
+from broker.core.queues.delivery import queue_of
 from broker.core.queues.queue_totals import QueueTotals
-from broker.core.queues.subscription_queue import queue_of
 from broker.core.session.session import Session
 from broker.core.tap import Tap
 from broker.core.topics.filter_bytes import SUB_QUEUE_BYTES, subscription_bytes

@@ -15,7 +15,8 @@ from mypy_extensions import i64
 
 from broker.core.counters import FULL_BYTES, TOO_LARGE
 from broker.core.persistence.journal import Journal
-from broker.core.queues.message import HEADROOM, Delivery, Message
+from broker.core.queues.delivery import Delivery
+from broker.core.queues.message import HEADROOM, Message
 from broker.core.queues.outbox import ACCEPTED, Outbox
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.queues.send_window import SendWindow

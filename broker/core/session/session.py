@@ -17,22 +17,22 @@ from broker.core.codec.packets import PUBREC, V5, V311, Will
 from broker.core.counters import DISCONNECTED, FULL_BYTES, GLOBAL, SESSION_ENDED, TOO_LARGE, Counters
 from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
+from broker.core.queues.delivery import QUEUED, SENT, Delivery, SubscriptionQueue
 from broker.core.queues.drop_ledger import Ledger
-from broker.core.queues.message import HEADROOM, QUEUED, SENT, Delivery, Message
+from broker.core.queues.message import HEADROOM, Message
 from broker.core.queues.outbox import ACCEPTED, KEPT_BACK, Outbox
 from broker.core.queues.queue_policy import QueueTerms, SubscriptionQueueTerms
 from broker.core.queues.queue_totals import bound
 from broker.core.queues.requests import RequestMessage
 from broker.core.queues.send_window import COMMIT, SendWindow
 from broker.core.queues.session_queue import GO_ON, SessionQueue
-from broker.core.queues.subscription_queue import SubscriptionQueue
 from broker.core.session.client_account import ClientAccount
 from broker.core.session.retained_stream import NO_ROOM, RetainedStreams
 from broker.core.topics.subscription import SharedGroup, Subscriber, Subscription
 from broker.core.topics.topic_tree import RetainedTree
 
 if TYPE_CHECKING:
-    from broker.core.queues.queue_rules import QueueRule
+    from broker.core.queues.queue_policy import QueueRule
 
 
 class Session(Subscriber):

@@ -45,7 +45,7 @@ class Subscriber:
 
 
 class OwnQueue:
-    """Base of what a subscription's messages wait in where it has terms of its own (`queues.subscription_queue`)."""
+    """Base of what a subscription's messages wait in where it has terms of its own (`queues.delivery`)."""
 
 
 class Subscription:

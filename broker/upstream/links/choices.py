@@ -10,9 +10,9 @@ import ssl
 from collections.abc import Iterable
 
 from broker.core.limits import Limits
+from broker.core.queues.delivery import SubscriptionQueue
 from broker.core.queues.outbox import LARGEST_PACKET
 from broker.core.queues.queue_policy import DROP_NEWEST, LATEST, POLICIES
-from broker.core.queues.subscription_queue import SubscriptionQueue
 from broker.settings import Settings, Upstream
 from broker.upstream.filters.budget import BudgetLedger
 from broker.upstream.filters.ledger import Ledger, UpstreamSubscriptions

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from broker.core.codec import reasons
 from broker.core.codec.packets import V5, V311, SubscriptionRequest
 from broker.core.codec.topic_names import parse_shared
-from broker.core.queues.message import Delivery, Message
+from broker.core.queues.delivery import Delivery
+from broker.core.queues.message import Message
 from broker.core.queues.outbox import Outbox
 from broker.core.routing.loop_detection import UPLINKS
 from broker.net import sockets

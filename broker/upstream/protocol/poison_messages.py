@@ -31,7 +31,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.core.codec import reasons
-from broker.core.queues.message import DONE, SENT, Delivery
+from broker.core.queues.delivery import DONE, SENT, Delivery
 
 SOON: Final = 10.0
 """Seconds after a message in which the end of the connection is an answer to it."""

@@ -23,7 +23,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, cast
 
 from broker.core.codec.topic_names import matches
-from broker.core.queues.message import DROPPED, Message
+from broker.core.queues.delivery import DROPPED
+from broker.core.queues.message import Message
 from broker.core.routing.router import Router
 from broker.core.topics.topic_tree import RetainedCursor
 from broker.core.topics.trie import create

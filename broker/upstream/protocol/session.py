@@ -25,10 +25,10 @@ from broker.core.codec.packets import NEVER
 from broker.core.codec.primitives import string
 from broker.core.codec.properties import RESPONSE_TOPIC, properties_of
 from broker.core.counters import REFUSED, TOO_LARGE, Counters
-from broker.core.queues.message import DROPPED, HEADROOM, QUEUED, RELEASED, SENT, Delivery, Message
+from broker.core.queues.delivery import DROPPED, QUEUED, RELEASED, SENT, Delivery, SubscriptionQueue
+from broker.core.queues.message import HEADROOM, Message
 from broker.core.queues.outbox import KEPT_BACK
 from broker.core.queues.requests import RequestMessage
-from broker.core.queues.subscription_queue import SubscriptionQueue
 from broker.core.routing.loop_detection import UPLINKS, visited, with_hop
 from broker.core.session.session import Session
 from broker.core.topics.subscription import SharedGroup

@@ -45,7 +45,7 @@ from broker.core.codec.properties import (
     SESSION_EXPIRY_INTERVAL,
     SUBSCRIPTION_IDENTIFIER_AVAILABLE,
 )
-from broker.core.queues.message import DONE, Delivery
+from broker.core.queues.delivery import DONE, Delivery
 from broker.core.queues.outbox import LARGEST_PACKET, Outbox
 from broker.core.queues.peer import Peer
 from broker.core.routing.loop_detection import LINK

@@ -12,7 +12,7 @@ from broker.core.codec.properties import Properties
 from broker.core.connection.protocol import TURN_WORK
 from broker.core.connection.subscribing import FILTER_WORK, LENGTH_WORK, MOST_TOLD
 from broker.core.limits import Limits
-from broker.core.queues.queue_rules import QueueRule
+from broker.core.queues.queue_policy import QueueRule
 from tests.core.harness import Client, Network, bag, limits
 
 MANY = 3_000

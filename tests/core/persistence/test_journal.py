@@ -11,7 +11,8 @@ from broker.core.codec.packets import NEVER, Ack, Will
 from broker.core.limits import Limits
 from broker.core.persistence.journal import Journal, share_name
 from broker.core.principal import Principal
-from broker.core.queues.message import Delivery, Message
+from broker.core.queues.delivery import Delivery
+from broker.core.queues.message import Message
 from broker.core.topics.subscription import Subscription
 from tests.core.harness import START, Client, Network, bag, limits
 

@@ -19,7 +19,8 @@ from broker.core.counters import (
     TOO_LARGE,
     Counters,
 )
-from broker.core.queues.message import SENT, Delivery, Message
+from broker.core.queues.delivery import SENT, Delivery
+from broker.core.queues.message import Message
 from broker.core.queues.outbox import ACCEPTED, CONTROL_LIMIT, Outbox
 
 PING = b"\xd0\x00"

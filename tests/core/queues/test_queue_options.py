@@ -19,6 +19,7 @@ from broker.core.codec.properties import REASON_STRING
 from broker.core.limits import Limits
 from broker.core.persistence.restore import restore
 from broker.core.queues import queue_options
+from broker.core.queues.delivery import SubscriptionQueue, queue_of
 from broker.core.queues.queue_options import BadQueueOptions, grant, read, tell
 from broker.core.queues.queue_policy import (
     DISCONNECT,
@@ -28,11 +29,10 @@ from broker.core.queues.queue_policy import (
     POLICIES,
     UNSET,
     QueueOptions,
+    QueueRule,
     QueueTerms,
     SubscriptionQueueTerms,
 )
-from broker.core.queues.queue_rules import QueueRule
-from broker.core.queues.subscription_queue import SubscriptionQueue, queue_of
 from broker.core.routing.router import Router
 from broker.store import MemoryStore
 from tests.core.harness import Client, Network, bag, limits

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.limits import Limits
+from broker.core.queues.delivery import queue_of
 from broker.core.queues.message import OVERHEAD
 from broker.core.queues.queue_policy import (
     DISCONNECT,
@@ -20,12 +21,12 @@ from broker.core.queues.queue_policy import (
     DROP_OLDEST,
     LATEST,
     UNSET,
+    QueueRule,
     QueueTerms,
     SubscriptionQueueTerms,
 )
-from broker.core.queues.queue_rules import QueueRule, queue_terms, sub_queue_terms, subscription_rules
+from broker.core.queues.queue_rules import queue_terms, sub_queue_terms, subscription_rules
 from broker.core.queues.queue_totals import UNLIMITED
-from broker.core.queues.subscription_queue import queue_of
 from tests.core import naive
 from tests.core.harness import Network, limits
 from tests.core.recount import ask, burst, losses, numbers, user_wish

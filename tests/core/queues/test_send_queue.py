@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from broker.core.counters import AGE, DROP_CAUSES, FULL_BYTES, FULL_MESSAGES, GLOBAL, Counters
+from broker.core.queues.delivery import SENT, Delivery
 from broker.core.queues.drop_ledger import Ledger
-from broker.core.queues.message import SENT, Delivery, Message
+from broker.core.queues.message import Message
 from broker.core.queues.outbox import ACCEPTED, Outbox
 from broker.core.queues.queue_policy import DROP_NEWEST, DROP_OLDEST
 from broker.core.queues.send_queue import GAPS

@@ -16,11 +16,10 @@ from broker.core.causes import QUEUE_FULL
 from broker.core.codec.packets import V5, V311, Subscribe, Unsubscribe
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.limits import Limits
-from broker.core.queues.message import OVERHEAD, Delivery, Message
-from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
-from broker.core.queues.queue_rules import QueueRule
+from broker.core.queues.delivery import SLACK, Delivery, SubscriptionQueue
+from broker.core.queues.message import OVERHEAD, Message
+from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST, QueueRule
 from broker.core.queues.queue_totals import UNLIMITED
-from broker.core.queues.subscription_queue import SLACK, SubscriptionQueue
 from broker.core.topics.subscription import Subscriber
 from tests.core.harness import Client, Network, bag
 from tests.core.recount import Tally, ask, burst, check, losses, numbers, user_wish

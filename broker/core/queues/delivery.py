@@ -1,31 +1,119 @@
-"""The messages of one subscription (or of one client) that keep to terms of their own: newest only, age, depth.
+"""A message on its way to one session, and the queue of a subscription that it may wait in.
 
-Owns `SubscriptionQueue`: its terms, how many of its messages wait, and what it takes to find the one that goes first:
-its waiting deliveries in the order of their age, and, for `LATEST`, one by topic. A client's queues stay one line in
-one order; a subscription queue is an account of some of what stands in it.
-
-Promises: each operation costs the same, amortised, however much waits. What is remembered here is bounded by what
-waits. A subscription queue without a bound on age, and with another policy than `DROP_OLDEST`, remembers a number.
-
-Refuses: to take anything out of a queue. `session` does, and tells the subscription queue.
+Owns `Delivery`, which is what is in flight or waits, and `SubscriptionQueue`, an account of those of one subscription
+(or one client) that keep to terms of their own: newest only, age, depth. It has their order by age and, for `LATEST`,
+one by topic. A client's queues stay one line in one order; nothing is taken out of them here. Each operation costs the
+same, amortised, however much waits, and what is remembered is bounded by what waits.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
+from mypy_extensions import i32, i64, u8
+
+from broker.core.queues.message import Message
 from broker.core.queues.queue_policy import DROP_OLDEST, LATEST, QueueOptions
 from broker.core.queues.queue_totals import bound
-from broker.core.topics.subscription import OwnQueue, Subscriber, Subscription
+from broker.core.queues.requests import Request
+from broker.core.topics.subscription import OwnQueue, SharedGroup, Subscriber, Subscription
 
-if TYPE_CHECKING:
-    from mypy_extensions import i64
-
-    from broker.core.queues.message import Delivery
+# States of a Delivery.
+QUEUED: Final = 0
+"""Waiting in the session, without a packet identifier."""
+SENT: Final = 1
+"""In flight: offered to the writer, waiting for PUBACK or PUBREC."""
+RELEASED: Final = 2
+"""QoS 2 only: PUBREC came, PUBREL was sent, waiting for PUBCOMP."""
+DONE: Final = 3
+"""Acknowledged, refused or given up."""
+DROPPED: Final = 4
+"""Shed from a queue in which it still stands."""
 
 SLACK: Final = 64
 """Entries of the order of age that may be stale before it is made anew."""
+
+
+class Delivery:
+    """One message on its way to one session with QoS 1 or 2, or QoS 0 where the frame is made when it is written.
+
+    `group` is the shared subscription it was chosen for, if any: what that member leaves unsent goes to another.
+    """
+
+    def __init__(
+        self,
+        message: Message,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        group: SharedGroup | None,
+    ) -> None:
+        # Thousands of these are alive under load: small fields stand together.
+        self.message = message
+        self.identifiers = identifiers
+        self.group = group
+        # Where terms of their own hold for its message: whose account it is on, since when (s) it waits, and whether.
+        self.sub_queue: SubscriptionQueue | None = None
+        self.place: Place | None = None
+        # The request whose publisher wants to know whether this reaches anybody, until that is known.
+        self.asked: Request | None = None
+        self.since = 0.0
+        # Its place in the order of what is in flight (`InFlight`).
+        self.turn: i64 = 0
+        self.packet_id: i32 = 0
+        # How often it was handed to a transport; from the second time on it carries DUP [MQTT-3.3.1-1].
+        self.attempts: i32 = 0
+        self.qos: u8 = qos
+        self.state: u8 = QUEUED
+        self.retain = retain
+        # Whether it takes part in the send quota of the present connection (section 4.9).
+        self.counted = False
+        self.waits = False
+        # Whether it stands in the queue of a connection (QoS 0), and not in the session's.
+        self.live = False
+
+    def frame(self, v5: bool, expiry: int, dup: bool, alias: int, with_topic: bool) -> bytes:
+        """Its PUBLISH packet; see `Message.frame`."""
+        return self.message.frame(
+            v5, self.qos, self.retain, dup, self.packet_id, self.identifiers, expiry, alias, with_topic
+        )
+
+    def is_plain(self) -> bool:
+        """Whether it is sent for the first time with QoS 1 or 2, and has nothing that is decided when it is written."""
+        return (
+            self.attempts == 0
+            and self.qos > 0
+            and self.state == SENT
+            and self.sub_queue is None
+            and self.message.expires_at == 0.0
+            and not self.retain
+            and len(self.identifiers) == 0
+        )
+
+    def settle(self, reached: bool) -> None:
+        """It is known now, or never will be (then it counts as reached); nothing where nobody has asked."""
+        request = self.asked
+        if request is not None:
+            self.asked = None
+            request.settle(reached)
+
+    def drop(self) -> None:
+        """It was shed from the middle of a queue, and stays there as a gap that holds nothing."""
+        self.state = DROPPED
+        self.message = NOTHING
+
+
+NOTHING: Final = Message(b"", b"", 0, False, b"", 0.0, "")
+"""What a delivery holds that was shed."""
+
+
+class DeliveryRun:
+    """First deliveries of QoS 1 or 2 to one client, in a row, with their frames in one piece. All bytes are ready."""
+
+    def __init__(self, deliveries: list[Delivery], frames: bytes) -> None:
+        self.deliveries = deliveries
+        self.frames = frames
 
 
 class Place:
