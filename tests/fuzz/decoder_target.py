@@ -19,6 +19,7 @@ from broker.core.codec.errors import ProtocolError
 from broker.core.codec.packets import Packet
 from tests.fuzz.finding import Finding
 from tests.fuzz.mutate import cut, stream
+from tests.support.frames import pending_size
 
 MAX_PACKET_SIZE: Final = 4096
 
@@ -49,9 +50,9 @@ def decode(reads: list[bytes], server: bool, version: int) -> Outcome:
                 taken += end - start
                 packet = decoder.packet()
                 outcome.packets.append((decoder.version, packet))
-            if decoder.pending_size != fed - taken:
-                raise Finding("bytes went missing", fed=fed, taken=taken, pending=decoder.pending_size)
-        outcome.pending = decoder.pending_size
+            if pending_size(decoder) != fed - taken:
+                raise Finding("bytes went missing", fed=fed, taken=taken, pending=pending_size(decoder))
+        outcome.pending = pending_size(decoder)
     except ProtocolError as error:
         if not 0x80 <= error.reason_code <= 0xFF:
             raise Finding("a refusal without a reason code of its own", code=error.reason_code) from error

@@ -33,6 +33,7 @@ from broker.settings import Settings
 from tests.e2e import wire
 from tests.fuzz.finding import Finding
 from tests.fuzz.mutate import CORPUS, cut, packet
+from tests.support.frames import pending_size
 from tests.support.losses import dropped_by_cause
 
 HOSTILE: Final = 12
@@ -185,7 +186,7 @@ class Hostile(asyncio.Protocol):
             self.watch.trouble.append(f"an answer that is not MQTT ({why}): {bytes(self.answers[-500:])!r}")
 
     def eof_received(self) -> bool:
-        if self.decoders and all(decoder.pending_size for decoder in self.decoders.values()):
+        if self.decoders and all(pending_size(decoder) for decoder in self.decoders.values()):
             self.watch.trouble.append(f"the connection ended inside a packet: {bytes(self.answers[-200:])!r}")
         return False
 

@@ -20,6 +20,9 @@ from broker.core.codec.errors import MalformedPacket, PacketTooLarge
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
+LARGEST_PACKET: Final = 268_435_460
+"""Bytes of the largest packet: a fixed header of five, and the largest Remaining Length (section 2.1.4)."""
+
 # Packets whose fixed header flags must be 0b0010 (section 2.1.3), as a mask of `1 << kind`.
 _FLAGS_0010: Final = 1 << packets.PUBREL | 1 << packets.SUBSCRIBE | 1 << packets.UNSUBSCRIBE
 
@@ -48,11 +51,6 @@ class Frames:
         self._tail: bytes = b""
         self._held: bytearray = bytearray()
         self._need: i64 = 0
-
-    @property
-    def pending_size(self) -> int:
-        """Bytes fed and not handed out in a frame yet."""
-        return len(self.buffer) - self.end + len(self._tail) + len(self._held)
 
     @property
     def held_size(self) -> int:

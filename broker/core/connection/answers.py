@@ -5,10 +5,11 @@ from __future__ import annotations
 from broker.core.codec import reasons
 from broker.core.codec.encoder import encode
 from broker.core.codec.errors import ProtocolError
+from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.packets import Connect, Disconnect, Packet, Suback
 from broker.core.codec.properties import MAXIMUM_PACKET_SIZE, REQUEST_PROBLEM_INFORMATION, Properties
 from broker.core.connection import handshake
-from broker.core.queues.outbox import LARGEST_PACKET, Outbox
+from broker.core.queues.outbox import Outbox
 
 
 class Answers:

@@ -11,6 +11,7 @@ from typing import Final
 from broker.core.codec import reasons
 from broker.core.codec.encoder import encode
 from broker.core.codec.errors import MalformedPacket, ProtocolViolation, Refused
+from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.packets import NEVER, V5, V311, Connack, Connect, Disconnect, Packet
 from broker.core.codec.properties import (
     ASSIGNED_CLIENT_IDENTIFIER,
@@ -32,7 +33,6 @@ from broker.core.codec.topic_names import has_control, validate_topic
 from broker.core.connection import identity, topic_aliases
 from broker.core.limits import Limits
 from broker.core.principal import Principal
-from broker.core.queues.outbox import LARGEST_PACKET
 from broker.core.routing.loop_detection import LINK, UPLINKS
 from broker.core.routing.router import Router
 from broker.core.session.session import Session

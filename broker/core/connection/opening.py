@@ -7,11 +7,12 @@ from typing import Final
 from broker.core.codec import reasons
 from broker.core.codec.encoder import encode
 from broker.core.codec.errors import Refused
+from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.packets import Connack, Connect
 from broker.core.connection import handshake, identity
 from broker.core.connection.authenticating import Authentication
 from broker.core.principal import Principal
-from broker.core.queues.outbox import LARGEST_PACKET, Outbox
+from broker.core.queues.outbox import Outbox
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 
@@ -104,7 +105,7 @@ def open_session(
     session.link = identity.is_link(client_id, principal.user_name, router.limits)
     router.queue_limits.apply(session)
     if another and session.subscriptions and router.limits.rules:
-        router.queue_limits.renew_sub_queues(session)
+        router.queue_limits.apply_to_subscriptions(session)
     # A broker of our own kind says 0x10 by itself where it reaches nobody.
     session.answers = session.link and session.link_peer != ""
     session.bridge = connect.bridge

@@ -15,6 +15,7 @@ from mypy_extensions import i64
 from broker.core.codec import reasons
 from broker.core.codec.decoder import Decoder
 from broker.core.codec.errors import MalformedPacket, ReceiveMaximumExceeded, Refused
+from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.packets import V5, Publish
 from broker.core.codec.publish_layout import plain_payload, topic_end
 from broker.core.codec.topic_names import has_control
@@ -22,7 +23,7 @@ from broker.core.connection.acknowledging import Acknowledger
 from broker.core.connection.identity import is_reserved
 from broker.core.connection.topic_aliases import TopicAliases
 from broker.core.queues.message import OVERHEAD, Message
-from broker.core.queues.outbox import LARGEST_PACKET, Outbox
+from broker.core.queues.outbox import Outbox
 from broker.core.queues.requests import Request
 from broker.core.routing.bursts import Run
 from broker.core.routing.fanout import REFUSED_BY_ALL

@@ -13,7 +13,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.core.codec.framing import frame_count, frame_end
+from broker.core.codec.framing import LARGEST_PACKET, frame_count, frame_end
 from broker.core.counters import DISCONNECTED, FULL_BYTES, FULL_MESSAGES, GLOBAL, TOO_LARGE, Counters
 from broker.core.queues.delivery import DROPPED, Delivery, DeliveryRun
 from broker.core.queues.drop_notice import tell
@@ -33,9 +33,6 @@ KEPT_BACK: Final = -3
 
 CONTROL_LIMIT: Final = 65_536
 """Bytes of unread acknowledgements at which reading from the peer stops; a peer that floods pings gets no further."""
-
-LARGEST_PACKET: Final = 268_435_460
-"""Fixed header and the largest remaining length, section 2.1.4."""
 
 
 class Outbox:

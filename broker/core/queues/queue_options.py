@@ -34,14 +34,14 @@ LONGEST_SHOWN: Final = 40
 
 
 class BadQueueOptions(Exception):
-    """A wish that cannot be understood; the text is for the client."""
+    """Queue options that cannot be understood; the text is for the client."""
 
 
 def read(user: list[tuple[str, str]]) -> QueueOptions | None:
-    """The wish among a packet's user properties; None when there is none.
+    """The queue options among a packet's user properties; None when there is none.
 
     Raises:
-        BadWish: a value, or a name, that means nothing.
+        BadQueueOptions: a value, or a name, that means nothing.
     """
     options: QueueOptions | None = None
     seen: list[str] = []
@@ -83,7 +83,7 @@ def _shown(text: str) -> str:
 def grant(
     options: QueueOptions, limits: Limits, terms: QueueTerms, base: SubscriptionQueueTerms
 ) -> SubscriptionQueueTerms:
-    """What a subscription gets. `terms` are the client's, `base` what it would have without a wish.
+    """What a subscription gets. `terms` are the client's, `base` what it would have without options.
 
     The bounds of `base` can be tightened and not loosened; the policy is the client's choice among those allowed.
     """

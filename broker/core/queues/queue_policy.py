@@ -23,7 +23,7 @@ POLICIES: Final[tuple[str, ...]] = ("drop-newest", "drop-oldest", "disconnect", 
 """Their names in settings and user properties; the index is the policy."""
 
 UNSET: Final = -1
-"""What a rule or a wish says nothing about."""
+"""What a rule, or a client in its queue options, says nothing about."""
 
 
 class QueueTerms:

@@ -1,4 +1,4 @@
-"""What the queues of each client and of each subscription keep to, by the settings, the rules and the client's wishes.
+"""What the queues of each client and subscription keep to, by the settings, the rules and the client's queue options.
 
 Owns the way from limits and rules to the queues of a session, its connection and its subscriptions.
 """
@@ -39,7 +39,7 @@ class QueueLimits:
     def sub_queue_terms(
         self, session: Session, topic_filter: str, options: QueueOptions | None
     ) -> SubscriptionQueueTerms:
-        """What the messages of a subscription will keep to, by the rules and by what its client wishes."""
+        """What the messages of a subscription will keep to, by the rules and by the queue options of its client."""
         terms = session.terms
         if terms is None:
             terms = queue_terms(self._limits, session.client_id, session.user_name)
@@ -82,7 +82,7 @@ class QueueLimits:
             outbox.tells = session.v5 and self._limits.tell_loss
             outbox.fresh = sub_queue is not None or session.fresh_sub_queues > 0
 
-    def renew_sub_queues(self, session: Session) -> None:
+    def apply_to_subscriptions(self, session: Session) -> None:
         """The rules are about another user than before: give the subscriptions the queues that they have now."""
         for subscription in session.subscriptions.values():
             sub_queue = queue_of(subscription)

@@ -195,7 +195,7 @@ class Router(PeerListener):
         """Make or replace a subscription [MQTT-3.8.4-3], and start to stream the retained messages it asks for.
 
         `topic_filter` is valid, without `$share/name/`; `request.topic_filter` as the client wrote it. `terms`: see
-        `QueueLimits.sub_queue_terms`; None where there are neither rules nor a wish.
+        `QueueLimits.sub_queue_terms`; None where there are neither rules nor queue options.
         """
         name = request.topic_filter
         qos = request.qos

@@ -355,9 +355,9 @@ class Session(Subscriber):
         """
         if self.streams is not None:
             self.streams.turn()
-        return self._pump(now)
+        return self._fill_outbox(now)
 
-    def _pump(self, now: float) -> bool:
+    def _fill_outbox(self, now: float) -> bool:
         """The same within what is left of the turn: a thousand acknowledgements in one read share one."""
         outbox = self.outbox
         if outbox is None or outbox.closed:
@@ -370,9 +370,9 @@ class Session(Subscriber):
         all_sent = self.window.send_waiting(queue, outbox, now)
         if queue.qos0 != qos0:
             self.update_fast_path()
-        return all_sent and self.streams is not None and self._pump_streams(self.streams, outbox, now)
+        return all_sent and self.streams is not None and self._fill_from_streams(self.streams, outbox, now)
 
-    def _pump_streams(self, streams: RetainedStreams, outbox: Outbox, now: float) -> bool:
+    def _fill_from_streams(self, streams: RetainedStreams, outbox: Outbox, now: float) -> bool:
         """Queue retained messages at the receiver's pace: none is dropped, they wait until there is room."""
         while (delivery := streams.next(outbox, now)) is not None:
             if self.uplink and not self.dress(delivery):
@@ -435,7 +435,7 @@ class Session(Subscriber):
 
     def _go_on(self, now: float) -> None:
         outbox = self.outbox
-        if self.backlog and self._pump(now) and outbox is not None:
+        if self.backlog and self._fill_outbox(now) and outbox is not None:
             outbox.schedule_flush()
 
     # -- shared subscriptions and the end ------------------------------------------------------------------------------

@@ -155,9 +155,16 @@ class CompactTrie(Trie):
         return size
 
     def match(self, topic: str) -> list[FilterEntry]:
+        found: list[FilterEntry] = []
+        self.probes += 1
+        entry = self._filters.get(topic)
+        if entry is not None:
+            found.append(entry)
         if self.compaction:
-            return self._match_segments(topic)
-        return self._match_prefixes(topic)
+            self._match_segments(topic, found)
+        else:
+            self._match_prefixes(topic, found)
+        return found
 
     def filters(self) -> list[str]:
         return list(self._filters)
@@ -201,18 +208,13 @@ class CompactTrie(Trie):
                 self.bytes -= PREFIX_BYTES + text_bytes(prefix)
             self.bytes -= (before - known.kinds) * SHAPE_BYTES
 
-    def _match_segments(self, topic: str) -> list[FilterEntry]:
-        found: list[FilterEntry] = []
+    def _match_segments(self, topic: str, found: list[FilterEntry]) -> None:
         filters = self._filters
         shapes = self._shapes
-        probes = 1
-        entry = filters.get(topic)
-        if entry is not None:
-            found.append(entry)
+        probes = 0
         known = shapes.get("")
         if known is None:
-            self.probes += probes
-            return found
+            return
         # starts[i] is where level i begins; one more for where a level after the last one would.
         starts: list[int] = [0]
         at = topic.find("/")
@@ -290,7 +292,6 @@ class CompactTrie(Trie):
             else:
                 break
         self.probes += probes
-        return found
 
     # Without compaction.
 
@@ -318,14 +319,10 @@ class CompactTrie(Trie):
                 self.bytes -= PREFIX_BYTES + text_bytes(prefix)
             at = topic_filter.find("/", at + 1)
 
-    def _match_prefixes(self, topic: str) -> list[FilterEntry]:
-        found: list[FilterEntry] = []
+    def _match_prefixes(self, topic: str, found: list[FilterEntry]) -> None:
         filters = self._filters
         counts = self._counts
-        probes = 1
-        entry = filters.get(topic)
-        if entry is not None:
-            found.append(entry)
+        probes = 0
         levels = topic.split("/")
         end = len(levels)
         # Paths to go on with: a spelt prefix, whether it has a "+", and how many levels it covers.
@@ -368,7 +365,6 @@ class CompactTrie(Trie):
                 later_wild.append(wild)
                 later_depth.append(depth + 1)
         self.probes += probes
-        return found
 
 
 def _cut(topic_filter: str, prefixes: list[str], steps: list[int]) -> None:

@@ -176,9 +176,9 @@ class UplinkSession(Session):
 
     # -- one by one ----------------------------------------------------------------------------------------------------
 
-    def _pump(self, now: float) -> bool:
+    def _fill_outbox(self, now: float) -> bool:
         """Fill the outbox, as `Session.pump`; on trial `send_alone` does that."""
-        return not self.trial.on and super()._pump(now)
+        return not self.trial.on and super()._fill_outbox(now)
 
     def unacknowledged(self) -> list[Delivery]:
         """What was written and not acknowledged, oldest first."""

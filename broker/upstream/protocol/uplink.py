@@ -18,6 +18,7 @@ from broker.core.codec import reasons
 from broker.core.codec.decoder import Decoder
 from broker.core.codec.encoder import PINGREQ, encode, publish
 from broker.core.codec.errors import ProtocolError, ProtocolViolation
+from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.packets import (
     PUBACK,
     PUBCOMP,
@@ -46,7 +47,7 @@ from broker.core.codec.properties import (
     SUBSCRIPTION_IDENTIFIER_AVAILABLE,
 )
 from broker.core.queues.delivery import DONE, Delivery
-from broker.core.queues.outbox import LARGEST_PACKET, Outbox
+from broker.core.queues.outbox import Outbox
 from broker.core.queues.peer import Peer
 from broker.core.routing.loop_detection import LINK
 from broker.core.routing.peers import PeerConnected, PeerDisconnected

@@ -23,6 +23,7 @@ from broker.core.codec.packets import Packet, Publish
 from broker.core.codec.properties import Properties
 from tests.core.codec.wire_cases import VALID, Case, senders
 from tests.core.strategies import client_packets, connects, server_packets
+from tests.support.frames import pending_size
 
 # Their attribute name of each property, and the value that stands for "absent" besides None.
 NAMES: dict[int, tuple[str, object]] = {
@@ -177,7 +178,7 @@ def agree(packet: Packet, server: bool) -> None:
     decoder.feed(read.write())
     assert decoder.next_frame()
     back = decoder.packet()
-    assert decoder.pending_size == 0
+    assert pending_size(decoder) == 0
     assert ours(back) == ours(packet)
 
 

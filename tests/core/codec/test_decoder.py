@@ -15,6 +15,7 @@ from broker.core.codec.primitives import varint
 from tests.core.codec import reason_codes
 from tests.core.codec.wire_cases import CASES, INVALID, MAX_PACKET_SIZE, VALID, Case, senders
 from tests.core.strategies import VERSIONS, client_packets, connects, publishes, server_packets
+from tests.support.frames import pending_size
 
 LARGEST = 268_435_460
 """Bytes of the largest packet that the protocol knows: five of fixed header and the largest Remaining Length."""
@@ -45,7 +46,7 @@ def receive(case: Case, server: bool, *reads: bytes) -> list[Packet]:
         decoder.feed(read)
         found.extend(drain(decoder))
     if case.packet is not None:
-        assert decoder.pending_size == 0
+        assert pending_size(decoder) == 0
     return found
 
 
@@ -113,7 +114,7 @@ class TestCases:
         assert drain(decoder) == [case.packet, case.packet]
         decoder.feed(case.raw + case.raw[:1])
         assert drain(decoder) == [case.packet]
-        assert decoder.pending_size == 1
+        assert pending_size(decoder) == 1
         decoder.feed(case.raw[1:])
         assert drain(decoder) == [case.packet]
 
@@ -139,7 +140,7 @@ def receive_prefix(case: Case, server: bool, size: int) -> list[Packet]:
     decoder = Decoder(MAX_PACKET_SIZE, server, case.version)
     decoder.feed(case.raw[:size])
     found = drain(decoder)
-    assert decoder.pending_size == size
+    assert pending_size(decoder) == size
     return found
 
 
@@ -167,7 +168,7 @@ class TestStreams:
             decoder.feed(stream[start:stop])
             found.extend(drain(decoder))
         assert found == sent
-        assert decoder.pending_size == 0
+        assert pending_size(decoder) == 0
 
     @given(st.sampled_from(VERSIONS).flatmap(connects))
     def test_connect_sets_the_version(self, packet: p.Connect) -> None:

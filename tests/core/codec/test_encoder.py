@@ -15,6 +15,7 @@ from broker.core.codec.encoder import encode
 from broker.core.codec.packets import Packet, Publish
 from tests.core.codec.wire_cases import VALID, Case, props, senders
 from tests.core.strategies import VERSIONS, acks, client_packets, connects, packet_ids, server_packets
+from tests.support.frames import pending_size
 
 
 def back(raw: bytes, server: bool, version: int) -> Packet:
@@ -23,7 +24,7 @@ def back(raw: bytes, server: bool, version: int) -> Packet:
     decoder.feed(raw)
     assert decoder.next_frame()
     packet = decoder.packet()
-    assert decoder.pending_size == 0
+    assert pending_size(decoder) == 0
     return packet
 
 

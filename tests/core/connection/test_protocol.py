@@ -16,6 +16,7 @@ from broker.core.hooks import Origin
 from broker.core.queues.outbox import Outbox
 from tests.core.codec.wire_cases import CASES, MAX_PACKET_SIZE, Case
 from tests.core.harness import Network, bag, limits, untouched
+from tests.support.frames import pending_size
 
 FROM_CLIENTS = [case for case in CASES if case.direction in ("c2s", "both")]
 
@@ -425,7 +426,7 @@ class TestReceiving:
         client.raw(b"\x30\xff\xff\xff\x7f")
         assert client.closed
         assert client.end == code
-        assert client.wire.protocol.decoder.pending_size < 100
+        assert pending_size(client.wire.protocol.decoder) < 100
 
 
 class TestSubscribing:

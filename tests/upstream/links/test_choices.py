@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from broker.app import Broker
+from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.limits import Limits
-from broker.core.queues.outbox import LARGEST_PACKET
 from broker.core.queues.queue_policy import DROP_NEWEST, LATEST
 from broker.settings import Settings, Upstream
 from broker.upstream.filters.budget import BudgetLedger
