@@ -94,6 +94,8 @@ ALLOWED: Final = {
     "listener[].path": 'a path, like "/mqtt", or "" for any',
     "listener[].origins": 'a list of origins, like ["https://example.org"]',
     "listener[].origins[]": 'an origin, like "https://example.org"',
+    "listener[].proxy_from": 'a list of networks, like ["127.0.0.1/32"]',
+    "listener[].proxy_from[]": 'a network, like "10.0.0.0/8" or "192.0.2.7/32"',
     "listener[].tls": "a table [listener.tls] with certificate and key",
     "listener[].tls.certificate": A_FILE + 'server.pem"',
     "listener[].tls.key": A_FILE + 'server.key"',

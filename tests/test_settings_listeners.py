@@ -134,6 +134,22 @@ class TestTogether:
                 '[{url = "ws://h", origins = ["https://a/b"]}]',
                 'listener[0].origins[0]: found "https://a/b"; allowed: an origin',
             ),
+            (
+                '[{url = "mqtt://h", proxy_protocol = "v2"}]',
+                'listener[0].proxy_from: found []; allowed: the networks of the proxies, like ["127.0.0.1/32"]',
+            ),
+            (
+                '[{url = "mqtt://h", proxy_from = ["10.0.0.0/8"]}]',
+                'listener[0].proxy_from: found ["10.0.0.0/8"]; allowed: only beside proxy_protocol',
+            ),
+            (
+                '[{url = "mqtt://h", proxy_protocol = "v1", proxy_from = ["10.0.0.1/8"]}]',
+                'listener[0].proxy_from[0]: found "10.0.0.1/8"; allowed: a network, like',
+            ),
+            (
+                '[{url = "mqtt://h", proxy_protocol = "v3"}]',
+                'listener[0].proxy_protocol: found "v3"; allowed: "none" or "v1" or "v2"',
+            ),
             ('[{url = "mqtt://h", max_packet_size = 1}]', "listener[0].max_packet_size: found 1; allowed: 0, or an"),
         ],
     )

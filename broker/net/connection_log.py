@@ -45,8 +45,15 @@ VIOLATION: Final = "client broke the protocol"
 EVICTION: Final = "client evicted"
 
 HANDSHAKE: Final = "handshake failed"
+PROXY: Final = "PROXY header refused"
 
-FIELDS: Final = {REFUSAL: "refused", VIOLATION: "protocol_errors", EVICTION: "evicted", HANDSHAKE: "handshakes_failed"}
+FIELDS: Final = {
+    REFUSAL: "refused",
+    VIOLATION: "protocol_errors",
+    EVICTION: "evicted",
+    HANDSHAKE: "handshakes_failed",
+    PROXY: "proxy_headers",
+}
 """Event → what the line that sums up calls it."""
 
 
@@ -154,6 +161,10 @@ class ConnectionLog:
     def handshake_failed(self, listener: str, host: str, address: str, reason: str) -> None:
         """A client did not get through the handshake of its listener (TLS), and why."""
         self._warn(host, HANDSHAKE, {"listener": listener, "address": address, "reason": reason})
+
+    def proxy_refused(self, listener: str, host: str, address: str, reason: str) -> None:
+        """A connection to a listener behind proxies did not begin with a header that counts, and why."""
+        self._warn(host, PROXY, {"listener": listener, "address": address, "reason": reason})
 
     def look(self, now: float) -> None:
         """Called once a second: when an interval is over, sum up the warnings that were not written in it."""

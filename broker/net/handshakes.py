@@ -69,6 +69,12 @@ class Handshakes:
         """It is through, or its connection is over; it may be called more than once."""
         self._under_way.pop(handshake, None)
 
+    def close(self) -> None:
+        """End all that are under way: the broker stops."""
+        for handshake in list(self._under_way):
+            handshake.evict()
+        self._under_way.clear()
+
     def ready(self, handshake: Handshake) -> None:
         """It has something to work on: `step` is called when its turn comes, unless it has ended by then."""
         if handshake.in_line:

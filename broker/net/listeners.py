@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final, cast
 from broker.net import sockets, tls, unix_sockets
 from broker.net.admission import ListenerAdmission
 from broker.net.connection import Connection
+from broker.net.proxied import Proxied
+from broker.net.proxy_protocol import V1, V2, TrustedProxies
 from broker.net.tls_transport import TlsTransport
 from broker.net.websocket.transport import WebSocketTransport
 from broker.net.websocket.upgrade import Terms
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 SERVED: Final = frozenset({"mqtt", "mqtts", "mqtt+unix", "ws", "wss"})
 """The schemes that there is something for."""
+
+PROXY_VERSIONS: Final = {"v1": V1, "v2": V2}
 
 
 class StartupError(Exception):
@@ -52,6 +56,10 @@ class Listener:
         self._upgrades: Terms | None = None
         if self.scheme in ("ws", "wss"):
             self._upgrades = Terms(settings.path, tuple(settings.origins), server.settings.limits.max_upgrade_size)
+        # With PROXY headers: whose; None: from nobody.
+        self._trusted: TrustedProxies | None = None
+        if settings.proxy_protocol != "none":
+            self._trusted = TrustedProxies(settings.proxy_from)
         # With TLS, from `open` on.
         self.certificates: tls.Certificates | None = None
         self._server: asyncio.Server | None = None
@@ -137,7 +145,7 @@ class Listener:
         """What serves a connection that has come in.
 
         From the socket up, each stage is a protocol to the one below it and a transport to the one above. All are made
-        at once: a connection counts from its arrival.
+        at once: a connection counts from its arrival, or from the end of its PROXY header.
         """
         connection = Connection(self.server, self)
         lowest: object = connection
@@ -145,6 +153,8 @@ class Listener:
             lowest = WebSocketTransport(connection, self._upgrades)
         if self.certificates is not None:
             lowest = self._under_tls(lowest, connection)
+        if self._trusted is not None:
+            lowest = self._behind_proxy(self._trusted, lowest, connection)
         # They have the methods of a protocol, and are none by inheritance: they are compiled.
         return cast(asyncio.Protocol, lowest)
 
@@ -157,7 +167,7 @@ class Listener:
         return TlsTransport(
             upper,
             lambda transport: _secured(connection, transport),
-            self._handshake_failed,
+            lambda _, error: self._handshake_failed(connection, error),
             certificates.context,
             self.server.handshakes,
             hub.wheel,
@@ -165,10 +175,26 @@ class Listener:
             settings.handshake_timeout,
         )
 
-    def _handshake_failed(self, transport: TlsTransport, error: Exception | None) -> None:
-        host, address = sockets.peer_name(transport.raw)
+    def _handshake_failed(self, connection: Connection, error: Exception | None) -> None:
         reason = "it took too long" if error is None else tls.reason_of(error)
-        self.server.connection_log.handshake_failed(self.name, host, address, reason)
+        self.server.connection_log.handshake_failed(self.name, connection.host, connection.address, reason)
+
+    def _behind_proxy(self, trusted: TrustedProxies, upper: object, connection: Connection) -> Proxied:
+        """The PROXY header below everything."""
+        server = self.server
+        return Proxied(
+            PROXY_VERSIONS[self.settings.proxy_protocol],
+            trusted,
+            connection,
+            upper,
+            server.handshakes,
+            server.hub.wheel,
+            server.settings.limits.connect_timeout,
+            self._proxy_refused,
+        )
+
+    def _proxy_refused(self, host: str, address: str, reason: str) -> None:
+        self.server.connection_log.proxy_refused(self.name, host, address, reason)
 
     async def close(self) -> None:
         """Listen no more. The connections stay."""

@@ -203,6 +203,7 @@ class Server:
         self._stopping = True
         self.log.info("stopping", connections=len(self.connections))
         await self.listeners.close()
+        self.handshakes.close()
         flush = self.settings.shutdown.flush_timeout
         waiting = [c for c in self.connections if not c.outbox.empty]
         deadline = self.loop.time() + flush

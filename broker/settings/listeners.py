@@ -6,6 +6,7 @@ Whether files exist and fit is found out by who reads them (`broker.net.tls`): s
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
@@ -127,6 +128,14 @@ def _origin(value: str) -> str:
     return value
 
 
+def _network(value: str) -> str:
+    try:
+        ipaddress.ip_network(value)
+    except ValueError:
+        raise wrong('a network, like "10.0.0.0/8" or "192.0.2.7/32"') from None
+    return value
+
+
 File: TypeAlias = Annotated[str, AfterValidator(_file)]
 
 
@@ -220,6 +229,11 @@ class Listener(Section):
     origins: Annotated[Sequence[Annotated[str, AfterValidator(_origin)]], AfterValidator(tuple)] = ()
     """With ws:// and wss://, the origins of web pages that may connect. Empty: any. A client that is no browser names
     none, and may connect. Always a tuple after validation."""
+    proxy_protocol: Literal["none", "v1", "v2"] = "none"
+    """The version of the PROXY protocol by which a proxy in front says who its clients are. A connection without such a
+    header is closed."""
+    proxy_from: Annotated[Sequence[Annotated[str, AfterValidator(_network)]], AfterValidator(tuple)] = ()
+    """The networks of the proxies whose headers count; others are closed. Always a tuple after validation."""
     tls: Tls | None = None
     """Certificates; with mqtts:// and wss:// alone, and needed there."""
 
@@ -265,4 +279,8 @@ class Listener(Section):
     def _has_certificates(self) -> Listener:
         if self.tls is None and self.endpoint.tls:
             raise wrong("a table [listener.tls] with certificate and key", ".tls", "none")
+        if self.proxy_protocol != "none" and not self.proxy_from and not self.endpoint.path:
+            raise wrong('the networks of the proxies, like ["127.0.0.1/32"], beside proxy_protocol', ".proxy_from", [])
+        if self.proxy_protocol == "none" and self.proxy_from:
+            raise wrong('only beside proxy_protocol = "v1" or "v2"', ".proxy_from", self.proxy_from)
         return self

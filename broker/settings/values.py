@@ -6,6 +6,7 @@ fails raises an error of the type "rule" whose text is what is allowed (`wrong`)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
@@ -77,7 +78,7 @@ def parse_listen(url: str) -> Address:
     return Address(parts.hostname, DEFAULT_PORT if port is None else port)
 
 
-def wrong(wanted: str, at: str = "", found: str | float = "") -> PydanticCustomError:
+def wrong(wanted: str, at: str = "", found: str | float | Sequence[str] = "") -> PydanticCustomError:
     """A value that is not allowed, and what is, in words.
 
     `at` and `found`: where the value stands below what is validated (`[1].name`), and what it is, if that is not all.
