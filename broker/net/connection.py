@@ -10,29 +10,26 @@ A connection counts as one until its protocol is over, and not for as long as it
 from __future__ import annotations
 
 import asyncio
-import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from mypy_extensions import i64
 
 from broker.core import causes
 from broker.core.codec import reasons
 from broker.core.connection.phases import CONNECTED
-from broker.core.connection.protocol import LARGE_READ, ServerProtocol
+from broker.core.connection.protocol import ServerProtocol
 from broker.core.hooks import Origin
 from broker.core.queues.outbox import Outbox
 from broker.net import sockets
 from broker.net.hub import FlushScheduler, Link
 from broker.net.partial_packets import EVICTIONS
-from broker.net.stream import FULL_READ, LINGER, STALL, STALL_LOOKS, STALL_ROUNDS, Stream
+from broker.net.patience import GRACE, Patience
+from broker.net.stream import FULL_READ, LINGER, STALL_LOOKS, Stream
+from broker.net.turns import MUCH
 
 if TYPE_CHECKING:
     from broker.net.listeners import Listener
     from broker.net.server import Server
-
-GRACE: Final = 1.5
-"""A client may be silent for this many keep alive times, section 3.1.2.10 [MQTT-3.1.2-22]."""
-
-CLOCK_LOOKS: Final = 600.0
-"""Seconds after which the time at which credentials expire is held against the system's clock again: it may be set."""
 
 
 class Connection(Link):
@@ -51,23 +48,22 @@ class Connection(Link):
         self.stream = Stream(self.loop, self.hub.counters)
         self.outbox: Outbox  # by connection_made
         self.protocol: ServerProtocol
+        self.patience: Patience
         # The writer task, from the first batch on that is more than a single piece; what it waits for while it sleeps.
         self.writer: asyncio.Task[None] | None = None
         self._asleep: asyncio.Future[None] | None = None
-        # A turn of the protocol has been asked of the event loop.
+        # A turn of the protocol has been asked for; and whether what was read has had one before.
         self._going_on = False
+        self._gone_on = False
         # The last packet was written.
         self._finished = False
         self._held: asyncio.TimerHandle | None = None
         # Once something in the outbox was worth less the longer it waits.
         self._fresh = False
         self._opened = False
+        self._lost_by = ""  # the cause, once the socket is gone
         # Bytes that a transport has read and not handed on yet; only that of a WebSocket does so.
         self.in_transport = 0
-        # Bytes that wait in the decoder; how many, and when, at the last sign that the packet is coming.
-        self._partial = 0
-        self._partial_from = 0
-        self._partial_at = 0.0
 
     # -- what asyncio calls --------------------------------------------------------------------------------------------
 
@@ -94,6 +90,7 @@ class Connection(Link):
         if router.access_control is not None:
             self.protocol.answer_later = self.admitted
         self.opened_at = self.loop.time()
+        self.patience = Patience(hub, self.protocol, self.stream, self.opened_at)
         hub.counters.connections += 1
         if not self.server.joined(self):
             # Not even listened to.
@@ -109,14 +106,18 @@ class Connection(Link):
             return
         try:
             protocol = self.protocol
-            eventful = protocol.receive(data, self.hub.time())
+            turns = self.hub.turns
+            # What a round has no room for may be the end of a client for whom very much waits.
+            work = turns.work if self.outbox.messages < MUCH or not turns.spent else 0
+            eventful = protocol.receive(data, self.hub.time(), work)
             held = protocol.decoder.held_size + self.in_transport
-            if held > 0 or self._partial > 0:
+            if held > 0 or self.patience.held > 0:
                 self.hold(held, len(data))
             if eventful:
                 self._after_turn()
             else:
                 self.hub.after_batch()
+            turns.did(protocol.work_done)
             if len(data) >= FULL_READ and self.stream.reading:
                 # There is more: uvloop would read on, up to 32 times, before it looks at any other connection.
                 self.stream.pause_reading()
@@ -152,35 +153,27 @@ class Connection(Link):
         if protocol.unfinished and not blocked and not self._going_on:
             self._going_on = True
             if protocol.held_until > 0.0:
-                self._held = self.loop.call_at(protocol.held_until, self._go_on)
+                self._held = self.loop.call_at(protocol.held_until, self.hub.turns.go_on, self, True)
             elif protocol.hurried:
-                self.loop.call_later(STALL, self._stalled, STALL_ROUNDS)
+                self.hub.turns.stall(self)
             else:
-                self.loop.call_soon(self._go_on)
+                self.hub.turns.go_on(self, not self._gone_on)
 
-    def _stalled(self, rounds: int) -> None:
-        if rounds > 0:
-            self.loop.call_soon(self._stalled, rounds - 1)
-        else:
-            self._go_on()
-
-    def _go_on(self) -> None:
+    def turn(self, work: i64) -> i64:
+        """Go on with what was read, for so much work. What it was."""
         self._going_on = False
         self._held = None
         if self.stream.closing_at > 0.0 or self.stream.lost or self.protocol.waiting:
-            return
-        if self.hub.behind:
-            # Those whom its last turn reached have to be written to first, or their queues fill.
-            self._going_on = True
-            self.loop.call_soon(self._go_on)
-            return
+            return 0
+        self._gone_on = True
         try:
-            self.protocol.go_on(self.loop.time())
+            self.protocol.go_on(self.loop.time(), work)
             self.hold(self.protocol.decoder.held_size + self.in_transport, 0)
             self._after_turn()
             self._resume_reading()
         except Exception as error:
             self.broke(error)
+        return self.protocol.work_done
 
     def broke(self, error: Exception) -> None:
         """A fault of ours: this connection ends, the others go on, and the log has the place."""
@@ -202,12 +195,22 @@ class Connection(Link):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
-        self.stream.lost = True
+        stream = self.stream
+        stream.lost = True
+        stream.full = True  # nothing is written any more
         self.hub.wheel.remove(self)
-        cause = causes.WRITE_FAILED if isinstance(exc, BrokenPipeError) else causes.CONNECTION_LOST
+        self._lost_by = causes.WRITE_FAILED if isinstance(exc, BrokenPipeError) else causes.CONNECTION_LOST
+        if self.hub.turns.spent:
+            self.hub.turns.end(self)
+        else:
+            self.leave()
+
+    def leave(self) -> None:
+        """Forget the connection: its socket is gone."""
+        before = self.hub.router.work
         # Each by itself: whatever becomes of the session, the connection is forgotten.
         try:
-            self.protocol.lost(cause, self.loop.time())
+            self.protocol.lost(self._lost_by, self.loop.time())
         except Exception as error:
             self._fault(error)
         try:
@@ -216,6 +219,7 @@ class Connection(Link):
             self.hub.after_batch()
         except Exception as error:
             self._fault(error)
+        self.hub.turns.did(self.hub.router.work - before)
 
     def pause_writing(self) -> None:
         """The transport has more than it can send."""
@@ -244,7 +248,8 @@ class Connection(Link):
         if self.outbox.single and stream.reading and stream.closing_at == 0.0:
             try:
                 if not self._write_batch():
-                    self.outbox.woken()
+                    if not self.waits_to_write:
+                        self.outbox.woken()
                     return
             except Exception as error:
                 # Not here, in the turn of whoever published.
@@ -295,6 +300,8 @@ class Connection(Link):
                 self._resume_reading()
             if more:
                 return True
+            if self.waits_to_write:
+                return False
             if self.protocol.close_cause:
                 self._goodbye()
             else:
@@ -306,18 +313,40 @@ class Connection(Link):
     def _write_batch(self) -> bool:
         """Write one batch of what waits in the outbox. True when there is more, or the transport has had enough."""
         hub = self.hub
+        turns = hub.turns
         stream = self.stream
+        outbox = self.outbox
+        things: i64 = len(outbox.queue.items)
+        # Where this round of the event loop has written enough, it waits for the next.
+        if turns.full and turns.put_off(self, things, outbox.bytes):
+            return False
         now: float = hub.time()
         most = hub.write_batch_bytes
-        if self.outbox.fresh:
+        if outbox.fresh:
             if not self._fresh:
                 self._fresh = True
                 stream.keep_fresh()
             most = min(most, sockets.FRESH_BYTES)
-        data = self.outbox.take(most, now)
+        data = outbox.take(most, now)
         if data:
             stream.write(data)
-        return self.protocol.refill(now) or stream.full
+        turns.wrote(things, len(data))
+        session = self.protocol.session
+        if session is not None and session.backlog:
+            if turns.full:
+                turns.write_on(self)
+                return False
+            more = self.protocol.refill(now)
+            turns.fetched(len(outbox.queue.items), session.streams is not None)
+            return more or stream.full
+        return not outbox.empty or stream.full
+
+    def write_turn(self) -> None:
+        """Write a batch for which the last rounds had no room."""
+        if self._write_turn():
+            self.hub.turns.write_on(self)
+        elif self.writer is not None and self._ended():
+            self._wake_writer()
 
     def _goodbye(self) -> None:
         """Write the last packet and close our half; the rest goes when the peer closes or `LINGER` is over.
@@ -404,62 +433,14 @@ class Connection(Link):
         if protocol.close_cause:
             self._finish()
             return 0.0
-        again = 0.0
-        if protocol.state != CONNECTED:
-            if self.hub.connect_timeout > 0.0:
-                due = self.opened_at + self.hub.connect_timeout
-                if now >= due:
-                    self.close(causes.CONNECT_TIMEOUT, reasons.MAXIMUM_CONNECT_TIME, "no CONNECT in time")
-                    return self.stream.linger_due(now)
-                again = due
-        elif protocol.keep_alive > 0 and protocol.held_until > 0.0:
-            # It is not read from, and so cannot be silent; but it can be gone.
-            if self.stream.peer_is_gone:
-                self.abort(causes.CONNECTION_LOST)
-                return 0.0
-            again = now + GRACE * protocol.keep_alive
-        elif protocol.keep_alive > 0 and self.stream.reading:
-            due = protocol.last_received + GRACE * protocol.keep_alive
-            if now >= due:
-                text = f"nothing received for {GRACE} x {protocol.keep_alive} s"
-                self.close(causes.KEEP_ALIVE, reasons.KEEP_ALIVE_TIMEOUT, text)
-                return self.stream.linger_due(now)
-            again = due
-        due = self._expires(now)
-        if due > 0.0:
-            if now >= due:
-                self.close(causes.EXPIRED, reasons.NOT_AUTHORIZED, "what the client logged in with has expired")
-                return self.stream.linger_due(now)
-            if again == 0.0 or due < again:
-                again = due
-        if self._partial > 0 and protocol.state == CONNECTED and self.hub.packet_timeout > 0.0:
-            if not self.stream.reading:
-                # It waits for us.
-                self._partial_at = now
-            due = self._partial_at + self.hub.packet_timeout
-            if now >= due:
-                text = f"less than {LARGE_READ} bytes of a packet in {self.hub.packet_timeout:g} s"
-                self.close(causes.PACKET_TIMEOUT, reasons.IMPLEMENTATION_SPECIFIC_ERROR, text)
-                return self.stream.linger_due(now)
-            if again == 0.0 or due < again:
-                again = due
-        if self.stream.full and self.hub.stall_timeout > 0.0:
-            due = self.stream.stall_due(now, self.hub.stall_timeout)
-            if due == 0.0:
-                self.abort(causes.STALLED)
-                return 0.0
-            if again == 0.0 or due < again:
-                again = due
+        patience = self.patience
+        again = patience.look(now)
+        if patience.cause and not patience.text:
+            self.abort(patience.cause)
+        elif patience.cause:
+            self.close(patience.cause, patience.code, patience.text)
+            return self.stream.linger_due(now)
         return again
-
-    def _expires(self, now: float) -> float:
-        """When to see whether the client's credentials have expired (loop time); 0.0: they never do.
-
-        The system's clock decides, which may be set meanwhile: so never much later than now.
-        """
-        session = self.protocol.session
-        expires_at = 0.0 if session is None else session.principal.expires_at
-        return 0.0 if expires_at == 0.0 else now + min(max(expires_at - time.time(), 0.0), CLOCK_LOOKS)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -486,26 +467,21 @@ class Connection(Link):
         keep_alive = self.protocol.keep_alive
         if keep_alive > 0:
             self.hub.wheel.add(self, self.protocol.last_received + GRACE * keep_alive)
-        expires = self._expires(self.loop.time())
+        expires = self.patience.expires(self.loop.time())
         if expires > 0.0:
             self.hub.wheel.add(self, expires)
 
     def hold(self, held: int, read: int) -> None:
         """After `read` bytes `held` wait, in the decoder or before it: count them, and see that the rest comes."""
         hub = self.hub
-        before = self._partial
+        patience = self.patience
+        before = patience.held
         if self.stream.closing_at > 0.0 or (held == 0 and before == 0):
             return
         completed = held < before + read
-        self._partial = held
         hub.partial.update(self, held, completed)
-        if held == 0:
-            return
-        if before == 0 or completed or held - self._partial_from >= LARGE_READ:
-            self._partial_from = held
-            self._partial_at = self.loop.time()
-            if hub.packet_timeout > 0.0 and self.protocol.state == CONNECTED:
-                hub.wheel.add(self, self._partial_at + hub.packet_timeout)
+        if patience.hold(held, completed) and hub.packet_timeout > 0.0 and self.protocol.state == CONNECTED:
+            hub.wheel.add(self, patience.sign_at + hub.packet_timeout)
         for _ in range(EVICTIONS):
             oldest = hub.partial.take_oldest()
             if oldest is None:
@@ -524,7 +500,8 @@ class Connection(Link):
         if not closing and (protocol.waiting or self.outbox.congested or protocol.unfinished):
             self._go_on_soon()
             return
-        self._partial_at = protocol.last_received = self.loop.time()
+        self.patience.sign_at = protocol.last_received = self.loop.time()
+        self._gone_on = False
         stream.resume_reading()
         if protocol.keep_alive > 0 and not closing:
             self.hub.wheel.add(self, protocol.last_received + GRACE * protocol.keep_alive)

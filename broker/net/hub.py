@@ -22,7 +22,8 @@ from broker.core.queues.outbox import Outbox
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.router import Router
 from broker.net.partial_packets import PartialPackets
-from broker.net.timers import Checked, Wheel
+from broker.net.timers import Wheel
+from broker.net.turns import Turn, Turns
 
 WAKES: Final = 512
 """Writers that are woken in one call, each of which may write: some milliseconds. The others follow at once, after
@@ -32,7 +33,7 @@ AGAIN: Final = 1.0
 """Seconds until the router is called again whose tick has raised."""
 
 
-class Link(Checked):
+class Link(Turn):
     """A connection, as far as whoever wakes it needs to know it."""
 
     def wake(self) -> None:
@@ -68,6 +69,7 @@ class FlushScheduler:
         self.loop = loop
         self.time: Callable[[], float] = loop.time
         self.wheel = Wheel(loop)
+        self.turns = Turns(loop)
         # What clients have begun to send and not finished; `Server` sets its bound.
         self.partial = PartialPackets(0)
         # The settings; `Server` writes them. A time-out of 0: never.
@@ -125,12 +127,14 @@ class FlushScheduler:
         del self._touched[WAKES:]
         if not self.behind:
             self.behind = True
+            self.turns.held = True
             self.loop.call_soon(self._wake_some)
 
     def _wake_some(self) -> None:
         waiting = self._put_off_outboxes
         some = [waiting.popleft() for _ in range(min(WAKES, len(waiting)))]
         self.behind = len(waiting) > 0
+        self.turns.held = self.behind
         if self.behind:
             self.loop.call_soon(self._wake_some)
         self._wake(some)

@@ -5,7 +5,8 @@ Owns the list of topics and the timer that publishes them. Promises:
   state of a link to an upstream broker does not wait for the interval.
 - A client has topics of its own (`clients/<id>/dropped` and below) from the first message that it lost until its
   session ends; then they are cleared. What is remembered here is bounded by the number of such clients.
-- Each interval costs one pass over a few dozen numbers and, in turns, over the clients that have lost something.
+- Each interval costs one pass over a few dozen numbers and, in turns, what they are for their subscribers, and the
+  clients that have lost something.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ CLIENTS: Final = 200
 LOOKED_AT: Final = 5_000
 """Clients with topics of which one turn sees whether they are still there: a millisecond or two."""
 
+TURN: Final = 8_192
+"""Work (`Router.work`) after which the other values wait for the next turn: half a millisecond, however many clients
+have subscribed to them."""
+
 PAUSE: Final = 0.05
 """Seconds between two such turns."""
 
@@ -62,6 +67,9 @@ class SysTopics:
         self._timer: asyncio.TimerHandle | None = None
         # The last payload of each topic that has one.
         self._last: dict[str, bytes] = {}
+        # What is still to be published of the last interval, the first value last, and the call that does.
+        self._values: list[tuple[str, bytes]] = []
+        self._publishing: asyncio.Handle | None = None
         # The clients that have topics, and the ledger that these show.
         self._clients: dict[str, Ledger] = {}
         # Ledgers with something to tell, in order, and the timer for those that had to wait.
@@ -96,10 +104,11 @@ class SysTopics:
             self._links.state_changed = None
             for link in self._links.links.values():
                 link.state_changed = None
-        for timer in (self._timer, self._more, self._telling):
+        for timer in (self._timer, self._more, self._telling, self._publishing):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._more = self._telling = None
+        self._timer = self._more = self._telling = self._publishing = None
+        self._values.clear()
         self._moved.clear()
         self._changed.clear()
         self._unseen.clear()
@@ -114,17 +123,42 @@ class SysTopics:
             self._server.after_batch()
 
     def update(self) -> None:
-        """Publish what has changed."""
+        """Publish what has changed: some of it now, the rest in turns."""
         server = self._server
         now = server.loop.time()
         server.router.counters.load.now = now
-        for topic, value in self.values(now):
-            self._tell(topic, str(value).encode())
+        # What the last interval has not told yet comes first, as it is now.
+        values = {topic: b"" for topic, _ in reversed(self._values)}
+        values.update({topic: str(value).encode() for topic, value in self.values(now)})
+        self._values = list(reversed(values.items()))
+        self._publish_some()
         self._changed.update(dict.fromkeys(server.monitor.take_changed()))
         if not self._unseen:
             self._unseen = list(self._clients.values())
         self._tell_clients()
         server.after_batch()
+
+    def _publish_some(self) -> None:
+        """Publish as many values as one turn has room for."""
+        values = self._values
+        router = self._server.router
+        until = router.work + TURN
+        while values and router.work < until:
+            self._tell(*values.pop())
+        if values and self._publishing is None and self._interval > 0:
+            self._publishing = self._server.loop.call_soon(self._publish_on)
+
+    def _publish_on(self) -> None:
+        self._publishing = None
+        try:
+            if self._server.hub.behind or self._server.hub.turns.writing:
+                # Those whom the last values went to come first.
+                self._publishing = self._server.loop.call_soon(self._publish_on)
+                return
+            self._publish_some()
+        except Exception as error:
+            self._server.faults.broke("sys-topics", error)
+        self._server.after_batch()
 
     def _tell(self, topic: str, payload: bytes) -> None:
         """Publish a value that has changed. An empty one clears the topic."""
@@ -169,7 +203,11 @@ class SysTopics:
             if not lives(ledger):
                 self._changed[ledger] = None
         del self._unseen[-LOOKED_AT:]
+        router = self._server.router
+        until = router.work + TURN
         for ledger in list(islice(self._changed, CLIENTS)):
+            if router.work >= until:
+                break
             del self._changed[ledger]
             client_id = ledger.client_id
             if not lives(ledger):

@@ -20,7 +20,7 @@ from broker.net.admission import HALF_OPEN_ROOM, Admission
 from broker.net.connection import Connection
 from broker.net.stream import LINGER
 from tests.e2e import wire
-from tests.net.transports import Client, rounds
+from tests.net.transports import Client, rounds, until
 
 
 @pytest.fixture
@@ -331,6 +331,7 @@ async def test_more_than_can_be_refused(embed: Embed) -> None:
     assert counted(broker).turned_away == 10
     for client in flood + waiting:
         client.connection.connection_lost(None)
+    await until(lambda: not broker.hub.turns.waiting)
     assert (counted(broker).open, counted(broker).refused) == (1, 0)
     assert len(broker.connections) == 1
 

@@ -30,8 +30,8 @@ from broker.core.hooks import (
 from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
 from broker.core.topics.subscription import Subscription
-from broker.net.connection import GRACE
 from broker.net.log import INTERVAL, TRACES, Faults
+from broker.net.patience import GRACE
 from broker.settings.sections import Shutdown, Sys
 from broker.store import MemoryStore
 from tests.e2e import wire
@@ -108,6 +108,7 @@ async def test_a_listener_that_raises_at_the_end_of_sessions() -> None:
         for client in clients:
             client.connection.data_received(wire.subscribe(1, [("t", 0)]))
             client.connection.connection_lost(None)
+        await until(lambda: not broker.hub.turns.waiting)
         assert broker.connections == {watched.connection}
         assert not [name for name in broker.router.sessions if name.startswith("c")]
         assert broker.faults.counts[guards.EVENT_LISTENER] == 2 * MANY
@@ -145,6 +146,7 @@ async def test_a_fault_of_ours_ends_its_own_connection_alone(ending: str) -> Non
             await until(lambda: all(victim.connection.protocol.close_cause for victim in victims))
         for victim in victims:
             victim.connection.connection_lost(None)
+        await until(lambda: not broker.hub.turns.waiting)
         broker.router.event_listener = None
         assert broker.connections == {other.connection}
         assert broker.faults.counts["connection"] >= MANY

@@ -18,7 +18,7 @@ from broker.net.admission import HALF_OPEN_ROOM
 from broker.net.hub import WAKES
 from broker.net.stream import FULL_READ
 from tests.e2e import wire
-from tests.net.transports import Client, rounds
+from tests.net.transports import Client, rounds, until
 
 Embed = Callable[..., Awaitable[Broker]]
 
@@ -178,7 +178,7 @@ async def test_the_account_is_exact(embed: Embed) -> None:
                 del rest[client]
         else:
             client.connection.protocol.held_until = min(client.connection.protocol.held_until, broker.loop.time())
-            client.connection._go_on()
+            client.connection.turn(TURN_WORK)
         held = sum(each.connection.protocol.decoder.held_size for each in clients)
         assert broker.hub.partial.bytes == held
     assert (broker.hub.partial.bytes, len(broker.hub.partial)) == (0, 0)
@@ -199,7 +199,7 @@ async def test_a_packet_that_is_not_gone_on_with(embed: Embed) -> None:
         slow.connection.data_received(bytes(LARGE_READ))
     assert 0.0 < trickling.connection.check_at <= now + 31.0
     for client in (trickling, slow):
-        client.connection._partial_at -= 29.0
+        client.connection.patience.sign_at -= 29.0
         assert client.connection.check(broker.loop.time()) > 0.0
     slow.connection.data_received(bytes(LARGE_READ))
     assert trickling.connection.protocol.close_cause == slow.connection.protocol.close_cause == ""
@@ -286,6 +286,7 @@ async def test_who_does_not_read_the_answers_is_not_read_from(embed: Embed, floo
     assert client.connection.outbox.queue.control_bytes <= CONTROL_LIMIT + 8_192 * 4
     assert broker.hub.partial.bytes <= len(flood) * 20_000
     client.connection.connection_lost(None)
+    await until(lambda: not broker.hub.turns.waiting)
     assert broker.hub.partial.bytes == 0
 
 

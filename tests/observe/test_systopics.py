@@ -14,11 +14,12 @@ from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.message import Message
 from broker.core.session.session import Session
 from broker.net.monitor import SlowClient
-from broker.observe.systopics import CLIENTS, LONGEST_TOPIC, LOOKED_AT, SysTopics
+from broker.observe.systopics import CLIENTS, LONGEST_TOPIC, LOOKED_AT, TURN, SysTopics
 from broker.settings import Federation, Limits, Log, Queue, Shutdown, Sys, Upstream
 from tests.e2e import wire
 from tests.e2e.clients.frozen import Frozen
 from tests.e2e.wire import Peer
+from tests.net.transports import Client, rounds, until
 from tests.support.losses import dropped_by_cause
 
 PREFIX = "$SYS/broker/"
@@ -78,6 +79,33 @@ async def test_totals(broker: Broker) -> None:
     load.messages, load.bytes, load.lag = 0, 0, 0.0
     topics(broker).update()
     assert (told(broker, "messages/queued"), told(broker, "load/lag")) == ("0", "0.000")
+
+
+async def test_what_very_many_have_subscribed_to_comes_in_turns(broker: Broker) -> None:
+    """Each turn publishes some values, and waits until their subscribers were written to; everybody gets all."""
+    crowd = [Client(broker, f"c{number}") for number in range(300)]
+    for client in crowd:
+        client.connection.data_received(wire.subscribe(1, [("$SYS/#", 0)]))
+    await until(lambda: not broker.hub.turns.waiting)
+    await rounds(20)
+    for client in crowd:
+        client.take()
+    router = broker.router
+    told = topics(broker)
+    count = len(told._last)
+    told._last.clear()
+    before = router.work
+    told.update()
+    seen = []
+    while told._values or broker.hub.turns.waiting:
+        seen.append(router.work - before)
+        before = router.work
+        await rounds(1)
+    # A value more than there was room for.
+    assert max(seen) <= TURN + 2 * len(crowd)
+    assert len([work for work in seen if work]) >= count * len(crowd) // TURN
+    await rounds(5)
+    assert {client.take().count(b"$SYS/broker/") for client in crowd} == {count}
 
 
 async def test_what_came_in_circles(broker: Broker) -> None:

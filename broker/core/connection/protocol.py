@@ -40,16 +40,14 @@ from broker.core.connection.subscribing import FilterHandler
 from broker.core.hooks import LATER, Origin, Ticket
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.peer import Peer
-from broker.core.routing.peers import PeerDisconnected
+from broker.core.routing.peers import HELD_WORK, PeerDisconnected
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 
-TURN_PACKETS: Final = 8_192
-"""Packets of one connection that are acted on before others have their turn: about a millisecond, compiled."""
-
 TURN_WORK: Final = 65_536
-"""Deliveries that one connection may cause in a turn: some milliseconds. More than for packets, since the writers of
-many receivers work best with many messages at once."""
+PACKET_WORK: Final = 8
+"""Deliveries that one connection may cause in a turn, or what takes as long: three to four milliseconds. And what each
+packet counts for."""
 
 LARGE_READ: Final = 1_024
 """Bytes of a read that are a sign of life though no packet was completed: a large packet over a thin link. A client
@@ -76,13 +74,10 @@ class ServerProtocol(Peer):
         self.origin = origin
         # Known from the CONNECT on; `session` while it is connected.
         self.v5 = False
-        self.version = 0
-        self.client_id = ""
-        self.keep_alive = 0
+        self.version = self.keep_alive = 0
         self.session: Session | None = None
         self.state: i64 = CONNECTING
-        self.close_cause = self.close_text = ""
-        self.final_packet = b""
+        self.client_id = self.close_cause = self.close_text = ""
         self.last_received = 0.0
         self.accepted = False
         outbox.peer = self
@@ -90,6 +85,7 @@ class ServerProtocol(Peer):
         self.user_name: str | None = None
         self.clean_start = self.session_present = False
         self.messages_received: i64 = 0
+        self.work_done: i64 = 0  # in the last turn
         self.unfinished = False  # a turn ended before the read was through: the shell calls `go_on`
         self.hurried = False  # because a subscriber has fallen behind: a little later, then
         self.held_until = 0.0  # not before this time, when the client publishes too fast; 0.0: it does not
@@ -98,7 +94,7 @@ class ServerProtocol(Peer):
             self._publishing.longest_run = 1  # it is asked after each packet
         # The shell's, before the first `receive`: with which code to refuse its CONNECT, for there are too many.
         self.refused = 0
-        self._first_bytes = b""  # of the first read, until the client is accepted
+        self.final_packet = self._first_bytes = b""  # the second: of the first read, until the client is accepted
         # The shell's, where there is access control: it calls `admitted`, and looks at the connection after.
         self.answer_later: Callable[[int], None] | None = None
         self._asking = False  # while access control is asked
@@ -112,8 +108,8 @@ class ServerProtocol(Peer):
 
     # -- what the shell calls ------------------------------------------------------------------------------------------
 
-    def receive(self, data: bytes, now: float) -> bool:
-        """Take a read, and act on the whole packets in it.
+    def receive(self, data: bytes, now: float, work: i64 = TURN_WORK) -> bool:
+        """Take a read, and act on the whole packets in it, for about so much work.
 
         True when the shell has to look at the connection: it was accepted, is over, or cannot be read from now.
         """
@@ -127,8 +123,9 @@ class ServerProtocol(Peer):
             self._first_bytes = data[: first_bytes.SHOWN]
         self.decoder.feed(data)
         if now < self.held_until:
+            self.work_done = 0
             return True
-        self._turn(reasons.SUCCESS, now)
+        self._turn(reasons.SUCCESS, now, work)
         return (
             self.state == CLOSED
             or self.unfinished
@@ -144,36 +141,39 @@ class ServerProtocol(Peer):
         more = session is not None and session.backlog and session.pump(now)
         return more or not self.outbox.empty
 
-    def go_on(self, now: float) -> None:
+    def go_on(self, now: float, work: i64 = TURN_WORK) -> None:
         """A turn: apply what happened to other peers, then act on what the decoder holds.
 
-        The shell calls it for a read that was left unfinished, when writers and other connections have had theirs, and
-        not before `held_until`.
+        The shell calls it for a read that was left unfinished, when others have had theirs, not before `held_until`.
         """
         if self.state != CLOSED:
-            self._turn(reasons.SUCCESS, now)
+            self._turn(reasons.SUCCESS, now, work)
 
-    def _turn(self, reason_code: int, now: float) -> None:
+    def _turn(self, reason_code: int, now: float, most: i64) -> None:
         """A turn, which begins with the answer of access control where that was waited for and has come."""
         router = self.router
         router.fanout.drain(router, now)
-        before = router.counters.messages_received
+        counters = router.counters
+        before = counters.messages_received
+        packets = counters.packets_received
+        work = router.work
         try:
             if self._answered and self.state == ADMITTING:
                 self._answered = False
                 if reason_code >= 0x80:
                     raise Refused(reasons.name(reason_code), reason_code)
                 self._admit(now)
-            self._run(now)
+            self._run(now, most)
         except ProtocolError as error:
             self._fail(error)
-        self.messages_received += router.counters.messages_received - before
+        self.messages_received += counters.messages_received - before
+        self.work_done = (counters.packets_received - packets) * PACKET_WORK + router.work - work
         router.fanout.drain(router, now)
 
-    def _run(self, now: float) -> None:
+    def _run(self, now: float, most: i64) -> None:
         """Act on the packets that are there: all of them, or as many as one turn allows.
 
-        A turn ends early when others have waited long enough (`TURN_…`), when an outbox has become half full, so that
+        A turn ends early when so much was done (`most`), when an outbox has become half full, so that
         its writer can empty it, when a 3.1.1 client, which knows no Receive Maximum, has as many acknowledgements to
         read as a 5.0 client may have publishes in flight, and when the client publishes too fast (`held_until`).
         """
@@ -204,8 +204,7 @@ class ServerProtocol(Peer):
         # Not a packet more once the connection is over, also of a read that a refused CONNECT began [MQTT-3.1.4-6].
         while self.state != CLOSED and self.state != ADMITTING:
             if (
-                work >= TURN_PACKETS
-                or router.work - before >= TURN_WORK
+                work * PACKET_WORK + router.work - before >= most
                 or counters.half_full != half_full
                 or counters.backed_up != backed_up
                 or window.unwritten + window.held >= most_unread
@@ -217,7 +216,7 @@ class ServerProtocol(Peer):
                     return
             if filters.busy:
                 # Nothing behind a SUBSCRIBE or UNSUBSCRIBE is acted on before it is done.
-                filters.turn(before + TURN_WORK, now)
+                filters.turn(before + most - work * PACKET_WORK, now)
                 continue
             if not decoder.next_frame():
                 return
@@ -267,7 +266,7 @@ class ServerProtocol(Peer):
         """The late answer of access control. Does nothing when the connection has ended meanwhile."""
         if self.state == ADMITTING:
             self._answered = True
-            self._turn(reason_code, now)
+            self._turn(reason_code, now, TURN_WORK)
 
     def lost(self, cause: str, now: float) -> None:
         """The connection is gone, or given up: nothing more can be written [MQTT-3.1.2-8]."""
@@ -322,6 +321,7 @@ class ServerProtocol(Peer):
         self._acknowledger.ended()
         self._publishing.ended()
         session = self.session
+        self.router.work += HELD_WORK * self.outbox.messages
         if session is not None:
             if self.router.tap is not None:
                 self.router.tap.disconnected(session.client_id, self.origin.address, cause)

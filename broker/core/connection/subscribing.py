@@ -26,6 +26,7 @@ from broker.core.queues import queue_options
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.queue_options import BadQueueOptions
 from broker.core.queues.queue_policy import QueueOptions, SubscriptionQueueTerms
+from broker.core.routing.fanout import SLOW
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 
@@ -102,9 +103,15 @@ class FilterHandler:
         answer = work.answer()
         self._answers.send(answer)  # [MQTT-3.8.4-1] [MQTT-3.10.4-4]
         if session.streams is not None and isinstance(answer, Suback):
-            # The first retained messages go at once; the others at the receiver's pace, as its writer fetches them.
-            self._router.work += STREAM_WORK
-            if session.pump(now):
+            # The first retained messages go at once, if this turn has room for them; the others at the receiver's pace,
+            # as its writer fetches them.
+            if self._router.work + STREAM_WORK > until:
+                self._outbox.schedule_flush()
+                return
+            before = self._outbox.messages
+            again = session.pump(now)
+            self._router.work += STREAM_WORK + SLOW * (self._outbox.messages - before)
+            if again:
                 self._outbox.schedule_flush()
 
     def ended(self) -> None:

@@ -31,6 +31,9 @@ allocator rounds up, and its places in a queue and in flight. Where several get 
 
 IDENTIFIER_PREFIX: Final = bytes((SUBSCRIPTION_IDENTIFIER,))
 
+MANY_IDENTIFIERS: Final = 16
+"""Subscription identifiers of a delivery whose bytes are kept for the next one."""
+
 LONGEST_EXPIRY: Final = 0xFFFFFFFF
 """The largest Message Expiry Interval, in seconds (section 3.3.2.3.3)."""
 
@@ -205,9 +208,8 @@ class Message(Retainable):
             if expiry >= 0:
                 section.append(bytes((MESSAGE_EXPIRY_INTERVAL,)) + expiry.to_bytes(4, "big"))
             section.append(self.properties)
-            for identifier in identifiers:
-                section.append(IDENTIFIER_PREFIX)
-                section.append(varint(identifier))
+            if identifiers:
+                section.append(_identifier_section(identifiers))
             joined = b"".join(section)
             encoded = varint(len(joined)) + joined
         return build(header, self.topic if with_topic else b"", packet_id if qos > 0 else 0, encoded, self.payload())
@@ -227,6 +229,28 @@ class Message(Retainable):
         if size > LONGEST_REMAINING:
             return LONGEST_REMAINING * 2
         return 1 + _varint_size(size) + size
+
+
+class _Encoded:
+    """Very many identifiers, as they stand in a packet: each copy of each message to one client has the same ones."""
+
+    def __init__(self, identifiers: tuple[int, ...], section: bytes) -> None:
+        self.identifiers = identifiers
+        self.section = section
+
+
+_last: list[_Encoded] = []
+
+
+def _identifier_section(identifiers: tuple[int, ...]) -> bytes:
+    """The properties that subscription identifiers are."""
+    many = len(identifiers) >= MANY_IDENTIFIERS
+    if many and _last and _last[0].identifiers is identifiers:
+        return _last[0].section
+    section = b"".join([IDENTIFIER_PREFIX + varint(identifier) for identifier in identifiers])
+    if many:
+        _last[:] = [_Encoded(identifiers, section)]
+    return section
 
 
 def _varint_size(value: int) -> int:

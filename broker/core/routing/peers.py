@@ -12,10 +12,15 @@ referred to by nothing here. No lock, no await: this module does not know that a
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.session.session import Session
+
+END_WORK: Final = 512
+HELD_WORK: Final = 4
+"""What the end of a connection counts for in a turn, as deliveries, and each message that waits for the client then."""
 
 
 class PeerEvent:

@@ -29,7 +29,7 @@ from broker.core.queues.requests import Request
 from broker.core.routing.bursts import RunFinder
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.fanout import Fanout
-from broker.core.routing.peers import FanoutState, PeerConnected, PeerDisconnected, PeerListener
+from broker.core.routing.peers import END_WORK, HELD_WORK, FanoutState, PeerConnected, PeerDisconnected, PeerListener
 from broker.core.routing.publisher import Publisher
 from broker.core.routing.queue_limits import QueueLimits
 from broker.core.routing.retained_store import RetainedStore
@@ -374,6 +374,7 @@ class Router(PeerListener):
         [MQTT3-3.1.2-4].
         """
         session = event.session
+        self.work += END_WORK
         if not publishes_will(event.cause):
             self._forget_will(session)
         expiry = session.expiry_interval
@@ -421,6 +422,7 @@ class Router(PeerListener):
                 left.add(group)
         if left:
             self.delivery.hand_on(session.take_shared(left))
+        self.work += HELD_WORK * session.queue.messages
         session.end()
         self.deadlines.cancel(session)
         self.session_table.remove(session)

@@ -11,8 +11,10 @@ from broker.core.codec import encoder
 from broker.core.codec.packets import V311, Publish, Subscribe, SubscriptionRequest
 from broker.core.codec.reasons import QUOTA_EXCEEDED
 from broker.core.connection.protocol import TURN_WORK
+from broker.core.connection.publishing import DECODE_WORK
 from broker.core.routing.bursts import RUN_MESSAGES, SLOW_DELIVERIES
 from broker.core.routing.fanout import SLOW
+from broker.core.routing.publisher import MISS_WORK
 from broker.core.routing.retained_store import LEVEL_WORK, RETAIN_WORK
 from broker.core.topics.match_cache import NAME_BYTES, SHORT_NAME, MatchCache
 from broker.core.topics.trie import create
@@ -143,7 +145,7 @@ class TestSharedSubscriptions:
         assert codes == [0] * 3 + [QUOTA_EXCEEDED] * 2
         before = client.network.router.work
         client.publish("t")
-        assert client.network.router.work - before == 3 * SLOW
+        assert client.network.router.work - before == DECODE_WORK + MISS_WORK + 3 * SLOW
         assert len(client.inbox) == 3
 
     def test_what_is_there_may_be_changed_and_what_left_makes_room(self) -> None:

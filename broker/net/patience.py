@@ -1,0 +1,111 @@
+"""What a client may take its time for, and how long: CONNECT, silence, a packet that has begun, reading.
+
+Owns, for one connection, when there was last a sign that an unfinished packet is coming. Looks and judges; its
+connection acts.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from broker.core import causes
+from broker.core.codec import reasons
+from broker.core.connection.phases import CONNECTED
+from broker.core.connection.protocol import LARGE_READ, ServerProtocol
+from broker.net.hub import FlushScheduler
+from broker.net.stream import Stream
+
+GRACE: Final = 1.5
+"""A client may be silent for this many keep alive times, section 3.1.2.10 [MQTT-3.1.2-22]."""
+
+CLOCK_LOOKS: Final = 600.0
+"""Seconds after which the time at which credentials expire is held against the system's clock again: it may be set."""
+
+
+class Patience:
+    """The patience with one client. Times in seconds of the loop's clock."""
+
+    def __init__(self, hub: FlushScheduler, protocol: ServerProtocol, stream: Stream, opened_at: float) -> None:
+        self._hub = hub
+        self._protocol = protocol
+        self._stream = stream
+        self._opened_at = opened_at
+        # Bytes that wait in the decoder; how many there were, and when, at the last sign that the packet is coming.
+        self.held = 0
+        self._held_from = 0
+        self.sign_at = 0.0
+        # What `look` found: why the connection is to end; with which words, "": without any.
+        self.cause = ""
+        self.code = 0
+        self.text = ""
+
+    def hold(self, held: int, completed: bool) -> bool:
+        """So much waits in the decoder, and a packet was completed, or not. Whether it is a sign of life."""
+        sign = self.held == 0 or completed or held - self._held_from >= LARGE_READ
+        self.held = held
+        if held == 0 or not sign:
+            return False
+        self._held_from = held
+        self.sign_at = self._hub.loop.time()
+        return True
+
+    def look(self, now: float) -> float:
+        """When to look again; 0.0: never, or `cause` says why the connection is to end."""
+        protocol = self._protocol
+        stream = self._stream
+        hub = self._hub
+        again = 0.0
+        if protocol.state != CONNECTED:
+            if hub.connect_timeout > 0.0:
+                again = self._opened_at + hub.connect_timeout
+                if now >= again:
+                    return self._over(causes.CONNECT_TIMEOUT, reasons.MAXIMUM_CONNECT_TIME, "no CONNECT in time")
+        elif protocol.keep_alive > 0 and protocol.held_until > 0.0:
+            # It is not read from, and so cannot be silent; but it can be gone.
+            if stream.peer_is_gone:
+                return self._over(causes.CONNECTION_LOST, 0, "")
+            again = now + GRACE * protocol.keep_alive
+        elif protocol.keep_alive > 0 and stream.reading:
+            again = protocol.last_received + GRACE * protocol.keep_alive
+            if now >= again:
+                text = f"nothing received for {GRACE} x {protocol.keep_alive} s"
+                return self._over(causes.KEEP_ALIVE, reasons.KEEP_ALIVE_TIMEOUT, text)
+        due = self.expires(now)
+        if due > 0.0:
+            if now >= due:
+                return self._over(causes.EXPIRED, reasons.NOT_AUTHORIZED, "what the client logged in with has expired")
+            if again == 0.0 or due < again:
+                again = due
+        if self.held > 0 and protocol.state == CONNECTED and hub.packet_timeout > 0.0:
+            if not stream.reading:
+                # It waits for us.
+                self.sign_at = now
+            due = self.sign_at + hub.packet_timeout
+            if now >= due:
+                text = f"less than {LARGE_READ} bytes of a packet in {hub.packet_timeout:g} s"
+                return self._over(causes.PACKET_TIMEOUT, reasons.IMPLEMENTATION_SPECIFIC_ERROR, text)
+            if again == 0.0 or due < again:
+                again = due
+        if stream.full and hub.stall_timeout > 0.0:
+            due = stream.stall_due(now, hub.stall_timeout)
+            if due == 0.0:
+                return self._over(causes.STALLED, 0, "")
+            if again == 0.0 or due < again:
+                again = due
+        return again
+
+    def expires(self, now: float) -> float:
+        """When to see whether the client's credentials have expired (loop time); 0.0: they never do.
+
+        The system's clock decides, which may be set meanwhile: so never much later than now.
+        """
+        session = self._protocol.session
+        expires_at = 0.0 if session is None else session.principal.expires_at
+        return 0.0 if expires_at == 0.0 else now + min(max(expires_at - time.time(), 0.0), CLOCK_LOOKS)
+
+    def _over(self, cause: str, code: int, text: str) -> float:
+        self.cause = cause
+        self.code = code
+        self.text = text
+        return 0.0

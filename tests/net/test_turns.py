@@ -1,0 +1,242 @@
+"""Rounds of the event loop: what all clients together have done in one, and who comes when. Counted, not timed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+
+from broker import Broker, Settings
+from broker.core.connection.protocol import TURN_WORK
+from broker.net.turns import LIGHT_WORK, LITTLE, MUCH, ROUND_WORK, ROUND_WRITES, SHARE, Turn, Turns
+from tests.e2e import wire
+from tests.net.transports import Client, rounds, until
+
+Embed = Callable[[], Awaitable[Broker]]
+
+
+@pytest.fixture
+async def embed() -> AsyncIterator[Embed]:
+    async with AsyncExitStack() as stack:
+        brokers: list[Broker] = []
+
+        async def start() -> Broker:
+            settings = Settings.model_validate(
+                {
+                    "listen": ("mqtt://127.0.0.1:0",),
+                    "shutdown": {"flush_timeout": 0.0},
+                    "sys": {"interval": 0.0},
+                }
+            )
+            brokers.append(await stack.enter_async_context(Broker(settings)))
+            return brokers[-1]
+
+        yield start
+        for running in brokers:
+            for connection in list(running.connections):
+                connection.connection_lost(None)
+
+
+class Heavy(Turn):
+    """Has so much left to do, and to write."""
+
+    def __init__(self, turns: Turns, left: int, writes: int = 0) -> None:
+        super().__init__()
+        self.turns = turns
+        self.left = left
+        self.writes = writes
+        self.shares: list[int] = []
+        self.ended = False
+
+    def turn(self, work: int) -> int:
+        done = min(work, self.left)
+        self.left -= done
+        self.shares.append(done)
+        if self.left:
+            self.turns.go_on(self, False)
+        return done
+
+    def write_turn(self) -> None:
+        self.writes -= 1
+        self.turns.wrote(1, 0)
+        if self.writes:
+            self.turns.write_on(self)
+
+    def leave(self) -> None:
+        self.ended = True
+        self.turns.did(ROUND_WORK // 4)
+
+
+async def test_one_who_is_alone_has_whole_rounds() -> None:
+    turns = Turns(asyncio.get_running_loop())
+    alone = Heavy(turns, 3 * TURN_WORK)
+    assert turns.work == TURN_WORK
+    turns.go_on(alone, True)
+    await rounds(5)
+    assert alone.shares == [TURN_WORK] * 3
+    assert turns.work == TURN_WORK
+
+
+async def test_all_together_have_one_round() -> None:
+    """However many wait: about as much is done in a round as for one, and everybody gets on."""
+    turns = Turns(asyncio.get_running_loop())
+    crowd = [Heavy(turns, 3 * SHARE) for _ in range(100)]
+    for each in crowd:
+        turns.go_on(each, True)
+    done = count = 0
+    while turns.waiting:
+        await rounds(1)
+        count += 1
+        now = sum(sum(each.shares) for each in crowd)
+        assert now - done <= ROUND_WORK + SHARE
+        done = now
+        # A quarter of each round is for those who had turns.
+        assert all(each.shares for each in crowd) or count <= 100 * SHARE * 4 // (ROUND_WORK * 3)
+    assert done == 100 * 3 * SHARE
+
+
+async def test_who_comes_anew_comes_before_those_who_had_turns() -> None:
+    turns = Turns(asyncio.get_running_loop())
+    crowd = [Heavy(turns, 100 * SHARE) for _ in range(50)]
+    for each in crowd:
+        turns.go_on(each, False)
+    await rounds(2)
+    late = Heavy(turns, SHARE)
+    turns.go_on(late, True)
+    before = sum(len(each.shares) for each in crowd)
+    await rounds(1)
+    assert late.left == 0
+    # And those who had some are not kept out by those who come anew.
+    newcomers = [Heavy(turns, SHARE) for _ in range(50)]
+    for each in newcomers:
+        turns.go_on(each, True)
+    await rounds(1)
+    assert sum(len(each.shares) for each in crowd) > before
+    assert 0 < sum(len(each.shares) for each in newcomers) < 50
+
+
+async def test_a_round_that_is_spent_has_room_for_little() -> None:
+    turns = Turns(asyncio.get_running_loop())
+    turns.did(ROUND_WORK // 2)
+    assert (turns.work, turns.spent) == (ROUND_WORK // 2, False)
+    turns.did(ROUND_WORK)
+    assert (turns.work, turns.spent) == (LIGHT_WORK, True)
+    await rounds(1)
+    assert (turns.work, turns.spent) == (TURN_WORK, False)
+
+
+async def test_nobody_goes_on_before_those_are_written_to_who_waited() -> None:
+    """Those whom the last turns reached; but not again and again those who always have something to be written."""
+    turns = Turns(asyncio.get_running_loop())
+    publisher = Heavy(turns, 3 * TURN_WORK)
+    endless = [Heavy(turns, 0, writes=1_000) for _ in range(700)]
+    for each in endless:
+        turns.write_on(each)
+    turns.go_on(publisher, True)
+    await rounds(1)
+    assert len(publisher.shares) == 1
+    first = [each.writes for each in endless]
+    assert 0 < sum(each == 999 for each in first) < 700
+    while len(publisher.shares) == 1:
+        await rounds(1)
+    assert max(each.writes for each in endless) <= 999
+    assert min(each.writes for each in endless) >= 997
+
+
+async def test_connections_end_in_turns() -> None:
+    turns = Turns(asyncio.get_running_loop())
+    gone = [Heavy(turns, 0) for _ in range(9)]
+    for each in gone:
+        turns.end(each)
+    told = []
+    while turns.waiting:
+        await rounds(1)
+        told.append(sum(each.ended for each in gone))
+    assert told == [2, 4, 6, 8, 9]
+
+
+async def test_hostile_reads_in_one_round_share_it(embed: Embed) -> None:
+    """50 clients send as much as each may have done in a turn; in the same round somebody PINGs."""
+    broker = await embed()
+    crowd = [Client(broker, f"c{number}") for number in range(50)]
+    other = Client(broker, "other")
+    await rounds(10)
+    other.take()
+    flood = b"".join(wire.publish(f"{number}", b"x", retain=True) for number in range(2_000))
+    router = broker.router
+    before = router.work
+    for client in crowd:
+        client.connection.data_received(flood)
+    assert router.work - before <= ROUND_WORK + 50 * 2 * LIGHT_WORK
+    assert not crowd[-1].transport.reading
+    other.connection.data_received(wire.PING)
+    assert other.take() == b"\xd0\x00"
+    while broker.hub.turns.waiting:
+        before = router.work
+        await rounds(1)
+        # Each turn may end with a packet more than it has room for.
+        assert router.work - before <= ROUND_WORK + 50 * LIGHT_WORK
+    assert router.counters.messages_received == 50 * 2_000
+    assert all(client.transport.reading for client in crowd)
+
+
+async def test_what_waits_for_many_is_written_in_rounds(embed: Embed) -> None:
+    """200 clients for each of whom much waits: so many in a round, in their order, and everything to everybody."""
+    broker = await embed()
+    router = broker.router
+    source = Client(broker, "source")
+    frames = [wire.publish(f"t/{number}", bytes(600), retain=True) for number in range(100)]
+    source.connection.data_received(b"".join(frames))
+    crowd = [Client(broker, f"c{number}") for number in range(200)]
+    await until(lambda: not broker.hub.turns.waiting)
+    for client in crowd:
+        client.take()
+    for client in crowd:
+        client.connection.data_received(wire.subscribe(1, [("t/#", 0)]))
+    most = 0
+    sent = router.counters.bytes_sent
+    while router.counters.messages_sent < 200 * 100:
+        await rounds(1)
+        most = max(most, router.counters.bytes_sent - sent)
+        sent = router.counters.bytes_sent
+    # A write of 100 things of 60 kB counts for about 1,900: no more than forty of them, and what is little.
+    assert most <= 40 * 64_000
+    assert all(client.take().count(bytes(600)) == 100 for client in crowd)
+
+
+async def test_the_end_of_one_for_whom_much_waits_comes_in_a_round_with_room(embed: Embed) -> None:
+    broker = await embed()
+    full = Client(broker, "full")
+    full.connection.data_received(wire.subscribe(1, [("t", 0)]))
+    await rounds(5)
+    full.connection.pause_writing()
+    source = Client(broker, "source")
+    source.connection.data_received(wire.publish("t", b"x") * 2 * MUCH)
+    await until(lambda: full.connection.outbox.messages >= 2 * MUCH)
+    broker.hub.turns.did(ROUND_WORK)
+    full.connection.data_received(wire.disconnect())
+    assert full.connection.protocol.close_cause == ""
+    source.connection.data_received(wire.disconnect())
+    assert source.connection.protocol.close_cause != ""
+    await rounds(3)
+    assert full.connection.protocol.close_cause != ""
+
+
+async def test_little_is_written_at_once(embed: Embed) -> None:
+    broker = await embed()
+    client = Client(broker, "c")
+    client.connection.data_received(wire.subscribe(1, [("t", 0)]))
+    await rounds(5)
+    client.take()
+    broker.hub.turns.wrote(0, ROUND_WRITES << 6)
+    assert broker.hub.turns.full
+    source = Client(broker, "source")
+    source.connection.data_received(wire.publish("t", b"x"))
+    assert client.take() == wire.publish("t", b"x")
+    large = wire.publish("t", bytes(10_000)) * (LITTLE + 1)
+    source.connection.data_received(large)
+    assert client.take() == b""
+    await rounds(3)
+    assert client.take() == large
