@@ -316,6 +316,12 @@ ROWS: Final[dict[str, Row]] = {
         Row("fan-in", "100 → 1 fan-in (bench/+)", _fan_in, frozenset({FILTERS})),
         Row("pairs-v5", "100 pairs, MQTT 5", lambda bench: _pairs(bench, 100, _V5), frozenset({V5})),
         Row("pairs-qos1", "100 pairs, QoS 1 both sides", lambda bench: _pairs(bench, 100, _ACKED, 1), frozenset({QOS})),
+        Row(
+            "pairs-qos1-single",
+            "100 pairs, QoS 1, one in flight for each",
+            lambda bench: _pairs(bench, 100, Shape(window=1, burst=1), 1),
+            frozenset({QOS}),
+        ),
         Row("pairs-qos2", "100 pairs, QoS 2 both sides", lambda bench: _pairs(bench, 100, _ACKED, 2), _QOS2),
         Row("pairs-16k", "10 pairs, 16 KiB payload", lambda bench: _pairs(bench, 10, _LARGE)),
         Row(

@@ -33,6 +33,8 @@ class FilterList:
         self.packet_id = packet_id
         self.properties = properties
         self.subscribes = kind == SUBSCRIBE
+        # Whether all filters that were checked are printable ASCII, and none begins with "$".
+        self.plain = True
         self.filter_at: i64 = 0
         self.filter_end: i64 = 0
         self.options: i64 = 0
@@ -92,6 +94,7 @@ class FilterList:
             elif options & 3 == 3 or options & 0x30 == 0x30:  # section 3.8.3.1
                 raise ProtocolViolation("subscription options with QoS 3 or retain handling 3")
         if scan_filter(self._data, self.filter_at, self.filter_end) == 0:
+            self.plain = False
             name = utf8(self._data[self.filter_at : self.filter_end])
             if not controls and has_control(name):
                 raise MalformedPacket("a topic filter with a control character")

@@ -126,7 +126,10 @@ def scan_filter(raw: bytes, start: i64, stop: i64) -> int:
     while at < stop:
         sign: i64 = raw[at]
         at += 1
-        if sign == 47:
+        if sign > 47:  # nearly all of them
+            if sign >= 127:
+                return 0
+        elif sign == 47:
             levels += 1
         elif sign == 43:  # + has its level to itself [MQTT-4.7.1-2]
             if before != 47 or (at < stop and raw[at] != 47):
@@ -134,7 +137,7 @@ def scan_filter(raw: bytes, start: i64, stop: i64) -> int:
         elif sign == 35:  # and so has #, which is the last one [MQTT-4.7.1-1]
             if before != 47 or at < stop:
                 return 0
-        elif sign < 32 or sign >= 127:
+        elif sign < 32:
             return 0
         before = sign
     return levels

@@ -189,7 +189,8 @@ class ServerProtocol(Peer):
         filters = self._filters
         work: i64 = 0
         taken: i64 = 0
-        before = router.work
+        delivery = router.delivery
+        before = delivery.work
         self.unfinished = False
         self.hurried = False
         if self.state == CONNECTING and self._first_bytes:
@@ -204,7 +205,7 @@ class ServerProtocol(Peer):
         # Not a packet more once the connection is over, also of a read that a refused CONNECT began [MQTT-3.1.4-6].
         while self.state != CLOSED and self.state != ADMITTING:
             if (
-                work * PACKET_WORK + router.work - before >= most
+                work * PACKET_WORK + delivery.work - before >= most
                 or counters.half_full != half_full
                 or counters.backed_up != backed_up
                 or window.unwritten + window.held >= most_unread

@@ -139,6 +139,8 @@ class FilterWork:
         self._router = router
         self._checked = False
         self._count: i64 = 0
+        # Bytes that are surely left for filters in this turn.
+        self._room: i64 = 0
         self._codes: list[int] = []
         self._identifier = 0
         self._options: QueueOptions | None = None
@@ -166,23 +168,26 @@ class FilterWork:
         """
         router = self._router
         filters = self._filters
+        delivery = router.delivery
         controls = router.limits.control_characters
         while not self._checked:
-            if router.work >= until:
+            if delivery.work >= until:
                 return False
             if filters.next():
                 filters.check(controls)
                 self._count += 1
-                router.work += CHECK_WORK + (filters.filter_end - filters.filter_at >> LENGTH_WORK)
+                delivery.work += CHECK_WORK + (filters.filter_end - filters.filter_at >> LENGTH_WORK)
             else:
                 filters.rewind()
                 self._checked = True
         if self._bad_options:
             return True
-        while router.work < until:
+        # Meanwhile nobody else subscribes.
+        self._room = router.table.room(router.limits, self._session)
+        while delivery.work < until:
             if not filters.next():
                 return True
-            router.work += FILTER_WORK + (filters.filter_end - filters.filter_at >> LENGTH_WORK)
+            delivery.work += FILTER_WORK + (filters.filter_end - filters.filter_at >> LENGTH_WORK)
             if filters.subscribes:
                 self._subscribe()
             else:
@@ -203,9 +208,9 @@ class FilterWork:
         name = request.topic_filter
         group = ""
         topic_filter = name
-        if name.startswith(SHARE_PREFIX):
+        if not self._filters.plain and name.startswith(SHARE_PREFIX):
             group, topic_filter = parse_shared(name)
-        code = _judge(session, router, request, group, topic_filter)
+        code = _judge(session, router, request, group, topic_filter, self._has_room(name, group, topic_filter))
         if code == 0:
             if session.bridge:
                 # It cannot ask for them in SUBSCRIBE. In a share group there is no No Local [MQTT-3.8.3-4].
@@ -223,6 +228,15 @@ class FilterWork:
         elif not session.v5:
             code = reasons.V3_SUBACK_FAILURE
         self._codes.append(code)
+
+    def _has_room(self, name: str, group: str, topic_filter: str) -> bool:
+        """`SubscriptionTable.has_room`; what exactly a filter takes is asked only when the bounds are near."""
+        table = self._router.table
+        most: i64 = table.most_cost(name)
+        if most <= self._room:
+            self._room -= most
+            return True
+        return table.has_room(self._router.limits, self._session, name, group, topic_filter)
 
     def _tell(self, granted: list[tuple[str, str]]) -> None:
         """Remember what was granted to one filter, as long as it may be told one by one."""
@@ -257,8 +271,13 @@ class FilterWork:
         return suback
 
 
-def _judge(session: Session, router: Router, request: SubscriptionRequest, group: str, topic_filter: str) -> int:
-    """0, or the reason code with which a well-formed filter is refused. Access control may lower the QoS asked for."""
+def _judge(
+    session: Session, router: Router, request: SubscriptionRequest, group: str, topic_filter: str, room: bool
+) -> int:
+    """0, or the reason code with which a well-formed filter is refused. Access control may lower the QoS asked for.
+
+    `room`: whether there is any for what it takes.
+    """
     name = request.topic_filter
     limits = router.limits
     if group and not limits.shared_subscriptions:
@@ -272,7 +291,7 @@ def _judge(session: Session, router: Router, request: SubscriptionRequest, group
     if group and 0 < limits.max_shared_subscriptions_per_client <= session.shared and name not in session.subscriptions:
         # Each of its groups is a delivery of its own: with 10,000 groups at "#", every PUBLISH of anybody is 10,000.
         return reasons.QUOTA_EXCEEDED
-    if not router.table.has_room(router.limits, session, name, group, topic_filter):
+    if not room:
         return reasons.QUOTA_EXCEEDED
     access_control = router.access_control
     if access_control is not None:

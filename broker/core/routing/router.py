@@ -216,7 +216,8 @@ class Router(PeerListener):
             subscription.retain_handling = request.retain_handling
             subscription.identifier = identifier
             self.table.touch(subscription)
-        self.queue_limits.give_sub_queue(session, subscription, terms, options)
+        if terms is not None or subscription.sub_queue is not None:
+            self.queue_limits.give_sub_queue(session, subscription, terms, options)
         # Retain Handling 0 asks for retained messages each time [MQTT-3.3.1-9] [MQTT-3.8.4-4], 1 if the subscription
         # is new [MQTT-3.3.1-10], 2 never [MQTT-3.3.1-11]. 3.1.1 has 0 alone [MQTT3-3.3.1-6]. Shared subscriptions get
         # none (section 4.8.2).
@@ -227,7 +228,8 @@ class Router(PeerListener):
             session.journal.subscribed(session.client_id, subscription, session.is_streaming(subscription))
         if self.event_listener is not None:
             self.event_listener.subscribed(session.client_id, name, qos)
-        self.table.tell(subscription, False)
+        if self.tap is not None:
+            self.table.tell(subscription, False)
 
     def unsubscribe(self, session: Session, name: str) -> bool:
         """Take a subscription back; False when there is none [MQTT-3.10.4-1].

@@ -12,7 +12,9 @@ Promises:
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
+
+from mypy_extensions import i64
 
 from broker.core.hooks import SubscriptionListener
 from broker.core.limits import Limits
@@ -20,13 +22,15 @@ from broker.core.queues.delivery import queue_of
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.session.session import Session
 from broker.core.tap import Tap
-from broker.core.topics.filter_bytes import SUB_QUEUE_BYTES, subscription_bytes
+from broker.core.topics.filter_bytes import (
+    SUB_QUEUE_BYTES,
+    SUBSCRIPTION_BYTES,
+    most_subscription_bytes,
+    subscription_bytes,
+)
 from broker.core.topics.match_cache import MatchCache
-from broker.core.topics.subscription import OwnQueue, Subscription
+from broker.core.topics.subscription import FilterEntry, OwnQueue, Subscription
 from broker.core.topics.trie import create
-
-if TYPE_CHECKING:
-    from mypy_extensions import i64
 
 DROP_WORK: Final = 16
 """What a subscription that is taken away counts for in a turn, as deliveries."""
@@ -49,7 +53,7 @@ class SubscriptionTable:
         self.cache = MatchCache(self.trie, match_cache)
         self.count = 0
         # Bytes that are counted for them, without their filters: the trie counts those.
-        self.own_bytes = 0
+        self.own_bytes: i64 = 0
         # Who wants to know what is asked for here, if anybody does.
         self.listener: SubscriptionListener | None = None
         self.tap: Tap | None = None
@@ -59,11 +63,11 @@ class SubscriptionTable:
         self._leaving: deque[Session] = deque()
 
     @property
-    def bytes(self) -> int:
+    def bytes(self) -> i64:
         """What is counted for all subscriptions and filters together."""
         return self.own_bytes + self.trie.bytes
 
-    def cost(self, name: str, group_name: str, topic_filter: str) -> int:
+    def cost(self, name: str, group_name: str, topic_filter: str) -> i64:
         """What is counted for a subscription that shares nothing with others.
 
         `name` as the client wrote it, `topic_filter` without `$share/name/`.
@@ -75,14 +79,26 @@ class SubscriptionTable:
 
         `name` as the client wrote it, `topic_filter` without `$share/name/`.
         """
-        size = self.cost(name, group_name, topic_filter)
-        if (
-            0 < limits.max_filter_bytes_per_client < session.account.filters + size
-            or 0 < limits.max_filter_bytes < self.bytes + size
-            or not session.account.has_room(size)
-        ):
-            return name in session.subscriptions
-        return True
+        return self.cost(name, group_name, topic_filter) <= self.room(limits, session) or name in session.subscriptions
+
+    def room(self, limits: Limits, session: Session) -> i64:
+        """Bytes that the client's next subscriptions may take, by its own bounds and by that of all."""
+        account = session.account
+        left: i64 = account.room
+        if limits.max_filter_bytes_per_client > 0:
+            own: i64 = limits.max_filter_bytes_per_client - account.filters
+            if own < left:
+                left = own
+        if limits.max_filter_bytes > 0:
+            whole: i64 = limits.max_filter_bytes - self.bytes
+            if whole < left:
+                left = whole
+        return left
+
+    def most_cost(self, name: str) -> i64:
+        """No subscription to a name of this length takes more, whatever it is: who has so much room need not count."""
+        length: i64 = len(name)
+        return most_subscription_bytes(length) + self.trie.most_cost(length)
 
     def add(self, session: Session, subscription: Subscription, group_name: str, topic_filter: str) -> i64:
         """Hang a new subscription of a session at its filter. The work that it was, in deliveries."""
@@ -97,7 +113,7 @@ class SubscriptionTable:
         work += cache.walked + cache.extended - before
         cache.add(entry, subscription, group_name)
         session.subscriptions[subscription.topic_filter] = subscription
-        self._account(subscription, group_name, topic_filter, 1)
+        self._account(subscription, group_name, entry, 1)
         if self.listener is not None and not session.uplink:
             self.listener.wanted(topic_filter)
         return work
@@ -123,7 +139,7 @@ class SubscriptionTable:
         assert entry is not None
         group = subscription.group
         topic_filter = entry.topic_filter
-        self._account(subscription, "" if group is None else group.name, topic_filter, -1)
+        self._account(subscription, "" if group is None else group.name, entry, -1)
         self.cache.discard(entry, subscription)
         if entry.empty:
             self.cache.remove(topic_filter)
@@ -204,17 +220,21 @@ class SubscriptionTable:
                 if subscription is not None:
                     self._end(session, subscription)
 
-    def _account(self, subscription: Subscription, group_name: str, topic_filter: str, change: int) -> None:
+    def _account(self, subscription: Subscription, group_name: str, entry: FilterEntry, change: i64) -> None:
         """A subscription has come (`change` 1) or goes (-1)."""
-        size = subscription_bytes(subscription.topic_filter, group_name)
+        if group_name:
+            size: i64 = subscription_bytes(subscription.topic_filter, group_name)
+        else:
+            # Its name is the filter.
+            size = SUBSCRIPTION_BYTES + entry.text
         if subscription.sub_queue is not None:
             size += SUB_QUEUE_BYTES
         self.count += change
         self.own_bytes += change * size
-        _charge(subscription, change * (size + self.trie.cost(topic_filter)))
+        _charge(subscription, change * (size + entry.cost))
 
 
-def _charge(subscription: Subscription, change: int) -> None:
+def _charge(subscription: Subscription, change: i64) -> None:
     account = cast(Session, subscription.session).account
     account.filters += change
     account.fit()

@@ -48,9 +48,14 @@ class ClientAccount:
         self._window.max_bytes = self._max_inflight_bytes
         self.fit()
 
-    def has_room(self, size: int) -> bool:
+    def has_room(self, size: i64) -> bool:
         """Whether its client may have so many bytes more."""
-        return self._max_bytes >= UNLIMITED or self.bytes + size <= self._max_bytes
+        return size <= self.room
+
+    @property
+    def room(self) -> i64:
+        """Bytes that its client may have more, at most `UNLIMITED`."""
+        return self._max_bytes if self._max_bytes >= UNLIMITED else self._max_bytes - self.bytes
 
     def fit(self) -> None:
         """Have messages keep to what the rest leaves: called when that has changed, and before one is queued."""

@@ -7,7 +7,10 @@ the wire and up to 40 KB in the trie.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 SUBSCRIPTION_BYTES: Final = 256
 """A `Subscription`, its place in its session's dict and in the list of its filter; without its spelling."""
@@ -31,22 +34,32 @@ SHAPE_BYTES: Final = 128
 """Another shape that follows a prefix in the compact layout."""
 
 
-def text_bytes(text: str) -> int:
+def text_bytes(text: str) -> i64:
     """Bytes that the characters of a string take: one each in ASCII, up to four each as soon as one is not ASCII."""
-    return len(text) if text.isascii() else 4 * len(text)
+    size: i64 = len(text)
+    return size if text.isascii() else 4 * size
 
 
-def subscription_bytes(name: str, group_name: str) -> int:
+def subscription_bytes(name: str, group_name: str) -> i64:
     """What is counted for a subscription beside its filter. `name` is as the client wrote it."""
-    size = SUBSCRIPTION_BYTES + text_bytes(name)
+    size: i64 = SUBSCRIPTION_BYTES + text_bytes(name)
     if group_name:
         size += GROUP_BYTES + text_bytes(group_name)
     return size
 
 
-def entry_bytes(topic_filter: str) -> int:
+def entry_bytes(topic_filter: str) -> i64:
     """What is counted for a filter without its nodes: its characters twice where it has wildcards."""
-    size = text_bytes(topic_filter)
-    if "+" in topic_filter or "#" in topic_filter:
-        size += size
-    return ENTRY_BYTES + size
+    return spelt_entry_bytes(text_bytes(topic_filter), "+" in topic_filter or "#" in topic_filter)
+
+
+def spelt_entry_bytes(text: i64, wildcards: bool) -> i64:
+    """`entry_bytes` of a filter whose characters take `text` bytes."""
+    if wildcards:
+        return ENTRY_BYTES + 2 * text
+    return ENTRY_BYTES + text
+
+
+def most_subscription_bytes(length: i64) -> i64:
+    """No subscription to a name of so many characters counts for more beside its filter."""
+    return SUBSCRIPTION_BYTES + GROUP_BYTES + 8 * length

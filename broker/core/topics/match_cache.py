@@ -23,12 +23,15 @@ Refuses: to look at who is connected or allowed. A route says which filters matc
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from broker.core.codec.topic_names import has_control, is_within
 from broker.core.topics.subscription import FilterEntry, Subscription
 from broker.core.topics.topic_tree import Retainable, RetainedTree
 from broker.core.topics.trie_base import Trie
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 # Topics longer than this are looked up in the trie each time: 10,000 of the longest names would be 655 MB of keys.
 LONGEST_TOPIC: Final = 1024
@@ -164,8 +167,8 @@ class MatchCache:
         self.hits: int = 0
         self.misses: int = 0
         self.evicted: int = 0  # to make room
-        self.extended: int = 0  # because of a new filter
-        self.walked: int = 0  # levels looked at to find them
+        self.extended: i64 = 0  # because of a new filter
+        self.walked: i64 = 0  # levels looked at to find them
         self.cleared: int = 0  # because a new filter matched too many
         self.turned_away: int = 0  # at the door of the full cache, the lucky ones counted with them
         self._routes: dict[bytes, Route] = {}
@@ -235,9 +238,9 @@ class MatchCache:
     def insert(self, topic_filter: str) -> FilterEntry:
         """The entry of a filter, made when it is not there yet; then the routes that it matches have it."""
         trie = self.trie
-        before = len(trie)
+        before = trie.made
         entry = trie.insert(topic_filter)
-        if self._routes and len(trie) != before:
+        if trie.made != before and self._routes:
             self._extend(entry)
         return entry
 

@@ -25,8 +25,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    # Compiled, these attributes take a byte each; interpreted, they are ordinary ints.
-    from mypy_extensions import u8
+    # Compiled, these attributes take one, four or eight bytes; interpreted, they are ordinary ints.
+    from mypy_extensions import i32, i64, u8
 
 
 CHANGES_KEPT: Final = 128
@@ -70,10 +70,10 @@ class Subscription:
         # Where it hangs; None before `add` and after `discard`.
         self.entry: FilterEntry | None = None
         self.group: SharedGroup | None = None
-        self.slot: int = 0  # its index in the list it stands in
-        self.present = False  # whether that list is the one of a group's connected members
-        self.identifier = identifier  # Subscription Identifier; 0 when there is none
         self.sub_queue: OwnQueue | None = None  # the terms that its messages keep to, where they have their own
+        self.slot: i32 = 0  # its index in the list it stands in
+        self.identifier: i32 = identifier  # Subscription Identifier, at most 268,435,455; 0 when there is none
+        self.present = False  # whether `slot` is one among a group's connected members
         self.qos: u8 = qos
         self.retain_handling: u8 = retain_handling
         self.no_local = no_local
@@ -189,9 +189,12 @@ _GONE: Final = SubscriberSet()
 class FilterEntry:
     """One topic filter in the trie, and who listens to it."""
 
-    def __init__(self, topic_filter: str) -> None:
+    def __init__(self, topic_filter: str, text: i64 = 0, cost: i64 = 0) -> None:
+        """`text`, `cost`: the trie's account of it (`filter_bytes`), so that nobody has to make it again."""
         self.topic_filter = topic_filter  # without "$share/name/"; "" once it is retired
         self.version: int = 0
+        self.text: i64 = text  # bytes that its characters take
+        self.cost: i64 = cost  # see `Trie.cost`
         self._held: Subscription | SubscriberSet | None = None
 
     @property

@@ -22,11 +22,14 @@ too.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
 from broker.core.codec import topic_names
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 # Steps of a walk for each node asked for, and at least: what `take` may look at without finding anything.
 STEPS_EACH: Final = 16
@@ -211,14 +214,24 @@ class RetainedTree:
 
     def leads_to(self, topic_filter: str) -> bool:
         """False where no topic can match a filter: the levels before its first wildcard lead nowhere."""
+        if self._values == 0:
+            return False
         node = self._root
-        for level in topic_filter.split("/"):
+        size: i64 = len(topic_filter)
+        at: i64 = 0
+        # Level by level, and not all of them at once: most filters lead nowhere with their first.
+        while at <= size:
+            end: i64 = topic_filter.find("/", at)
+            if end < 0:
+                end = size
+            level = topic_filter[at:end]
             if level == "+" or level == "#":
                 return not node.is_bare()
             child = node.child(level)
             if child is None:
                 return False
             node = child
+            at = end + 1
         return node.value is not None
 
     def walk(self, topic_filter: str, youngest: int = -1) -> RetainedCursor:

@@ -6,7 +6,12 @@ Owns the names that the router and the match cache use. The layouts are `trie_no
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from broker.core.topics.subscription import FilterEntry
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 
 class Trie:
@@ -20,7 +25,9 @@ class Trie:
         # Look-ups made by `match` since the start: what its cost is made of, for tests and benchmarks.
         self.probes: int = 0
         # What is counted for its filters (`filter_bytes`): entries and spellings, and nodes or prefixes.
-        self.bytes: int = 0
+        self.bytes: i64 = 0
+        # Filters that came in since the start.
+        self.made: i64 = 0
 
     def insert(self, topic_filter: str) -> FilterEntry:
         """The entry of a filter, made when it is not there yet."""
@@ -38,8 +45,15 @@ class Trie:
         """
         raise NotImplementedError
 
-    def cost(self, topic_filter: str) -> int:
-        """By how much `bytes` may grow with a filter at most: what it takes where it shares nothing with others."""
+    def cost(self, topic_filter: str) -> i64:
+        """By how much `bytes` may grow with a filter at most: what it takes where it shares nothing with others.
+
+        The entry of a filter that is there has it as well.
+        """
+        raise NotImplementedError
+
+    def most_cost(self, length: i64) -> i64:
+        """No filter of so many characters costs more."""
         raise NotImplementedError
 
     def match(self, topic: str) -> list[FilterEntry]:

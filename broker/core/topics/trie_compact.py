@@ -27,11 +27,14 @@ filter of n levels can cost memory in n²: `bytes` counts it, and the router's l
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from broker.core.topics.filter_bytes import PREFIX_BYTES, SHAPE_BYTES, entry_bytes, text_bytes
+from broker.core.topics.filter_bytes import PREFIX_BYTES, SHAPE_BYTES, entry_bytes, spelt_entry_bytes, text_bytes
 from broker.core.topics.subscription import FilterEntry
 from broker.core.topics.trie_base import Trie
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 # How a segment ends. A shape is its number of literal levels × 4 + one of these.
 ENDS: Final = 0  # with the filter, at a literal level
@@ -119,8 +122,9 @@ class CompactTrie(Trie):
         entry = self._filters.get(topic_filter)
         if entry is not None:
             return entry
-        entry = FilterEntry(topic_filter)
+        entry = FilterEntry(topic_filter, text_bytes(topic_filter), self.cost(topic_filter))
         self._filters[topic_filter] = entry
+        self.made += 1
         self.bytes += entry_bytes(topic_filter)
         if "+" in topic_filter or "#" in topic_filter:
             if self.compaction:
@@ -146,13 +150,16 @@ class CompactTrie(Trie):
                 self._discard_prefixes(topic_filter)
         return True
 
-    def cost(self, topic_filter: str) -> int:
-        size = entry_bytes(topic_filter)
+    def cost(self, topic_filter: str) -> i64:
+        size: i64 = entry_bytes(topic_filter)
         if "+" in topic_filter or "#" in topic_filter:
             # A prefix after each "+", or after each level, none of them longer than the filter.
-            cuts = topic_filter.count("+") + 1 if self.compaction else topic_filter.count("/")
+            cuts: i64 = topic_filter.count("+") + 1 if self.compaction else topic_filter.count("/")
             size += cuts * (PREFIX_BYTES + text_bytes(topic_filter))
         return size
+
+    def most_cost(self, length: i64) -> i64:
+        return spelt_entry_bytes(4 * length, True) + (length + 1) * (PREFIX_BYTES + 4 * length)
 
     def match(self, topic: str) -> list[FilterEntry]:
         found: list[FilterEntry] = []

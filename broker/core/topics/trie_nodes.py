@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.core.topics.filter_bytes import FILTER_NODE_BYTES, entry_bytes
+from broker.core.topics.filter_bytes import FILTER_NODE_BYTES, entry_bytes, spelt_entry_bytes, text_bytes
 from broker.core.topics.subscription import FilterEntry
 from broker.core.topics.trie_base import Trie
 
@@ -78,12 +78,13 @@ class NodeTrie(Trie):
         # The beginning, up to a "/", of the filter that came last, and the node that it leads to.
         self._way = ""
         self._way_node = self._root
+        self._way_levels: i64 = 0
 
     def insert(self, topic_filter: str) -> FilterEntry:
         if not ("+" in topic_filter or "#" in topic_filter):
             entry = self._exact.get(topic_filter)
             if entry is None:
-                entry = self._new(topic_filter)
+                entry = self._new(topic_filter, 0)
                 self._exact[topic_filter] = entry
             return entry
         node = self._root
@@ -92,8 +93,10 @@ class NodeTrie(Trie):
             # The last filter led here too: its siblings often come one after the other.
             node = self._way_node
             levels = topic_filter[len(way) :].split("/")
+            before: i64 = self._way_levels
         else:
             levels = topic_filter.split("/")
+            before = 0
         last: i64 = len(levels) - 1
         ends_with_hash = levels[last] == "#"
         parent: i64 = last - 1 if ends_with_hash else last
@@ -102,11 +105,12 @@ class NodeTrie(Trie):
             index += 1
             if index == parent and index > 0:
                 self._remember(topic_filter, levels, index, node)
+                self._way_levels = before + index
             level = levels[index]
             if level == "#":
                 entry = node.hash
                 if entry is None:
-                    entry = self._new(topic_filter)
+                    entry = self._new(topic_filter, before + last + 1)
                     node.hash = entry
                     self._wildcards += 1
                 return entry
@@ -125,7 +129,7 @@ class NodeTrie(Trie):
             child = children.get(level)
             if child is None:
                 if index == last or (index == last - 1 and ends_with_hash):
-                    entry = self._new(topic_filter)
+                    entry = self._new(topic_filter, before + last + 1)
                     children[level] = entry
                     self._wildcards += 1
                     return entry
@@ -141,19 +145,26 @@ class NodeTrie(Trie):
             node = child
         entry = node.entry
         if entry is None:
-            entry = self._new(topic_filter)
+            entry = self._new(topic_filter, before + last + 1)
             node.entry = entry
             self._wildcards += 1
         return entry
 
-    def cost(self, topic_filter: str) -> int:
+    def cost(self, topic_filter: str) -> i64:
         if not ("+" in topic_filter or "#" in topic_filter):
             return entry_bytes(topic_filter)
         return entry_bytes(topic_filter) + (topic_filter.count("/") + 1) * FILTER_NODE_BYTES
 
-    def _new(self, topic_filter: str) -> FilterEntry:
-        self.bytes += entry_bytes(topic_filter)
-        return FilterEntry(topic_filter)
+    def most_cost(self, length: i64) -> i64:
+        return spelt_entry_bytes(4 * length, True) + (length + 1) * FILTER_NODE_BYTES
+
+    def _new(self, topic_filter: str, levels: i64) -> FilterEntry:
+        """The entry of a filter that is new; `levels`: 0 where it has no wildcard, and so no nodes."""
+        text: i64 = text_bytes(topic_filter)
+        size: i64 = spelt_entry_bytes(text, levels > 0)
+        self.bytes += size
+        self.made += 1
+        return FilterEntry(topic_filter, text, size + levels * FILTER_NODE_BYTES)
 
     def _count_nodes(self, change: int) -> None:
         self._nodes += change
@@ -198,7 +209,7 @@ class NodeTrie(Trie):
                 return False
             exact.retire()
             del self._exact[topic_filter]
-            self.bytes -= entry_bytes(topic_filter)
+            self.bytes -= spelt_entry_bytes(exact.text, False)
             return True
         # The node may be one of those that go.
         self._way = ""
@@ -231,7 +242,8 @@ class NodeTrie(Trie):
             if isinstance(child, FilterEntry):
                 if child.topic_filter != topic_filter:
                     return False
-                child.retire()
+                entry = child
+                entry.retire()
                 path.pop()
                 _drop_child(node, children, level)
                 break
@@ -243,7 +255,7 @@ class NodeTrie(Trie):
             entry.retire()
             node.entry = None
         self._wildcards -= 1
-        self.bytes -= entry_bytes(topic_filter)
+        self.bytes -= spelt_entry_bytes(entry.text, True)
         self._tidy(node, path, levels)
         return True
 

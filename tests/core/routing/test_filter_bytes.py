@@ -17,7 +17,9 @@ from broker.core.topics.filter_bytes import (
     SUB_QUEUE_BYTES,
     SUBSCRIPTION_BYTES,
     entry_bytes,
+    most_subscription_bytes,
     subscription_bytes,
+    text_bytes,
 )
 from broker.core.topics.trie import COMPACT, LAYOUTS, NODES
 from broker.core.topics.trie_compact import CompactTrie
@@ -91,6 +93,25 @@ def test_a_full_client_may_replace_what_it_has() -> None:
     client = network.client("c")
     assert ask(client, deep(0), deep(1), deep(2)).reason_codes == [0, 0, 0]
     assert ask(client, Request(deep(1), 2), deep(3)).reason_codes == [2, QUOTA_EXCEEDED]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_bound_is_met_to_the_byte(layout: str) -> None:
+    """As long as there is much room nobody counts what a filter takes; in the end exactly that decides."""
+    filters = [f"a/+/{number}" for number in range(8)]
+    free = Network(trie=layout)
+    assert flood(free.client("c"), filters) == [0] * 8
+    taken = free.client("d")
+    assert flood(taken, filters) == [0] * 8
+    own = taken.session.account.filters
+    for bound, granted in ((own, 8), (own - 1, 7)):
+        network = Network(limits(max_filter_bytes_per_client=bound), trie=layout)
+        assert flood(network.client("c"), filters).count(0) == granted
+    whole = free.router.filter_bytes
+    one = free.router.table.cost(filters[0], "", filters[0])
+    for bound, granted in ((2 * whole, 8), (one - 1, 0)):
+        network = Network(limits(max_filter_bytes=bound), trie=layout)
+        assert flood(network.client("c"), filters).count(0) == granted
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -199,8 +220,8 @@ class Accounts(RuleBasedStateMachine):
         for session in router.sessions.values():
             counted = 0
             for name, subscription in session.subscriptions.items():
-                group = subscription.group
-                size = subscription_bytes(name, "" if group is None else group.name)
+                group_name = "" if subscription.group is None else subscription.group.name
+                size = subscription_bytes(name, group_name)
                 size += SUB_QUEUE_BYTES if subscription.sub_queue is not None else 0
                 everything += size
                 assert subscription.entry is not None
@@ -210,6 +231,11 @@ class Accounts(RuleBasedStateMachine):
                 one.insert(subscription.entry.topic_filter)
                 cost = trie.cost(subscription.entry.topic_filter)
                 assert one.bytes <= cost
+                # The entry has the account, as whoever makes it anew would; and the quick look never says too little.
+                entry = subscription.entry
+                assert (entry.cost, entry.text) == (cost, text_bytes(entry.topic_filter))
+                assert cost <= trie.most_cost(len(entry.topic_filter))
+                assert subscription_bytes(name, group_name) <= most_subscription_bytes(len(name))
                 counted += size + cost
             assert session.account.filters == counted
         assert router.table.own_bytes == everything

@@ -70,6 +70,22 @@ def test_a_level_is_kept_for_what_is_below_it() -> None:
     assert tree.node_count == 0
 
 
+@given(st.lists(naive.topic_names, unique=True, max_size=30), naive.topic_filters)
+def test_whether_a_filter_leads_anywhere(names: list[str], topic_filter: str) -> None:
+    """By the levels before its first wildcard: what begins with them is there, or nothing can match."""
+    prefix: list[str] = []
+    for level in topic_filter.split("/"):
+        if level in ("+", "#"):
+            expected = any(
+                name.split("/")[: len(prefix)] == prefix and name.count("/") >= len(prefix) for name in names
+            )
+            break
+        prefix.append(level)
+    else:
+        expected = topic_filter in names
+    assert filled(names).leads_to(topic_filter) == expected
+
+
 @given(st.lists(naive.topic_names, unique=True, max_size=30), st.data())
 def test_clearing_everything_leaves_no_node(names: list[str], data: st.DataObject) -> None:
     tree = filled(names)
