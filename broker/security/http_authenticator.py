@@ -25,6 +25,7 @@ from broker.core.codec import reasons
 from broker.core.principal import Principal
 from broker.security.authenticator import ASK, Ask, Attempt, Authenticator, Refusal, Verdict
 from broker.security.fetching import FetchError, HttpClient, tls_context
+from broker.security.rules.claims import read_claims
 from broker.settings import HttpTable, called
 
 FULL: Final = Refusal(reasons.SERVER_BUSY, "too many clients wait for the service")
@@ -202,7 +203,11 @@ def _principal(answer: Mapping[str, Any], attempt: Attempt) -> Principal:
         raise FetchError('"attributes" of its answer are no text by name')
     if isinstance(expires_at, bool) or not isinstance(expires_at, (int, float)) or not 0 <= expires_at < math.inf:
         raise FetchError('"expires_at" of its answer is no number of seconds since 1970')
-    return Principal(user, tuple(groups), attributes or None, float(expires_at))
+    try:
+        rules = read_claims(answer["rules"]) if answer.get("rules") is not None else ()
+    except (ValueError, RecursionError) as error:
+        raise FetchError(f'"rules" of its answer: {error}') from None
+    return Principal(user, tuple(groups), attributes or None, float(expires_at), rules)
 
 
 def _are_texts(values: Any) -> bool:

@@ -25,7 +25,16 @@ from broker.security.key_sets import (
     read_secret,
     shared_secret,
 )
-from broker.security.token_checks import Header, TokenError, expires_at, groups, read_header, text_claim, verified
+from broker.security.token_checks import (
+    Header,
+    TokenError,
+    expires_at,
+    groups,
+    read_header,
+    rules,
+    text_claim,
+    verified,
+)
 from broker.settings import JwtTable, called
 from broker.settings.tokens import SHORTEST_SECRET, is_url
 
@@ -119,7 +128,12 @@ class TokenAuthenticator(Authenticator):
             raise TokenError("it is another user's than the CONNECT names")
         if table.client_id_claim and text_claim(claims, table.client_id_claim) != attempt.client_id:
             raise TokenError("it is for another client identifier")
-        return Principal(user, groups(claims, table.groups_claim), expires_at=expires_at(claims, table.leeway))
+        return Principal(
+            user,
+            groups(claims, table.groups_claim),
+            expires_at=expires_at(claims, table.leeway),
+            rules=rules(claims, table.rules_claim),
+        )
 
 
 def _key_source(table: JwtTable, told: Callable[[str], None]) -> KeySource:

@@ -15,6 +15,8 @@ from typing import Any, Final, NamedTuple
 import jwt
 
 from broker.security.key_sets import Key
+from broker.security.rules.claims import read_claims
+from broker.security.rules.rule import Rule
 from broker.settings import JwtTable
 
 MOST_GROUPS: Final = 1_000
@@ -137,3 +139,17 @@ def groups(claims: dict[str, Any], name: str) -> tuple[str, ...]:
     if len(listed) > MOST_GROUPS:
         raise TokenError(f"it names more than {MOST_GROUPS} groups")
     return tuple(listed)
+
+
+def rules(claims: dict[str, Any], name: str) -> tuple[Rule, ...]:
+    """The access rules of a token.
+
+    Raises:
+        TokenError: the claim cannot be used: without its rules the client might do more than it may.
+    """
+    if not name or claims.get(name) is None:
+        return ()
+    try:
+        return read_claims(claims[name])
+    except (ValueError, RecursionError) as error:
+        raise TokenError(f"its claim {name}: {error}") from None

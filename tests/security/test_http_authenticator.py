@@ -19,6 +19,7 @@ from broker.core.principal import Principal
 from broker.security.authenticator import ASK, Attempt, Refusal, Verdict
 from broker.security.errors import SecurityError
 from broker.security.http_authenticator import HttpAuthenticator
+from broker.security.rules.rule import Rule
 from broker.settings import HttpTable
 from tests.security.http_service import Service, service
 from tests.support.waiting import until
@@ -120,12 +121,16 @@ class TestAnswers:
                 "groups": ["staff"],
                 "attributes": {"site": "7"},
                 "expires_at": ends,
+                "rules": [{"permission": "deny", "action": "publish", "topic": "a/#"}],
             },
         )
         found = await (await make())(attempt())
         assert isinstance(found, Principal)
         assert (found.user_name, found.groups, found.attributes) == ("anna", ("staff",), {"site": "7"})
         assert found.expires_at == ends
+        (rule,) = found.rules
+        assert isinstance(rule, Rule)
+        assert (rule.topic_filter, rule.allow) == ("a/#", False)
 
     @pytest.mark.parametrize(("status", "body"), [(204, None), (200, {"result": "allow"})])
     async def test_without_more_the_client_is_whom_it_says(
@@ -168,6 +173,8 @@ BAD: list[tuple[int, object]] = [
     (200, {"result": "allow", "expires_at": "soon"}),
     (200, {"result": "allow", "expires_at": -1}),
     (200, b'{"result": "allow", "expires_at": NaN}'),
+    (200, {"result": "allow", "rules": "a/#"}),
+    (200, {"result": "allow", "rules": [{"topic": "a/#/b"}]}),
     (200, {"result": "allow", "fill": "x" * 70_000}),
 ]
 

@@ -20,6 +20,7 @@ from broker.core.hooks import Origin
 from broker.core.principal import Principal
 from broker.security.authenticator import Attempt, Refusal, Verdict
 from broker.security.errors import SecurityError
+from broker.security.rules.rule import Rule
 from broker.security.token_authenticator import TokenAuthenticator
 from broker.settings import JwtTable
 from tests.security.key_material import SECRET, jwk, private_key, public_pem, token, unsigned
@@ -113,6 +114,22 @@ class TestWhoComesIn:
         found = verdict(authenticator(user_claim=""), token(sub=None), user="ann")
         assert isinstance(found, Principal)
         assert found.user_name == "ann"
+
+    def test_the_rules_that_a_token_brings(self) -> None:
+        found = verdict(authenticator(), token(acl={"pub": ["a/#"], "sub": ["b"]}))
+        assert isinstance(found, Principal)
+        assert [(rule.topic_filter, rule.allow) for rule in found.rules if isinstance(rule, Rule)] == [
+            ("a/#", True),
+            ("b", True),
+        ]
+        found = verdict(authenticator(rules_claim=""), token(acl="nonsense"))
+        assert isinstance(found, Principal)
+        assert found.rules == ()
+
+    @pytest.mark.parametrize("acl", ["a/#", {"all": ["a/#/b"]}, {"read": ["a"]}, [{"topic": "a", "user": "bob"}], 5])
+    def test_rules_that_are_not_understood_let_nobody_in(self, acl: object) -> None:
+        """Half of the rules would be other rules."""
+        assert refused(verdict(authenticator(), token(acl=acl)), "claim acl")
 
     @pytest.mark.parametrize(
         "password",
