@@ -127,7 +127,7 @@ async def _branches(port: int, count: int, each: int, folded: bool) -> None:
         writer.write(encode(Subscribe(1, [SubscriptionRequest(topic_filter, 0) for topic_filter in filters]), V5))
         await reader.readexactly(2)
         clients.append(writer)
-    while not all(link.ledger.demanded == each and link.declarer.settled for link in links):  # noqa: ASYNC110
+    while not all(link.demand.ledger.demanded == each and link.declarer.settled for link in links):  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     print(sum(len(link.declarer.held) for link in links), flush=True)
     await asyncio.to_thread(sys.stdin.readline)

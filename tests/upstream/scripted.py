@@ -28,8 +28,7 @@ from broker.core.limits import Limits
 from broker.core.queues.outbox import Outbox
 from broker.upstream.filters.declarer import Declarer
 from broker.upstream.filters.mapping import Mapping
-from broker.upstream.protocol.downlink import LinkStats
-from broker.upstream.protocol.replays import Replays
+from broker.upstream.protocol.link_state import LinkState
 from broker.upstream.protocol.session import UplinkSession
 from broker.upstream.protocol.uplink import Offer, Uplink
 from tests.core.harness import Network, bag
@@ -55,8 +54,9 @@ class Scene:
         for topic_filter in publish:
             router.subscribe(self.session, "", topic_filter, SubscriptionRequest(topic_filter, 2, True, True, 0), 0)
         self.declarer = Declarer(2)
-        self.replays = Replays(router, self.session)
-        self.figures = LinkStats()
+        self.link_state = LinkState(router, self.session, self.declarer)
+        self.replays = self.link_state.replays
+        self.figures = self.link_state.figures
         self.offer = Offer()
         self.offer.client_id = "link"
         self.link: Uplink
@@ -76,17 +76,7 @@ class Scene:
         """Open a connection, and leave the CONNECT without an answer."""
         # Its own list of touched outboxes: nobody wakes a link's writer here.
         outbox = Outbox([], self.network.router.counters, 0, 0)
-        self.link = Uplink(
-            self.network.router,
-            self.session,
-            self.declarer,
-            self.replays,
-            self.figures,
-            self.offer,
-            outbox,
-            version,
-            bridge,
-        )
+        self.link = Uplink(self.link_state, self.offer, outbox, version, bridge)
         self.packets = []
         self._decoder = Decoder(1 << 28, server=True)
         self._decoder.feed(self.link.hello(clean))

@@ -1,12 +1,11 @@
 """One link to an upstream broker: it connects, and connects again, and tells the upstream what is asked for here.
 
-Owns the life of a link: its session in the router, its ledger, and one connection at a time.
+Owns the life of a link: its session in the router, its demand, and one connection at a time.
 
 Promises:
 - It connects again for as long as it runs, later and later up to `retry_max`, at a time that is not the others'.
 - With `version = "auto"` it speaks 5.0 where the upstream does, and 3.1.1 otherwise, with the bridge bit where that is
   known.
-- What is asked for here is asked for upstream soon after, many filters in one packet.
 - An orderly stop gives what waits `flush` seconds to get up, and says goodbye.
 
 Refuses: to be the only one (`links`).
@@ -23,23 +22,20 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from broker.core.codec import reasons
 from broker.core.codec.packets import V5, V311, SubscriptionRequest
-from broker.core.codec.topic_names import parse_shared
 from broker.core.queues.delivery import Delivery
 from broker.core.queues.message import Message
 from broker.core.queues.outbox import Outbox
 from broker.core.routing.loop_detection import UPLINKS
 from broker.net import sockets
 from broker.settings import Upstream, parse_upstream
-from broker.upstream.filters.budget import BudgetLedger
 from broker.upstream.filters.declarer import Declarer
-from broker.upstream.filters.ledger import Ledger
 from broker.upstream.filters.mapping import Mapping
 from broker.upstream.links import choices
+from broker.upstream.links.demand import LOOK, Demand
 from broker.upstream.protocol.connection import Owner, UpstreamConnection
-from broker.upstream.protocol.downlink import LinkStats
-from broker.upstream.protocol.replays import Replays
+from broker.upstream.protocol.link_state import LinkState
 from broker.upstream.protocol.session import UplinkSession
-from broker.upstream.protocol.uplink import CONNECTED, Uplink
+from broker.upstream.protocol.uplink import Uplink
 
 if TYPE_CHECKING:
     from broker.net.server import Server
@@ -49,12 +45,6 @@ PATIENCE: Final = 10.0
 
 STEADY: Final = 5.0
 """Seconds that a connection has to last for the next attempt to come soon."""
-
-TURN: Final = 0.05
-"""Seconds between two turns over retained messages that lost their source."""
-
-LOOK: Final = 1.0
-"""Seconds between two looks at what may be over."""
 
 LEAVING: Final = 1_024
 """Retained messages that are looked at in one turn when a link leaves."""
@@ -101,9 +91,8 @@ class UpstreamLink(Owner):
                 settings.name, self.mapping, broker_id, hop_limit, router.counters, router.sessions
             )
         self.declarer = Declarer(settings.subscribe_qos, settings.packet_filters)
-        self.replays = Replays(router, self.session)
-        self.figures = LinkStats()
-        self.ledger: Ledger | BudgetLedger = Ledger(self.declarer)
+        self.link_state = LinkState(router, self.session, self.declarer)
+        self.demand = Demand(server, settings.name, self.link_state, self.mapping)
         self.connection: UpstreamConnection | None = None
         self.state = "stopped"
         self.state_changed: Callable[[UpstreamLink], None] | None = None
@@ -111,8 +100,6 @@ class UpstreamLink(Owner):
         self.trouble = ""
         """Why there is no connection, if there is none."""
         self.connects = 0
-        self.outside = 0
-        """Demanded filters of which nothing is asked for: they lie outside the prefix or the roots."""
         self._broker_id = broker_id
         self._spoken: tuple[int, bool] | None = None
         """How the upstream was spoken to last."""
@@ -120,8 +107,6 @@ class UpstreamLink(Owner):
         """Whether the upstream's session is of this link's time."""
         self._task: asyncio.Task[None] | None = None
         self._done: asyncio.Future[None] | None = None
-        self._changed: asyncio.Handle | None = None
-        self._ticking: asyncio.TimerHandle | None = None
         self._hurry = asyncio.Event()
         self._stopping = False
         self._told = ""
@@ -133,7 +118,7 @@ class UpstreamLink(Owner):
         self.server.router.adopt(self.session)
         self._settle_queue()
         self._publish()
-        self.survey()
+        self.demand.survey(self.settings)
         self._stopping = False
         self._task = self.loop.create_task(self._run(), name=f"upstream {self.name}")
 
@@ -152,8 +137,8 @@ class UpstreamLink(Owner):
         self._settle_queue()
         self._publish()
         if _differ(old, settings, OF_THE_FILTERS):
-            self.survey()
-        self._flush_soon()
+            self.demand.survey(settings)
+        self.demand.flush_soon()
         if _differ(old, settings, OF_THE_CONNECTION):
             elsewhere = (old.url, old.client_id) != (settings.url, settings.client_id)
             anew = elsewhere or old.subscribe_qos != settings.subscribe_qos
@@ -171,23 +156,6 @@ class UpstreamLink(Owner):
                 self.declarer.renew()
             self._hurry.set()
         return True
-
-    def survey(self) -> None:
-        """Have the upstream asked for what local clients want now, by the settings as they are now."""
-        settings = self.settings
-        self.mapping.roots = tuple(settings.roots)
-        self.outside = 0
-        self.declarer.gather()
-        self.ledger = choices.ledger(settings, self.mapping, self.declarer)
-        if settings.subscribe == "demand":
-            for session in self.server.router.sessions.values():
-                if not session.uplink:
-                    for name in session.subscriptions:
-                        self.wanted(parse_shared(name)[1])
-        else:
-            for name in choices.names(settings.subscribe, self.mapping):
-                self.declarer.declare(name)
-        self.declarer.settle(settings.max_filters if settings.aggregate == "auto" else 0)
 
     def _settle_queue(self) -> None:
         self.session.limit(*choices.queue(self.settings, self.session))
@@ -215,7 +183,7 @@ class UpstreamLink(Owner):
         if forget:
             for topic_filter in list(self.declarer.wanted):
                 self.declarer.withdraw(topic_filter)
-            self._flush()
+            self.demand.flush()
         until = self.loop.time() + flush
         # Nothing tells when the last acknowledgement has come.
         while self.connected and not self._idle() and self.loop.time() < until:  # noqa: ASYNC110
@@ -229,11 +197,8 @@ class UpstreamLink(Owner):
             over = self._done = self.loop.create_future()
             connection.close("the link was stopped", forget or self.settings.clean_start)
             await asyncio.wait([over], timeout=PATIENCE)
-        for handle in (self._changed, self._ticking):
-            if handle is not None:
-                handle.cancel()
-        self._changed = self._ticking = None
-        self.connection = None
+        self.demand.stop()
+        self._connect(None)
         self._become("stopped")
 
     def _become(self, state: str) -> None:
@@ -267,7 +232,7 @@ class UpstreamLink(Owner):
     @property
     def connected(self) -> bool:
         """Whether the upstream has accepted us."""
-        return self.connection is not None and self.connection.uplink.state == CONNECTED
+        return self.demand.connected
 
     async def _run(self) -> None:
         """Connect, and again, until stopped."""
@@ -331,7 +296,7 @@ class UpstreamLink(Owner):
             return None
         router = self.server.router
         outbox = Outbox(router.fanout.touched, router.counters, offer.live_messages, offer.live_bytes)
-        uplink = Uplink(router, self.session, self.declarer, self.replays, self.figures, offer, outbox, version, bridge)
+        uplink = Uplink(self.link_state, offer, outbox, version, bridge)
         if not clean and not self._known:
             uplink.stale = choices.may_be_stale(settings, self.mapping)
         if version == V311 and settings.session_expiry == 0:
@@ -340,7 +305,7 @@ class UpstreamLink(Owner):
         uplink.broom = self._is_broom(connection)
         remote = parse_upstream(settings.url)
         self._done = self.loop.create_future()
-        self.connection = connection
+        self._connect(connection)
         try:
             async with asyncio.timeout(PATIENCE):
                 transport, _ = await self.loop.create_connection(
@@ -352,32 +317,37 @@ class UpstreamLink(Owner):
             sockets.tune(transport.get_extra_info("socket"), self.server.settings)
         except TimeoutError:
             self._failed(f"no network connection to {remote.host}:{remote.port} within {PATIENCE:g} s")
-            self.connection = None
+            self._connect(None)
             return None
         except (OSError, UnicodeError) as error:
             self._failed(f"no network connection to {remote.host}:{remote.port}: {_why(error)}")
-            self.connection = None
+            self._connect(None)
             return None
         except asyncio.CancelledError:
             self._unmade(connection)
             raise
         await self._done
-        self.connection = None
+        self._connect(None)
         if not (uplink.broom and connection.was_open):
             self._failed(uplink.close_text)
         return connection
 
+    def _connect(self, connection: UpstreamConnection | None) -> None:
+        """This is the link's connection from now on; None: there is none."""
+        self.connection = connection
+        self.demand.uplink = None if connection is None else connection.uplink
+
     def _give_up_connection(self) -> None:
         """After a fault: there is one connection at a time, and whoever waits for its end waits no longer."""
         connection = self.connection
-        self.connection = None
+        self._connect(None)
         if connection is not None and connection.stream.made and not connection.over:
             connection.stream.abort()
 
     def _unmade(self, connection: UpstreamConnection) -> None:
         """Stopped while the network connection was being made."""
         if not connection.stream.made:
-            self.connection = None
+            self._connect(None)
 
     # -- what the connection says --------------------------------------------------------------------------------------
 
@@ -400,7 +370,7 @@ class UpstreamLink(Owner):
             session_present=uplink.session_present,
             filters=len(self.declarer.wanted),
         )
-        self._tick_soon(LOOK)
+        self.demand.tick_soon(LOOK)
 
     def ended(self) -> None:
         """The connection is over; or an earlier one that was given up before it was made."""
@@ -424,21 +394,8 @@ class UpstreamLink(Owner):
         )
 
     def moved(self) -> None:
-        """Tell of what the upstream has refused, and see after what it holds no more."""
-        self._look_after_replays()
-        connection = self.connection
-        if connection is not None and connection.uplink.refused:
-            refused = connection.uplink.refused
-            connection.uplink.refused = []
-            for topic_filter, code in refused[:10]:
-                self.log.error(
-                    "upstream refused a topic filter",
-                    upstream=self.name,
-                    topic_filter=topic_filter[:256],
-                    reason=reasons.name(code),
-                )
-            if len(refused) > 10:
-                self.log.error("upstream refused topic filters", upstream=self.name, more=len(refused) - 10)
+        """The upstream may hold or refuse other filters than before."""
+        self.demand.moved()
 
     def broke(self, error: Exception) -> None:
         """A fault of ours, for the log."""
@@ -457,74 +414,6 @@ class UpstreamLink(Owner):
     def demanding(self) -> bool:
         """Whether what local clients ask for is asked for upstream."""
         return self.settings.subscribe == "demand"
-
-    def wanted(self, topic_filter: str) -> None:
-        """One more local subscription."""
-        names = self.mapping.asked(topic_filter)
-        if not names:
-            self.outside += 1
-        now = self.loop.time()
-        for name in names:
-            self.ledger.add(name, now)
-        self._flush_soon()
-
-    def unwanted(self, topic_filter: str) -> None:
-        """One local subscription less."""
-        names = self.mapping.asked(topic_filter)
-        if not names:
-            self.outside -= 1
-        now = self.loop.time()
-        for name in names:
-            self.ledger.remove(name, now)
-        self._flush_soon()
-
-    def _flush_soon(self) -> None:
-        """Once for all that changes in this turn of the event loop."""
-        if self._changed is None:
-            self._changed = self.loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._changed = None
-        connection = self.connection
-        try:
-            if connection is not None and self.connected:
-                connection.uplink.declare(self.loop.time())
-                self.server.hub.after_batch()
-            due = self.ledger.next_tick()
-            if due > 0.0:
-                self._tick_soon(max(0.0, due - self.loop.time()))
-            # Some may have been refused without a word from upstream.
-            self.moved()
-        except Exception as error:
-            self.broke(error)
-
-    def _look_after_replays(self) -> None:
-        """Whatever was asked for or withdrawn has its consequences later."""
-        if self.connected and self.replays.waits:
-            self._tick_soon(TURN if self.replays.busy else LOOK)
-
-    def _tick_soon(self, delay: float) -> None:
-        when = self.loop.time() + delay
-        if self._ticking is not None:
-            if self._ticking.when() <= when:
-                return
-            self._ticking.cancel()
-        self._ticking = self.loop.call_at(when, self._tick)
-
-    def _tick(self) -> None:
-        """What is due by time: folds that are opened again, retained messages that lost their source."""
-        self._ticking = None
-        now = self.loop.time()
-        try:
-            self.ledger.tick(now)
-            if self.connected:
-                self.replays.turn(self.declarer.table, now)
-                self._look_after_replays()
-        except Exception as error:
-            self.broke(error)
-            # What is due by time is due still.
-            self._tick_soon(LOOK)
-        self._flush_soon()
 
 
 def _why(error: Exception) -> str:

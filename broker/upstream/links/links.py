@@ -76,12 +76,12 @@ class Links(SubscriptionListener):
     def wanted(self, topic_filter: str) -> None:
         """One more local subscription (`hooks.SubscriptionListener`)."""
         for link in self._demanding:
-            link.wanted(topic_filter)
+            link.demand.wanted(topic_filter)
 
     def unwanted(self, topic_filter: str) -> None:
         """One local subscription less (`hooks.SubscriptionListener`)."""
         for link in self._demanding:
-            link.unwanted(topic_filter)
+            link.demand.unwanted(topic_filter)
 
     # -- one link ------------------------------------------------------------------------------------------------------
 

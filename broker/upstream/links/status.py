@@ -22,10 +22,10 @@ def state(link: UpstreamLink) -> list[tuple[str, object]]:
 
 def status(link: UpstreamLink) -> list[tuple[str, object]]:
     """Topic (below the link's) and value of everything that is told of it."""
-    figures = link.figures
+    figures = link.link_state.figures
     session = link.session
     declarer = link.declarer
-    ledger = link.ledger
+    ledger = link.demand.ledger
     return [
         *state(link),
         ("filters/demanded", ledger.demanded),
@@ -33,7 +33,7 @@ def status(link: UpstreamLink) -> list[tuple[str, object]]:
         ("filters/held", len(declarer.held)),
         ("filters/refused", len(declarer.refused)),
         ("filters/without room", ledger.refused if isinstance(ledger, BudgetLedger) else 0),
-        ("filters/outside", link.outside),
+        ("filters/outside", link.demand.outside),
         ("messages/received", figures.received),
         ("messages/unmatched", figures.unmatched),
         ("messages/over-forwarding", f"{figures.unmatched / figures.received:.4f}" if figures.received else "0"),

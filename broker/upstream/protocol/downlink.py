@@ -27,10 +27,8 @@ from broker.core.queues.outbox import Outbox
 from broker.core.queues.peer import Peer
 from broker.core.queues.requests import Request
 from broker.core.routing.loop_detection import visited, with_hop
-from broker.core.routing.router import Router
-from broker.upstream.filters.declarer import Declarer
-from broker.upstream.protocol.replays import Replays
-from broker.upstream.protocol.session import UplinkSession, renamed
+from broker.upstream.protocol.link_state import LinkState
+from broker.upstream.protocol.session import renamed
 
 UNANSWERED: Final = -1
 """In place of a reason code: it is not known yet."""
@@ -49,44 +47,18 @@ class Held:
         self.since = since
 
 
-class LinkStats:
-    """What a link has done since it was made."""
-
-    def __init__(self) -> None:
-        # Sent up, and refused there; or given up, since the upstream ended the connection for it.
-        self.rejected = 0
-        self.given_up = 0
-        self.received = 0
-        # Of these: asked for by nobody here, another one's copy, retained and known already, gone in a circle.
-        self.unmatched = 0
-        self.copies = 0
-        self.replayed = 0
-        self.looped = 0
-        # Without a name here.
-        self.nameless = 0
-
-
 class Downlink(Peer):
     """The receiving side of one connection to an upstream, and the peer of the requests that come from there.
 
     `version`: 4 or 5.
     """
 
-    def __init__(
-        self,
-        router: Router,
-        session: UplinkSession,
-        declarer: Declarer,
-        replays: Replays,
-        figures: LinkStats,
-        outbox: Outbox,
-        version: int,
-    ) -> None:
-        self._router = router
-        self._session = session
-        self._declarer = declarer
-        self._replays = replays
-        self._figures = figures
+    def __init__(self, link: LinkState, outbox: Outbox, version: int) -> None:
+        self._router = link.router
+        self._session = link.session
+        self._declarer = link.declarer
+        self._replays = link.replays
+        self._figures = link.figures
         self._outbox = outbox
         self._version = version
         # The broker id of the upstream, if it has told one.

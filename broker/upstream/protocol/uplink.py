@@ -51,11 +51,8 @@ from broker.core.queues.outbox import Outbox
 from broker.core.queues.peer import Peer
 from broker.core.routing.loop_detection import LINK
 from broker.core.routing.peers import PeerConnected, PeerDisconnected
-from broker.core.routing.router import Router
-from broker.upstream.filters.declarer import Declarer
-from broker.upstream.protocol.downlink import Downlink, LinkStats
-from broker.upstream.protocol.replays import Replays
-from broker.upstream.protocol.session import UplinkSession
+from broker.upstream.protocol.downlink import Downlink
+from broker.upstream.protocol.link_state import LinkState
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -103,25 +100,21 @@ class Uplink(Peer):
 
     def __init__(
         self,
-        router: Router,
-        session: UplinkSession,
-        declarer: Declarer,
-        replays: Replays,
-        figures: LinkStats,
+        link: LinkState,
         offer: Offer,
         outbox: Outbox,
         version: int,
         bridge: bool,
     ) -> None:
-        self.router = router
-        self.session = session
-        self.declarer = declarer
-        self.replays = replays
-        self.figures = figures
+        self.router = link.router
+        self.session = link.session
+        self.declarer = link.declarer
+        self.replays = link.replays
+        self.figures = link.figures
         self.outbox = outbox
         self.version = version
         self.v5 = version == V5
-        self._downlink = Downlink(router, session, declarer, replays, figures, outbox, version)
+        self._downlink = Downlink(link, outbox, version)
         self.offer = offer
         self.bridge = bridge
         self.decoder = Decoder(offer.max_packet_size, False, version)

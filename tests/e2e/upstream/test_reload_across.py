@@ -140,7 +140,7 @@ async def test_a_budget_is_kept_at_each_moment(net: Net) -> None:
         await edge.reload(settings(edge.ports[0], link(upstream, **auto)))
         await until(f"within {roots}", lambda: made.declarer.settled)
         assert {each[0] for each in caller.filters} == set(roots)
-        assert set(caller.filters) == set(made.ledger.declared)
+        assert set(caller.filters) == set(made.demand.ledger.declared)
         assert upstream.most <= max(budget, before)
     assert len(upstream.callers) == 1
 

@@ -153,11 +153,11 @@ async def test_what_is_withdrawn_late_is_forgotten_too() -> None:
             await below.subscribe("state/#")
             await below.message()
             # All that was to come has come, and nothing is due any more.
-            link.replays.turn(link.declarer.table, edge.loop.time() + 3_600.0)
-            assert not link.replays.waits
-            if link._ticking is not None:
-                link._ticking.cancel()
-                link._ticking = None
+            link.link_state.replays.turn(link.declarer.table, edge.loop.time() + 3_600.0)
+            assert not link.link_state.replays.waits
+            if link.demand._ticking is not None:
+                link.demand._ticking.cancel()
+                link.demand._ticking = None
             await below.unsubscribe("state/#")
             await until(lambda: edge.router.retained.get("state/a") is None)
 
@@ -340,7 +340,7 @@ async def test_an_upstream_that_sends_and_does_not_read() -> None:
             )
             call.writer.write(sent)
             await until(lambda: connection.uplink.outbox.congested)
-            received = link.figures.received
+            received = link.link_state.figures.received
             assert received < count
             reading.resume_reading()
             got = 0
@@ -354,7 +354,7 @@ async def test_an_upstream_that_sends_and_does_not_read() -> None:
                     ups += 1
                     call.say(Ack(PUBACK, packet.packet_id))
             await until(lambda: not session.inflight)
-            assert link.figures.received == count
+            assert link.link_state.figures.received == count
         finally:
             await edge.stop()
 

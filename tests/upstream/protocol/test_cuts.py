@@ -38,17 +38,7 @@ class Wire:
     def dial(self, clean: bool) -> None:
         scene, router = self.scene, self.cloud.router
         outbox = Outbox([], scene.network.router.counters, scene.network.router.limits.live_messages, 0)
-        scene.link = Uplink(
-            scene.network.router,
-            scene.session,
-            scene.declarer,
-            scene.replays,
-            scene.figures,
-            scene.offer,
-            outbox,
-            self.version,
-            self.version == V311,
-        )
+        scene.link = Uplink(scene.link_state, scene.offer, outbox, self.version, self.version == V311)
         self.protocol = ServerProtocol(router, Outbox([], router.counters, 0, 0), Origin("link"))
         self.up = bytearray(scene.link.hello(clean))
         self.down = bytearray()

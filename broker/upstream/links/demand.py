@@ -1,0 +1,168 @@
+"""What one link asks its upstream for, and when: filters are told soon after they change, many in one packet.
+
+Owns the link's ledger, and the timer for what is due later: folds that are opened again, retained messages that lost
+their source. An exception in here is told to `broke`, and the next turn goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.core.codec import reasons
+from broker.core.codec.topic_names import parse_shared
+from broker.settings import Upstream
+from broker.upstream.filters.budget import BudgetLedger
+from broker.upstream.filters.ledger import Ledger
+from broker.upstream.filters.mapping import Mapping
+from broker.upstream.links import choices
+from broker.upstream.protocol.link_state import LinkState
+from broker.upstream.protocol.uplink import CONNECTED, Uplink
+
+if TYPE_CHECKING:
+    from broker.net.server import Server
+
+TURN: Final = 0.05
+"""Seconds between two turns over retained messages that lost their source."""
+
+LOOK: Final = 1.0
+"""Seconds between two looks at what may be over."""
+
+REFUSALS: Final = 10
+"""Refused filters that get a line of the log each; those beyond them share one."""
+
+
+class Demand:
+    """The filters of one link. `uplink`: its present connection's, set by the link."""
+
+    def __init__(self, server: Server, name: str, state: LinkState, mapping: Mapping) -> None:
+        self.ledger: Ledger | BudgetLedger = Ledger(state.declarer)
+        # Demanded filters of which nothing is asked for: they lie outside the prefix or the roots.
+        self.outside = 0
+        self.uplink: Uplink | None = None
+        self._server = server
+        self._name = name
+        self._log: Any = server.log
+        self._loop = server.loop
+        self._state = state
+        self._declarer = state.declarer
+        self._mapping = mapping
+        self._changed: asyncio.Handle | None = None
+        self._ticking: asyncio.TimerHandle | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether the upstream has accepted the link."""
+        return self.uplink is not None and self.uplink.state == CONNECTED
+
+    def survey(self, settings: Upstream) -> None:
+        """Have the upstream asked for what local clients want now, by the settings as they are now."""
+        self._mapping.roots = tuple(settings.roots)
+        self.outside = 0
+        self._declarer.gather()
+        self.ledger = choices.ledger(settings, self._mapping, self._declarer)
+        if settings.subscribe == "demand":
+            for session in self._server.router.sessions.values():
+                if not session.uplink:
+                    for name in session.subscriptions:
+                        self.wanted(parse_shared(name)[1])
+        else:
+            for name in choices.names(settings.subscribe, self._mapping):
+                self._declarer.declare(name)
+        self._declarer.settle(settings.max_filters if settings.aggregate == "auto" else 0)
+
+    def wanted(self, topic_filter: str) -> None:
+        """One more local subscription."""
+        self._count(topic_filter, self.ledger.add, 1)
+
+    def unwanted(self, topic_filter: str) -> None:
+        """One local subscription less."""
+        self._count(topic_filter, self.ledger.remove, -1)
+
+    def _count(self, topic_filter: str, change: Callable[[str, float], None], outside: int) -> None:
+        names = self._mapping.asked(topic_filter)
+        if not names:
+            self.outside += outside
+        now = self._loop.time()
+        for name in names:
+            change(name, now)
+        self.flush_soon()
+
+    def flush_soon(self) -> None:
+        """Tell the upstream, once for all that changes in this turn of the event loop."""
+        if self._changed is None:
+            self._changed = self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Tell the upstream what has changed."""
+        self._changed = None
+        uplink = self.uplink
+        try:
+            if uplink is not None and self.connected:
+                uplink.declare(self._loop.time())
+                self._server.hub.after_batch()
+            due = self.ledger.next_tick()
+            if due > 0.0:
+                self.tick_soon(max(0.0, due - self._loop.time()))
+            # Some may have been refused without a word from upstream.
+            self.moved()
+        except Exception as error:
+            self._broke(error)
+
+    def moved(self) -> None:
+        """Tell the log what the upstream has refused, and see later to what it holds no more."""
+        self._look_after_replays()
+        uplink = self.uplink
+        if uplink is None or not uplink.refused:
+            return
+        refused = uplink.refused
+        uplink.refused = []
+        for topic_filter, code in refused[:REFUSALS]:
+            self._log.error(
+                "upstream refused a topic filter",
+                upstream=self._name,
+                topic_filter=topic_filter[:256],
+                reason=reasons.name(code),
+            )
+        if len(refused) > REFUSALS:
+            self._log.error("upstream refused topic filters", upstream=self._name, more=len(refused) - REFUSALS)
+
+    def tick_soon(self, delay: float) -> None:
+        """Look at what is due by time in `delay` seconds at the latest."""
+        when = self._loop.time() + delay
+        if self._ticking is not None:
+            if self._ticking.when() <= when:
+                return
+            self._ticking.cancel()
+        self._ticking = self._loop.call_at(when, self._tick)
+
+    def stop(self) -> None:
+        """Nothing is due any more."""
+        for handle in (self._changed, self._ticking):
+            if handle is not None:
+                handle.cancel()
+        self._changed = self._ticking = None
+
+    def _look_after_replays(self) -> None:
+        """Whatever was asked for or withdrawn has its consequences later."""
+        replays = self._state.replays
+        if self.connected and replays.waits:
+            self.tick_soon(TURN if replays.busy else LOOK)
+
+    def _tick(self) -> None:
+        self._ticking = None
+        now = self._loop.time()
+        try:
+            self.ledger.tick(now)
+            if self.connected:
+                self._state.replays.turn(self._declarer.table, now)
+                self._look_after_replays()
+        except Exception as error:
+            self._broke(error)
+            # What is due by time is due still.
+            self.tick_soon(LOOK)
+        self.flush_soon()
+
+    def _broke(self, error: Exception) -> None:
+        self._server.faults.broke("upstream", error, upstream=self._name)

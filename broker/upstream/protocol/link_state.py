@@ -1,0 +1,39 @@
+"""What outlives the connections of one link: its session, what its upstream is asked for, and its figures.
+
+A link has one; each of its connections (`Uplink`, with its `Downlink`) is given it.
+"""
+
+from __future__ import annotations
+
+from broker.core.routing.router import Router
+from broker.upstream.filters.declarer import Declarer
+from broker.upstream.protocol.replays import Replays
+from broker.upstream.protocol.session import UplinkSession
+
+
+class LinkStats:
+    """What a link has done since it was made."""
+
+    def __init__(self) -> None:
+        # Sent up, and refused there; or given up, since the upstream ended the connection for it.
+        self.rejected = 0
+        self.given_up = 0
+        self.received = 0
+        # Of these: asked for by nobody here, another one's copy, retained and known already, gone in a circle.
+        self.unmatched = 0
+        self.copies = 0
+        self.replayed = 0
+        self.looped = 0
+        # Without a name here.
+        self.nameless = 0
+
+
+class LinkState:
+    """One link between its connections, too."""
+
+    def __init__(self, router: Router, session: UplinkSession, declarer: Declarer) -> None:
+        self.router = router
+        self.session = session
+        self.declarer = declarer
+        self.replays = Replays(router, session)
+        self.figures = LinkStats()
