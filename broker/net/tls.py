@@ -130,9 +130,9 @@ def _context(settings: Tls, scheme: str, certificate: str, key: str, password: s
             context.set_ciphers(settings.ciphers)
         except ssl.SSLError:
             raise TlsError(f'tls.ciphers = "{settings.ciphers}": OpenSSL knows no such cipher suites') from None
-    # One: who connects again saves the dear part once. Its keys die with the context; nothing is kept for a client.
-    # None where certificates are looked at: a session that is taken up again is not asked for one.
-    context.num_tickets = 1 if settings.client_certificates == "none" else 0
+    # One: who connects again saves the dear part once. Nothing is kept for a client, and the keys of tickets die with the
+    # context: what was shown is looked at again when the authorities or the list of the revoked change.
+    context.num_tickets = 1
     context.set_alpn_protocols(list(settings.alpn or PROTOCOLS[scheme]))
     asked: list[bool] = []
 
@@ -247,12 +247,15 @@ def peer_certificate(tls: ssl.SSLObject) -> PeerCertificate | None:
     """The certificate that the client has shown, and TLS has found good; None: it has shown none.
 
     Raises:
-        ValueError: it is malformed in a way that OpenSSL does not mind.
+        ValueError: it is malformed in a way that OpenSSL does not mind, or has expired since TLS looked at it: a
+            session that is taken up again has the certificate of the first time.
     """
     encoded = tls.getpeercert(binary_form=True)
     if encoded is None:
         return None
     certificate = x509.load_der_x509_certificate(encoded)
+    if datetime.datetime.now(datetime.UTC) > certificate.not_valid_after_utc:
+        raise ValueError("the client's certificate has expired")
     subject = certificate.subject
     names = subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
     dns: list[str] = []
@@ -305,4 +308,4 @@ def reason_of(error: Exception) -> str:
         return f"the client's certificate is not accepted: {error.verify_message}"
     if isinstance(error, ssl.SSLError) and error.reason:
         return REASONS.get(error.reason, error.reason.lower().replace("_", " "))
-    return f"{type(error).__name__}: {error}"[:200]
+    return str(error)[:200]
