@@ -59,9 +59,9 @@ def events(source: Path) -> Iterator[str]:
 def logged() -> set[str]:
     found = {event for source in (ROOT / "broker").rglob("*.py") for event in events(source)}
     # What is told by other ways: warnings about clients, exceptions, and the log's own losses.
-    from broker.net.connection_log import EVICTION, PROXY, REFUSAL, VIOLATION
+    from broker.net.connection_log import EVICTION, HANDSHAKE, PROXY, REFUSAL, VIOLATION
 
-    found |= {EVICTION, PROXY, REFUSAL, VIOLATION, "a hook keeps the event loop waiting", "log lines lost"}
+    found |= {EVICTION, HANDSHAKE, PROXY, REFUSAL, VIOLATION, "a hook keeps the event loop waiting", "log lines lost"}
     return found | {f"{event}{again}" for event in ("a hook failed", "internal error") for again in ("", ", again")}
 
 

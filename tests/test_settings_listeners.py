@@ -219,3 +219,14 @@ def test_default_toml_explains_every_key_and_has_its_default(toml: Path) -> None
                 kept = getattr(standard, key)
                 assert (tuple(value) if isinstance(value, list) else value) == kept, key
     assert len(load(toml, text + "\n".join(table) + "\n").listener) == 2
+
+
+def test_an_authenticator_that_there_is_not(toml: Path) -> None:
+    door = '[[listener]]\nurl = "mqtt://127.0.0.1:0"\nauthenticators = ["staff"]\n'
+    staff = '[[authenticator]]\ntype = "anonymous"\nname = "staff"\n'
+    assert load(toml, staff + door).listener[0].authenticators == ("staff",)
+    with pytest.raises(SettingsError) as caught:
+        load(toml, door)
+    assert caught.value.problems == (
+        f'{toml}: listener[0].authenticators: found "staff"; allowed: the name of an authenticator that there is',
+    )

@@ -68,6 +68,8 @@ class Origin:
         self.listener = listener
         self.secure = secure
         self.certificate = certificate
+        # Bytes of the largest packet that the listener takes from a client; 0: what `Limits` has for all.
+        self.max_packet_size = 0
 
 
 class Ticket:

@@ -18,7 +18,6 @@ from broker.core import causes
 from broker.core.codec import reasons
 from broker.core.connection.phases import CONNECTED
 from broker.core.connection.protocol import ServerProtocol
-from broker.core.hooks import Origin
 from broker.core.queues.outbox import Outbox
 from broker.net import sockets
 from broker.net.hub import FlushScheduler, Link
@@ -85,7 +84,7 @@ class Connection(Link):
         router = hub.router
         self.outbox = Outbox(router.fanout.touched, hub.counters, hub.live_messages, hub.live_bytes)
         self.outbox.owner = self
-        origin = Origin(self.address, self.host, self.listener.name)
+        origin = self.listener.origin(self.address, self.host)
         self.protocol = ServerProtocol(router, self.outbox, origin)
         if router.access_control is not None:
             self.protocol.answer_later = self.admitted

@@ -112,6 +112,7 @@ class ConnectionLog:
             client_id=_cut(protocol.client_id),
             user_name=_cut(protocol.user_name),
             address=connection.address,
+            listener=connection.listener.name,
             version=VERSIONS.get(protocol.version, str(protocol.version)),
             keep_alive=protocol.keep_alive,
             clean_start=protocol.clean_start,
@@ -129,6 +130,7 @@ class ConnectionLog:
             "client_id": _cut(protocol.client_id),
             "user_name": _cut(protocol.user_name),
             "address": connection.address,
+            "listener": connection.listener.name,
             "cause": cause,
         }
         if protocol.close_text:

@@ -13,6 +13,7 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING, Final, cast
 
+from broker.core.hooks import Origin
 from broker.net import sockets, tls, unix_sockets
 from broker.net.admission import ListenerAdmission
 from broker.net.connection import Connection
@@ -135,6 +136,12 @@ class Listener:
         except BaseException:
             sock.close()
             raise
+
+    def origin(self, address: str, host: str) -> Origin:
+        """Where a connection that has come in comes from; `address` for people, `host` its IP address ("": none)."""
+        origin = Origin(address, host, self.name)
+        origin.max_packet_size = self.settings.max_packet_size
+        return origin
 
     def warn(self, loaded: tls.Loaded) -> None:
         """Say which certificates are not, or not for long, good."""

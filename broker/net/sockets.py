@@ -83,7 +83,10 @@ def peer_name(transport: asyncio.BaseTransport) -> tuple[str, str]:
     if isinstance(peer, tuple) and len(peer) >= 2:
         host = str(peer[0])
         return host, f"[{host}]:{peer[1]}" if ":" in host else f"{host}:{peer[1]}"
-    return "", str(peer) if peer else "unknown"
+    if isinstance(peer, (str, bytes)):
+        # A Unix socket; most clients' have no name.
+        return "", f"unix:{os.fsdecode(peer)}" if peer else "unix"
+    return "", "unknown"
 
 
 def why_not_listening(where: str, host: str, error: OSError) -> str:

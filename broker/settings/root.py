@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from broker.settings.authenticators import AuthenticatorList
+from broker.settings.authenticators import AuthenticatorList, called
 from broker.settings.listeners import Endpoint, Listener
 from broker.settings.rules import Access, Rules
 from broker.settings.sections import (
@@ -82,12 +82,12 @@ class Settings(BaseModel):
     listen: Annotated[Sequence[str], AfterValidator(_listeners)] = ("mqtt://127.0.0.1:1883",)
     """Where to listen, as mqtt://HOST:PORT. Port 0: any free port. Always a tuple after validation. Where there are
     `listener` tables, the default does not count."""
-    listener: Annotated[Sequence[Listener], AfterValidator(_tables)] = ()
-    """Where to listen besides, each place with settings of its own. Always a tuple after validation."""
     upstream: Annotated[Sequence[Upstream], AfterValidator(_links)] = ()
     """The brokers that this one is a client of, each by a link of its own. Always a tuple after validation."""
     authenticator: AuthenticatorList = ()
     """Who says which clients these are, in the order in which they are asked. Always a tuple after validation."""
+    listener: Annotated[Sequence[Listener], AfterValidator(_tables)] = ()
+    """Where to listen besides, each place with settings of its own. Always a tuple after validation."""
     rule: Rules = ()
     """Who may do what: the first rule that speaks about it decides. Always a tuple after validation."""
     limits: Limits = Limits()
@@ -105,6 +105,18 @@ class Settings(BaseModel):
     log: Log = Log()
     shutdown: Shutdown = Shutdown()
     runtime: Runtime = Runtime()
+
+    @field_validator("listener")
+    @classmethod
+    def _known_authenticators(cls, listeners: Sequence[Listener], info: ValidationInfo) -> Sequence[Listener]:
+        # Tables that are wrong are missing here, and said already.
+        if "authenticator" in info.data:
+            known = {called(table) for table in info.data["authenticator"]}
+            for at, listener in enumerate(listeners):
+                for name in listener.authenticators:
+                    if name not in known:
+                        raise wrong("the name of an authenticator that there is", f"[{at}].authenticators", name)
+        return listeners
 
     @property
     def listeners(self) -> tuple[Listener, ...]:

@@ -159,7 +159,9 @@ async def test_only_who_was_told_of_a_limit_breaks_the_protocol_by_it(
 def ended(host: str, cause: str = causes.PROTOCOL_ERROR) -> Connection:
     """A connection that is over, as the log sees it."""
     protocol = SimpleNamespace(client_id="", user_name=None, close_cause=cause, close_text="", accepted=False)
-    return cast(Connection, SimpleNamespace(protocol=protocol, host=host, address=f"{host}:1", opened_at=0.0))
+    listener = SimpleNamespace(name="door")
+    connection = SimpleNamespace(protocol=protocol, host=host, address=f"{host}:1", opened_at=0.0, listener=listener)
+    return cast(Connection, connection)
 
 
 def the_log(most: int, of_address: int) -> ConnectionLog:

@@ -380,7 +380,7 @@ class TestNames:
         assert ("DNS", "localhost") in certificate["subjectAltName"]
 
 
-def _pair(files: tuple[str, str]) -> dict[str, str]:
+def _pair(files: tuple[str, str]) -> dict[str, Any]:
     return {"certificate": files[0], "key": files[1]}
 
 
@@ -555,7 +555,7 @@ class TestFiles:
     def test_an_encrypted_key(self, authority: Authority) -> None:
         pair = self.pair(authority)
         key = encrypt(pair["key"], "right")
-        assert tls.load(Tls(certificate=pair["certificate"], key=key, key_password="right"), "mqtts")
+        tls.load(Tls(certificate=pair["certificate"], key=key, key_password="right"), "mqtts")
         found = self.fault(certificate=pair["certificate"], key=key, key_password="wrong-secret")
         assert found == f"{key}: the private key is encrypted, and its password (key_password) is wrong"
         found = self.fault(certificate=pair["certificate"], key=key)

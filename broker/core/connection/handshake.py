@@ -31,6 +31,7 @@ from broker.core.codec.properties import (
 )
 from broker.core.codec.topic_names import has_control, validate_topic
 from broker.core.connection import identity, topic_aliases
+from broker.core.hooks import Origin
 from broker.core.limits import Limits
 from broker.core.principal import Principal
 from broker.core.routing.loop_detection import LINK, UPLINKS
@@ -44,7 +45,9 @@ LONGEST_ID: Final = 64
 class Terms:
     """What a connection's two sides agreed on. Sizes in bytes, times in seconds."""
 
-    def __init__(self, connect: Connect, limits: Limits) -> None:
+    def __init__(self, connect: Connect, limits: Limits, origin: Origin) -> None:
+        # From the client.
+        self.max_packet_size = largest_packet(limits, origin)
         integers = connect.properties.integers
         v5 = connect.version == V5
         # Towards the client.
@@ -67,9 +70,14 @@ class Terms:
             self.server_keep_alive = True
 
 
-def first_packet_size(limits: Limits) -> int:
+def largest_packet(limits: Limits, origin: Origin) -> int:
+    """Bytes of the largest packet that is taken from a client: what its listener allows, within what all may."""
+    return min(limits.max_packet_size, origin.max_packet_size or limits.max_packet_size)
+
+
+def first_packet_size(limits: Limits, origin: Origin) -> int:
     """Bytes of the largest packet that is taken from a client before it was accepted."""
-    largest = limits.max_packet_size
+    largest = largest_packet(limits, origin)
     return min(largest, limits.max_connect_size) if limits.max_connect_size > 0 else largest
 
 
@@ -216,8 +224,8 @@ def accept(connect: Connect, terms: Terms, assigned: str, router: Router) -> Con
         integers[MAXIMUM_QOS] = limits.max_qos  # [MQTT-3.2.2-9]
     if not limits.retain_available:
         integers[RETAIN_AVAILABLE] = 0
-    if limits.max_packet_size < LARGEST_PACKET:
-        integers[MAXIMUM_PACKET_SIZE] = limits.max_packet_size
+    if terms.max_packet_size < LARGEST_PACKET:
+        integers[MAXIMUM_PACKET_SIZE] = terms.max_packet_size
     if assigned:
         connack.properties.strings[ASSIGNED_CLIENT_IDENTIFIER] = assigned  # [MQTT-3.2.2-16]
     if limits.topic_alias_maximum > 0 and topic_aliases.plenty(router):

@@ -64,7 +64,7 @@ class ServerProtocol(Peer):
         self.router = router
         self.outbox = outbox
         self.decoder = Decoder(
-            handshake.first_packet_size(router.limits), max_user_properties=router.limits.max_user_properties
+            handshake.first_packet_size(router.limits, origin), max_user_properties=router.limits.max_user_properties
         )
         self._acknowledger = Acknowledger(outbox, router.limits, router.deadlines)
         self._publishing = PublishHandler(router, outbox, self.decoder, self._acknowledger)
@@ -459,7 +459,7 @@ class ServerProtocol(Peer):
         # Without an identifier, from here on as if the client had brought it; the CONNACK tells [MQTT-3.1.3-7].
         assigned = "" if connect.client_id else router.new_client_id()
         client_id = self.client_id = connect.client_id or assigned
-        terms = handshake.Terms(connect, router.limits)
+        terms = handshake.Terms(connect, router.limits, self.origin)
         connack = opening.connack_for(connect, terms, assigned, self._authentication, router, outbox.max_packet)
         if connack is None:
             self._end(REFUSED, "the CONNACK does not fit the client's Maximum Packet Size")
@@ -473,7 +473,7 @@ class ServerProtocol(Peer):
         self._connect = self._ticket = None
         self._first_bytes = b""
         self.answer_later = None
-        self.decoder.max_packet_size = router.limits.max_packet_size
+        self.decoder.max_packet_size = terms.max_packet_size
         self._acknowledger.connected(session, self.version)
         self._publishing.connected(session, self.version, connack.properties.integers.get(TOPIC_ALIAS_MAXIMUM, 0))
         self.state = phases.follow(self.state, CONNECTED)
