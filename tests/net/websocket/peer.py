@@ -85,6 +85,11 @@ class WebPeer(wire.Peer):
         stream = Frames(reader, writer)
         answer = await stream.upgrade(request())
         assert answer.startswith(b"HTTP/1.1 101 "), answer
+        return cls.of(stream, version)
+
+    @classmethod
+    def of(cls, stream: Frames, version: int) -> Self:
+        """A peer of a WebSocket that is there."""
         made = cls(cast(asyncio.StreamReader, stream), cast(asyncio.StreamWriter, stream), version)
         made.frames = stream
         return made
