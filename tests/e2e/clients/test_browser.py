@@ -17,6 +17,7 @@ import pytest
 from broker import Broker, Settings
 from tests.e2e import wire
 from tests.e2e.clients.drivers import within
+from tests.support.certificates import Authority
 
 MQTT_JS = Path(__file__).resolve().parent.parent / "js" / "node_modules" / "mqtt" / "dist" / "mqtt.min.js"
 CHROMIUM = shutil.which("chromium")
@@ -94,10 +95,17 @@ async def watch(broker: Broker) -> wire.Peer:
     return peer
 
 
-async def test_a_page_connects_publishes_and_subscribes(browse: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("scheme", ["ws", "wss"])
+async def test_a_page_connects_publishes_and_subscribes(
+    browse: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheme: str
+) -> None:
     """[MQTT-6.0.0-4]: without the sub-protocol in the answer, Chromium would end the connection."""
     monkeypatch.setattr(wire, "TIMEOUT", STARTED)
-    settings = Settings.model_validate({"listen": ["mqtt://127.0.0.1:0"], "listener": [{"url": "ws://127.0.0.1:0"}]})
+    web: dict[str, Any] = {"url": f"{scheme}://127.0.0.1:0"}
+    if scheme == "wss":
+        certificate, key = Authority(tmp_path).issue("127.0.0.1")
+        web["tls"] = {"certificate": certificate, "key": key}
+    settings = Settings.model_validate({"listen": ["mqtt://127.0.0.1:0"], "listener": [web]})
     async with Broker(settings) as broker:
         watcher = await watch(broker)
         await browse(broker.listening[1])

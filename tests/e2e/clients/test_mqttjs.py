@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from broker import Broker, Settings
 from tests.e2e.clients.conftest import Daemon, Unique
 from tests.e2e.clients.drivers import within
+from tests.support.certificates import Authority
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "js"
 NODE = shutil.which("node")
@@ -28,29 +31,35 @@ VERSIONS = pytest.mark.parametrize("version", [4, 5], ids=["3.1.1", "5.0"])
 Scenario = Callable[[str, int], Awaitable[Any]]
 
 
+async def run(scenario: str, url: str, version: int, name: str, **environment: str) -> Any:
+    """Run a scenario; what it saw."""
+    process = await asyncio.create_subprocess_exec(
+        str(NODE),
+        *(str(SCRIPTS / "interop.mjs"), scenario, url, str(version), name),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **environment},
+    )
+    try:
+        out, err = await within(f"the end of {scenario}", process.communicate(), 40)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, err.decode()
+    return json.loads(out)
+
+
 @pytest.fixture(params=["mqtt", "ws"])
 def see(daemon: Daemon, unique: Unique, request: pytest.FixtureRequest) -> Scenario:
     """Run a scenario; what it saw."""
     port = {"mqtt": daemon.port, "ws": daemon.web_port}[request.param]
     url = f"{request.param}://127.0.0.1:{port}"
 
-    async def run(scenario: str, version: int) -> Any:
-        process = await asyncio.create_subprocess_exec(
-            str(NODE),
-            *(str(SCRIPTS / "interop.mjs"), scenario, url, str(version), unique("js")),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        try:
-            out, err = await within(f"the end of {scenario}", process.communicate(), 40)
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        assert process.returncode == 0, err.decode()
-        return json.loads(out)
+    async def told(scenario: str, version: int) -> Any:
+        return await run(scenario, url, version, unique("js"))
 
-    return run
+    return told
 
 
 @VERSIONS
@@ -98,6 +107,16 @@ async def test_a_shared_subscription(see: Scenario, version: int) -> None:
 @VERSIONS
 async def test_a_payload_of_nearly_a_megabyte(see: Scenario, version: int) -> None:
     assert await see("big", version) == [1_048_000, 2]
+
+
+async def test_websocket_over_tls(unique: Unique, tmp_path: Path) -> None:
+    """With the certificate looked at, as browsers do."""
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("127.0.0.1")
+    web = {"url": "wss://127.0.0.1:0", "tls": {"certificate": certificate, "key": key}}
+    async with Broker(Settings.model_validate({"listener": [web]})) as broker:
+        seen = await run("big", broker.listening[0], 5, unique("js"), NODE_EXTRA_CA_CERTS=authority.file)
+    assert seen == [1_048_000, 2]
 
 
 async def test_properties(see: Scenario) -> None:
