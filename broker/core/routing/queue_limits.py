@@ -103,7 +103,7 @@ class QueueLimits:
         """Have a subscription's messages keep to `terms`: in a queue of their own where these are not the client's."""
         before = queue_of(subscription)
         sub_queue: SubscriptionQueue | None = None
-        if terms is not None and (options is not None or not session.has_terms(terms)):
+        if terms is not None and (options is not None or not _has_terms(session, terms)):
             sub_queue = before
             if sub_queue is None or not sub_queue.same(terms.policy, terms.max_age, terms.depth):
                 sub_queue = SubscriptionQueue(session, terms.policy, terms.max_age, terms.depth)
@@ -130,6 +130,14 @@ class QueueLimits:
                 del aging[sub_queue]
             if left <= 0:
                 return
+
+
+def _has_terms(session: Session, terms: SubscriptionQueueTerms) -> bool:
+    """Whether these are what all messages of a session keep to."""
+    sub_queue = session.sub_queue
+    if sub_queue is not None:
+        return sub_queue.same(terms.policy, terms.max_age, terms.depth)
+    return session.queue.policy == terms.policy and terms.max_age == 0.0 and terms.depth == 0
 
 
 def _max_client_bytes(limits: Limits, terms: QueueTerms) -> int:

@@ -21,7 +21,7 @@ from broker.core.queues.delivery import QUEUED, SENT, Delivery, SubscriptionQueu
 from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.message import HEADROOM, Message
 from broker.core.queues.outbox import ACCEPTED, KEPT_BACK, Outbox
-from broker.core.queues.queue_policy import QueueTerms, SubscriptionQueueTerms
+from broker.core.queues.queue_policy import QueueTerms
 from broker.core.queues.queue_totals import bound
 from broker.core.queues.requests import RequestMessage
 from broker.core.queues.send_window import COMMIT, SendWindow
@@ -43,7 +43,7 @@ class Session(Subscriber):
 
     def __init__(self, client_id: str, max_messages: int, max_bytes: int, counters: Counters) -> None:
         self.client_id = client_id
-        self._load = counters.load
+        self.totals = counters.load
         self.ledger = Ledger(client_id, counters)
         # What waits, and what is in flight to the client.
         self.queue = SessionQueue(self.ledger, counters, max_messages, max_bytes)
@@ -123,16 +123,9 @@ class Session(Subscriber):
         self.account.limit(max_client_bytes, min(bound(max_bytes), bound(max_inflight_bytes)))
         self.update_fast_path()
 
-    def has_terms(self, terms: SubscriptionQueueTerms) -> bool:
-        """Whether these are what all of its messages keep to."""
-        sub_queue = self.sub_queue
-        if sub_queue is not None:
-            return sub_queue.same(terms.policy, terms.max_age, terms.depth)
-        return self.queue.policy == terms.policy and terms.max_age == 0.0 and terms.depth == 0
-
     def update_fast_path(self) -> None:
         """What decides whether plain frames may go straight to the connection's queue has changed."""
-        tap = self._load.tap
+        tap = self.totals.tap
         self.fast_path = (
             self.plain and self.queue.qos0 == 0 and self.sub_queue is None and (tap is None or not tap.deliveries)
         )
@@ -150,7 +143,7 @@ class Session(Subscriber):
         self.version = version
         self.v5 = version == V5
         self.window.open(window)
-        self.attached_at = self._load.now
+        self.attached_at = self.totals.now
 
     def resume(self, now: float) -> None:
         """Send again what was in flight when the last connection ended, then what waited (section 4.4)."""
@@ -158,7 +151,7 @@ class Session(Subscriber):
         if outbox is None:
             return
         self.window.begin_resend(outbox, self.version)
-        self._go_on(now)
+        self.go_on(now)
 
     def detach(self, outbox: Outbox) -> None:
         """The connection is gone: fold its ledger into the session's, and put back what was never written."""
@@ -214,7 +207,7 @@ class Session(Subscriber):
                 return outbox.offer_late(Delivery(message, 0, retain, identifiers, group))
         if outbox is not None and outbox.too_long(message, qos, identifiers):
             # It will never fit, however long it waits: nothing makes room for it.
-            return self._drop(TOO_LARGE)
+            return self.drop(TOO_LARGE)
         if sub_queue is not None:
             queue = self.queue
             self.account.fit()
@@ -231,14 +224,14 @@ class Session(Subscriber):
         delivery = Delivery(message, qos, retain, identifiers, group)
         if sub_queue is not None:
             delivery.sub_queue = sub_queue
-            delivery.since = self._load.now
+            delivery.since = self.totals.now
             if qos == 0 and outbox is not None and self.queue.qos0 == 0:
                 return self.queue.offer_live(delivery, sub_queue, outbox)
         size: i64 = message.size()
         # Past the queue only when nothing waits there: every topic is an ordered one [MQTT-4.6.0-6] [MQTT3-4.6.0-6].
         if outbox is not None and size + HEADROOM > outbox.max_bytes:
             # Nor will this, in this queue.
-            return self._drop(FULL_BYTES)
+            return self.drop(FULL_BYTES)
         if (
             outbox is not None
             and qos > 0
@@ -250,8 +243,8 @@ class Session(Subscriber):
         ):
             # One may always be on its way to a client with nothing else before it.
             idle = outbox.messages == 0 and self.inflight.count == 0
-            if not idle and not self._load.has_room(1, size) and not self._load.relieve(1, size):
-                return self._drop(GLOBAL)
+            if not idle and not self.totals.has_room(1, size) and not self.totals.relieve(1, size):
+                return self.drop(GLOBAL)
             if self.window.send_new(delivery, outbox):
                 if self.answers:
                     self._ask(delivery)
@@ -355,10 +348,10 @@ class Session(Subscriber):
         """
         if self.streams is not None:
             self.streams.turn()
-        return self._fill_outbox(now)
+        return self.fill_outbox(now)
 
-    def _fill_outbox(self, now: float) -> bool:
-        """The same within what is left of the turn: a thousand acknowledgements in one read share one."""
+    def fill_outbox(self, now: float) -> bool:
+        """`pump` within what is left of the turn: a thousand acknowledgements in one read share one."""
         outbox = self.outbox
         if outbox is None or outbox.closed:
             return False
@@ -382,7 +375,7 @@ class Session(Subscriber):
                 return False
             self.offered += 1
             if cause != ACCEPTED:
-                self._drop(cause)
+                self.drop(cause)
         streams.tell_ended(self.journal)
         if streams.empty:
             self.streams = None
@@ -397,7 +390,7 @@ class Session(Subscriber):
     def start_stream(self, subscription: Subscription, tree: RetainedTree) -> None:
         """Begin to stream the retained messages of a tree that match, in place of a stream that still runs."""
         if self.streams is None:
-            self.streams = RetainedStreams(self.client_id, self._load)
+            self.streams = RetainedStreams(self.client_id, self.totals)
         self.streams.start(subscription, tree)
 
     def stop_stream(self, topic_filter: str) -> None:
@@ -414,28 +407,29 @@ class Session(Subscriber):
     def on_puback(self, packet_id: int, reason_code: int, now: float) -> None:
         """See `SendWindow.on_puback`, also for what it raises."""
         if self.window.on_puback(packet_id, reason_code):
-            self._go_on(now)
+            self.go_on(now)
 
     def on_acks(self, kind: i64, data: bytes, start: i64, now: float) -> i64:
         """Several side by side: see `SendWindow.on_acks`."""
         at = self.window.on_acks(kind, data, start, self.outbox)
         if at != start and kind != PUBREC:
-            self._go_on(now)
+            self.go_on(now)
         return at
 
     def on_pubrec(self, packet_id: int, reason_code: int, now: float) -> None:
         """See `SendWindow.on_pubrec`."""
         if self.window.on_pubrec(packet_id, reason_code, self.outbox, self.version):
-            self._go_on(now)
+            self.go_on(now)
 
     def on_pubcomp(self, packet_id: int, now: float) -> None:
         """See `SendWindow.on_pubcomp`."""
         if self.window.on_pubcomp(packet_id):
-            self._go_on(now)
+            self.go_on(now)
 
-    def _go_on(self, now: float) -> None:
+    def go_on(self, now: float) -> None:
+        """There is more room than before: fill the outbox."""
         outbox = self.outbox
-        if self.backlog and self._fill_outbox(now) and outbox is not None:
+        if self.backlog and self.fill_outbox(now) and outbox is not None:
             outbox.schedule_flush()
 
     # -- shared subscriptions and the end ------------------------------------------------------------------------------
@@ -478,7 +472,7 @@ class Session(Subscriber):
         self.window.end()
         self.queue.end()
         if self.sub_queue is not None:
-            self._load.aging.pop(self.sub_queue, None)
+            self.totals.aging.pop(self.sub_queue, None)
         self.streams = None
         self.incoming_qos2 = None
         self.will = None
@@ -497,6 +491,7 @@ class Session(Subscriber):
         """Messages handed to a transport for the first time, the present connection included."""
         return self.delivered + (0 if self.outbox is None else self.outbox.taken)
 
-    def _drop(self, cause: int) -> int:
+    def drop(self, cause: int) -> int:
+        """Count a message that was offered as dropped. Returns the cause."""
         self.ledger.lost(cause, 1)
         return cause

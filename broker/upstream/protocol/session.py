@@ -116,9 +116,9 @@ class UplinkSession(Session):
         dressed = self.dressed(message)
         if dressed is None:
             return KEPT_BACK
-        if self.trial.bars(dressed.topic, self._load.now):
+        if self.trial.bars(dressed.topic, self.totals.now):
             self.offered += 1
-            return self._drop(REFUSED)
+            return self.drop(REFUSED)
         answer = super().deliver(
             dressed, min(qos, self.max_qos), retain and self.retain_available, (), group, sub_queue
         )
@@ -132,9 +132,9 @@ class UplinkSession(Session):
         dressed = self.dressed(delivery.message) if self.retain_available else None
         if dressed is None:
             return False
-        if self.trial.bars(dressed.topic, self._load.now):
+        if self.trial.bars(dressed.topic, self.totals.now):
             self.offered += 1
-            self._drop(REFUSED)
+            self.drop(REFUSED)
             return False
         delivery.message = dressed
         delivery.qos = min(delivery.qos, self.max_qos)
@@ -176,9 +176,9 @@ class UplinkSession(Session):
 
     # -- one by one ----------------------------------------------------------------------------------------------------
 
-    def _fill_outbox(self, now: float) -> bool:
+    def fill_outbox(self, now: float) -> bool:
         """Fill the outbox, as `Session.pump`; on trial `send_alone` does that."""
-        return not self.trial.on and super()._fill_outbox(now)
+        return not self.trial.on and super().fill_outbox(now)
 
     def unacknowledged(self) -> list[Delivery]:
         """What was written and not acknowledged, oldest first."""
@@ -226,7 +226,7 @@ class UplinkSession(Session):
                     continue
                 self.window.finish(delivery)
                 if delivery.attempts == 0:
-                    self._drop(TOO_LARGE)
+                    self.drop(TOO_LARGE)
                 continue
             if not outbox.has_room(size) or (delivery.state == QUEUED and not self._fly(delivery)):
                 return False
@@ -294,7 +294,7 @@ class UplinkSession(Session):
         self.trial.over()
         self.window.quota = self.window.limit
         self._release_qos0()
-        self._go_on(now)
+        self.go_on(now)
 
     def forgive(self) -> None:
         """The link leads to another upstream from its next connection on."""
@@ -322,7 +322,7 @@ class UplinkSession(Session):
         if delivery.attempts > 0:
             # It counted as delivered when it was written.
             self.delivered -= 1
-        self._drop(REFUSED)
+        self.drop(REFUSED)
 
     def begin_anew(self, retained: RetainedTree) -> None:
         """The upstream has no session of ours: what is in flight goes as if for the first time, and what is retained.
@@ -348,7 +348,7 @@ class UplinkSession(Session):
                     continue
                 self.window.finish(delivery)
                 if delivery.attempts == 0:
-                    self._drop(TOO_LARGE)
+                    self.drop(TOO_LARGE)
         self.queue.lower(most, self.retain_available)
 
 
