@@ -12,11 +12,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from broker.configuration import SettingsError
 from broker.exposure import exposed
 from broker.net.listeners import StartupError
 from broker.net.server import Server
+from broker.net.tls import TlsError
 from broker.observe.presence import Presence
 from broker.observe.systopics import SysTopics
 from broker.settings import Settings, flatten
@@ -29,9 +31,6 @@ if TYPE_CHECKING:
     from broker.record.recorder import Recorder
 
 __all__ = ["Broker", "StartupError"]
-
-RELOADED: Final = frozenset({"upstream", "log.level", "log.client_warnings", "log.client_warnings_per_address"})
-"""The settings that `Broker.reload` applies to a broker that runs. Whoever set up logging changes its level first."""
 
 
 class Broker(Server):
@@ -125,7 +124,9 @@ class Broker(Server):
     # -- settings ------------------------------------------------------------------------------------------------------
 
     async def reload(self, new: Settings) -> list[str]:
-        """Apply those of these settings that can change while the broker runs (`RELOADED`): its links, its log.
+        """Apply those of these settings that can change while the broker runs, and read again the files that they name.
+
+        Its links, its log (whoever set up logging changes its level first), and the certificates of its listeners.
 
         Returns:
             One line for each other setting that differs and takes a restart; they are logged as warnings as well.
@@ -133,6 +134,7 @@ class Broker(Server):
 
         Raises:
             RuntimeError: the broker does not run.
+            SettingsError: a file cannot be used; nothing has changed.
         """
         if self._reloading is None or self._stopped is not None:
             raise RuntimeError("the broker does not run")
@@ -146,18 +148,27 @@ class Broker(Server):
             before = flatten(self.settings)
             wanted = flatten(new)
             changed = [name for name, value in wanted.items() if value != before[name]]
+            # First what may fail, and changes nothing.
+            try:
+                renewal = await self.listeners.prepare(new)
+            except TlsError as error:
+                raise SettingsError([str(error)]) from error
             log = new.log.model_copy(update={"format": self.settings.log.format})
-            applied = self.settings.model_copy(update={"upstream": new.upstream, "log": log})
+            applied = self.settings.model_copy(
+                update={"upstream": new.upstream, "log": log, "listener": renewal.settings}
+            )
+            in_force = flatten(applied)
             if "upstream" in changed:
                 self._warn(applied)
             # Whether they differ or not: what they are made of may stand in other files.
             await self.links.apply(applied)
+            self.listeners.apply(renewal)
             self.settings = applied
             self.log_changed()
         lines = [
-            f"{name}: {show(before[name])} stays in force; {show(wanted[name])} takes a restart"
+            f"{name}: {show(in_force[name])} stays in force; {show(wanted[name])} takes a restart"
             for name in changed
-            if name not in RELOADED
+            if in_force[name] != wanted[name]
         ]
         for line in lines:
             self.log.warning("setting takes a restart", detail=line)

@@ -101,8 +101,8 @@ def serve(
     """Run the broker until SIGTERM or Ctrl-C.
 
     Settings come from the defaults, then FILE, then CANOPY_ environment variables, then these flags. On SIGHUP the
-    broker reads FILE again, changes its links to upstream brokers and the [log] section except its format, and names
-    the changed settings that take a restart.
+    broker reads FILE again, changes its links to upstream brokers, the certificates of its listeners and the [log]
+    section except its format, and names the changed settings that take a restart.
     """
     daemon.ignore_hangup()
     changes = list(sets or ())

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from broker.core.hooks import Origin
 from broker.net import sockets, tls, unix_sockets
@@ -22,8 +22,9 @@ from broker.net.proxy_protocol import V1, V2, TrustedProxies
 from broker.net.tls_transport import TlsTransport
 from broker.net.websocket.transport import WebSocketTransport
 from broker.net.websocket.upgrade import Terms
-from broker.settings import Endpoint
+from broker.settings import Endpoint, Settings
 from broker.settings import Listener as ListenerSettings
+from broker.settings import Tls as TlsSettings
 
 if TYPE_CHECKING:
     from broker.net.server import Server
@@ -143,6 +144,24 @@ class Listener:
         origin.max_packet_size = self.settings.max_packet_size
         return origin
 
+    def load(self, settings: TlsSettings) -> tls.Loaded:
+        """Read certificates for it, and change nothing. It blocks: it is for a thread.
+
+        Raises:
+            tls.TlsError: they cannot be used, in one line that names the listener.
+        """
+        try:
+            return tls.load(settings, self.scheme)
+        except tls.TlsError as error:
+            raise tls.TlsError(f'listener "{self.name}": {error}') from None
+
+    def renew(self, settings: ListenerSettings, loaded: tls.Loaded) -> None:
+        """Show these certificates from now on. Connections that there are keep theirs."""
+        assert self.certificates is not None
+        self.certificates.apply(loaded)
+        self.settings = settings
+        self.warn(loaded)
+
     def warn(self, loaded: tls.Loaded) -> None:
         """Say which certificates are not, or not for long, good."""
         for line in loaded.warnings:
@@ -225,6 +244,14 @@ def _secured(connection: Connection, transport: TlsTransport) -> None:
     origin.certificate = tls.peer_certificate(transport.tls)
 
 
+class Renewal(NamedTuple):
+    """Certificates that have been read, and who is to show them."""
+
+    ready: list[tuple[Listener, ListenerSettings, tls.Loaded]]
+    settings: tuple[ListenerSettings, ...]
+    """The `listener` tables as they are in force once these are shown."""
+
+
 class Listeners:
     """Everywhere that one broker listens."""
 
@@ -252,6 +279,42 @@ class Listeners:
         except BaseException:
             await self.close()
             raise
+
+    def files(self) -> tuple[str, ...]:
+        """The files that certificates are read from."""
+        found: dict[str, None] = {}
+        for listener in self.open:
+            if listener.settings.tls is not None:
+                found |= dict.fromkeys(tls.files(listener.settings.tls))
+        return tuple(found)
+
+    async def prepare(self, new: Settings) -> Renewal:
+        """Read all certificates again, as other settings name them, and change nothing.
+
+        Of these settings `[listener.tls]` counts alone; all else about a listener takes a restart.
+
+        Raises:
+            tls.TlsError: some cannot be used, in one line that names listener and file.
+        """
+        wanted = {each.called: each for each in new.listener}
+        in_force = list(self._server.settings.listener)
+        ready: list[tuple[Listener, ListenerSettings, tls.Loaded]] = []
+        for listener in self.open:
+            settings, other = listener.settings, wanted.get(listener.name)
+            if settings.tls is None:
+                continue
+            # Without a table for it any more it goes on with what it has.
+            keys = settings.tls if other is None or other.tls is None or other.url != settings.url else other.tls
+            loaded = await asyncio.to_thread(listener.load, keys)
+            made = settings.model_copy(update={"tls": keys})
+            in_force[in_force.index(settings)] = made
+            ready.append((listener, made, loaded))
+        return Renewal(ready, tuple(in_force))
+
+    def apply(self, renewal: Renewal) -> None:
+        """Show what was prepared."""
+        for listener, settings, loaded in renewal.ready:
+            listener.renew(settings, loaded)
 
     async def close(self) -> None:
         """Listen nowhere any more."""

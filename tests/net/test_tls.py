@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import shutil
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -18,11 +19,12 @@ import pytest
 import structlog
 
 from broker import Broker, Settings
+from broker.configuration import SettingsError
 from broker.core.codec.packets import Connect
 from broker.core.hooks import AccessControl, Origin, Ticket
 from broker.net import handshakes, tls, tls_transport
 from broker.net.listeners import StartupError
-from broker.settings import Certificate, Listener, Tls
+from broker.settings import Certificate, Listener, Log, Tls
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 from tests.support.certificates import DAY, Authority, encrypt, now
@@ -496,20 +498,23 @@ def _der(file: str) -> bytes:
     return ssl.PEM_cert_to_DER_cert(Path(file).read_text(encoding="utf-8").partition(end)[0] + end)
 
 
+def _once(port: int, context: ssl.SSLContext, session: ssl.SSLSession | None) -> tuple[bool, ssl.SSLSession]:
+    """Connect with the session of an earlier connection: whether it was taken up again, and the session now."""
+    with (
+        socket.create_connection((HOST, port), wire.TIMEOUT) as plain,
+        context.wrap_socket(plain, server_hostname="localhost", session=session) as secured,
+    ):
+        secured.sendall(wire.connect("c"))
+        assert secured.recv(100)
+        assert secured.session is not None
+        return bool(secured.session_reused), secured.session
+
+
 def _twice(port: int, context: ssl.SSLContext) -> list[bool]:
     """Connect two times, the second with the session of the first; whether it was taken up again, each time."""
-    found: list[bool] = []
-    session: ssl.SSLSession | None = None
-    for _ in range(2):
-        with (
-            socket.create_connection((HOST, port), wire.TIMEOUT) as plain,
-            context.wrap_socket(plain, server_hostname="localhost", session=session) as secured,
-        ):
-            secured.sendall(wire.connect("c"))
-            assert secured.recv(100)
-            session = secured.session
-            found.append(bool(secured.session_reused))
-    return found
+    first, session = _once(port, context, None)
+    second, _ = _once(port, context, session)
+    return [first, second]
 
 
 class TestFiles:
@@ -584,3 +589,90 @@ class TestFiles:
             certificate="/c", key="/k", more=more, client_certificates="required", client_ca="/ca", crl="/crl"
         )
         assert tls.files(settings) == ("/c", "/k", "/ca", "/crl", "/c2", "/k2")
+
+
+class TestRenewal:
+    """Certificates are read again: connections to come have the new ones, those that there are keep theirs."""
+
+    async def test_under_load_nobody_is_disconnected_and_nothing_is_lost(
+        self, start: Start, authority: Authority, lines: Lines
+    ) -> None:
+        pair = authority.issue("localhost", file="door")
+        broker = await start(**_pair(pair))
+        context = authority.client()
+        subscriber, publisher = await join(broker, context, "s"), await join(broker, context, "p")
+        await subscriber.subscribe(("t", 1))
+        before = _serial(publisher)
+
+        async def renew() -> None:
+            for _ in range(5):
+                authority.issue("localhost", file="door")
+                assert await broker.reload(broker.settings) == []
+                await join(broker, context)
+
+        renewing = asyncio.create_task(renew())
+        sent = 0
+        while not renewing.done():
+            await publisher.publish("t", b"%d" % sent, qos=1)
+            sent += 1
+        await renewing
+        for number in range(sent):
+            assert (await subscriber.expect(wire.PUBLISH)).payload == b"%d" % number
+        assert _serial(publisher) == before
+        assert _serial(await join(broker, context)) != before
+        # The first three, and those who joined meanwhile, each of whom took the place of the one before.
+        assert not [line for line in lines if line.get("cause") not in (None, "taken-over")]
+
+    async def test_other_files_and_keys(self, start: Start, tmp_path: Path) -> None:
+        """Whatever [listener.tls] says may change; anything else about a listener takes a restart, and is named."""
+        broker = await start()
+        other = Authority(tmp_path, "other")
+        (table,) = broker.settings.listener
+        assert table.tls is not None
+        changed = table.tls.model_copy(update={**_pair(other.issue("localhost")), "min_version": "1.3"})
+        new = broker.settings.model_copy(update={"listener": (table.model_copy(update={"tls": changed}),)})
+        assert await broker.reload(new) == []
+        assert broker.settings.listener == new.listener
+        await join(broker, other.client())
+        assert broker.listeners.files() == (changed.certificate, changed.key)
+        fewer = table.model_copy(update={"tls": changed, "max_connections": 5})
+        (line,) = await broker.reload(broker.settings.model_copy(update={"listener": (fewer,)}))
+        assert line.startswith("listener: ")
+        assert line.endswith("takes a restart")
+
+    async def test_a_bad_file_changes_nothing_and_is_named(
+        self, start: Start, authority: Authority, lines: Lines
+    ) -> None:
+        pair = authority.issue("localhost", file="door")
+        broker = await start(**_pair(pair))
+        stranger = authority.issue("localhost", file="stranger")
+        await asyncio.to_thread(shutil.copy, stranger[1], pair[1])
+        new = broker.settings.model_copy(update={"log": Log(client_warnings=7)})
+        with pytest.raises(SettingsError) as caught:
+            await broker.reload(new)
+        assert caught.value.problems == (
+            f'listener "door": {pair[1]}: not the private key to the certificate in {pair[0]}',
+        )
+        assert broker.settings.log.client_warnings == 100
+        await join(broker, authority.client())
+        assert "settings reloaded" not in [line["event"] for line in lines]
+
+    async def test_who_is_revoked_does_not_come_in_by_an_old_session(self, start: Start, authority: Authority) -> None:
+        certificate = authority.issue("sensor.example.org")
+        crl = authority.revoke()
+        broker = await start(client_certificates="required", client_ca=authority.file, crl=crl)
+        context = authority.client(certificate)
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        reused, session = await asyncio.to_thread(_once, broker.ports[0], context, None)
+        reused, session = await asyncio.to_thread(_once, broker.ports[0], context, session)
+        assert reused
+        authority.revoke(certificate[0])
+        await broker.reload(broker.settings)
+        with pytest.raises((ssl.SSLError, ConnectionError), match=r"(?i)revoked"):
+            await asyncio.to_thread(_once, broker.ports[0], context, session)
+
+
+def _serial(peer: Peer) -> str:
+    certificate = shown(peer).getpeercert()
+    assert certificate is not None
+    return str(certificate["serialNumber"])
