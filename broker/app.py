@@ -10,18 +10,24 @@ each other.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from broker.configuration import SettingsError
+from broker.core.hooks import AccessControl, AuthMethod, EventListener
 from broker.exposure import exposed
 from broker.net.listeners import StartupError
 from broker.net.server import Server
 from broker.net.tls import TlsError
 from broker.observe.presence import Presence
 from broker.observe.systopics import SysTopics
+from broker.securing import Securing
+from broker.security.authenticator import Authenticator
+from broker.security.errors import SecurityError
 from broker.settings import Settings, flatten
+from broker.store.base import Store
 from broker.upstream.filters.suspicious import warnings
 from broker.upstream.links.links import Links
 from broker.wording import show
@@ -40,11 +46,42 @@ class Broker(Server):
     """Who records what goes through it, where the settings name a folder; from `start` on."""
     links: Links | None = None
     """The links to upstream brokers; from `start` on."""
+    securing: Securing | None = None
+    """Who may come in, and what, by the settings; None beside an access control of the program's own."""
     presence: Presence | None = None
     """Who tells which clients are connected, where the settings name a topic; from `start` on."""
     _reloading: asyncio.Lock | None = None
     _broken: asyncio.Future[str]
     _ending: asyncio.Task[None] | None = None
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        authenticators: Sequence[Authenticator] = (),
+        access_control: AccessControl | None = None,
+        event_listener: EventListener | None = None,
+        auth_methods: dict[str, AuthMethod] | None = None,
+        store: Store | None = None,
+    ) -> None:
+        """`authenticators` say who clients are, before those of the settings (`broker.security`); `access_control`
+        decides everything about clients in place of both, and of the rules of the settings. The others are those of
+        `Server`.
+
+        Raises:
+            ValueError: both are given.
+        """
+        if authenticators and access_control is not None:
+            raise ValueError("authenticators or access_control, not both: the access control admits clients itself")
+        super().__init__(
+            settings,
+            access_control=access_control,
+            event_listener=event_listener,
+            auth_methods=auth_methods,
+            store=store,
+        )
+        self._authenticators = tuple(authenticators)
+        self._own_access_control = access_control is not None
 
     async def start(self) -> None:
         """Listen, connect to upstream brokers, and begin to record and to publish `$SYS` and who is here.
@@ -66,8 +103,11 @@ class Broker(Server):
         topic = self.settings.presence.topic
         self.presence = Presence(self, topic) if topic else None
         try:
+            await self._secure()
             await super().start()
         except BaseException:
+            if self.securing is not None:
+                await self.securing.stop()
             if self.recorder is not None:
                 await self.recorder.stop()
             raise
@@ -75,7 +115,13 @@ class Broker(Server):
             self._reloading = asyncio.Lock()
             self.links = Links(self)
             self.links.start()
-            self._sys = SysTopics(self, self.settings.sys.interval, self.recorder, self.links)
+            self._sys = SysTopics(
+                self,
+                self.settings.sys.interval,
+                self.recorder,
+                self.links,
+                None if self.securing is None else self.securing.counts,
+            )
             self._sys.start()
             if self.presence is not None:
                 await self.presence.start()
@@ -84,12 +130,24 @@ class Broker(Server):
             await self.stop()
             raise
 
+    async def _secure(self) -> None:
+        """Read what says who may come in, before anybody can. Raises StartupError."""
+        if self._own_access_control:
+            return
+        self.securing = Securing(self, self._authenticators)
+        try:
+            await self.securing.start()
+        except SecurityError as error:
+            raise StartupError(str(error)) from error
+
     async def stop(self) -> None:
         """End in order (see `Server.stop`)."""
         if hasattr(self, "_sys"):
             self._sys.stop()
         try:
             await super().stop()
+            if self.securing is not None:
+                await self.securing.stop()
         finally:
             if self.recorder is not None:
                 # Last: the ends of the connections are recorded too.
@@ -126,7 +184,8 @@ class Broker(Server):
     async def reload(self, new: Settings) -> list[str]:
         """Apply those of these settings that can change while the broker runs, and read again the files that they name.
 
-        Its links, its log (whoever set up logging changes its level first), and the certificates of its listeners.
+        Its links, its log (whoever set up logging changes its level first), who may come in, and the
+        certificates of its listeners.
 
         Returns:
             One line for each other setting that differs and takes a restart; they are logged as warnings as well.
@@ -155,16 +214,30 @@ class Broker(Server):
                 raise SettingsError([str(error)]) from error
             log = new.log.model_copy(update={"format": self.settings.log.format})
             applied = self.settings.model_copy(
-                update={"upstream": new.upstream, "log": log, "listener": renewal.settings}
+                update={
+                    "upstream": new.upstream,
+                    "authenticator": new.authenticator,
+                    "security": new.security,
+                    "log": log,
+                    "listener": renewal.settings,
+                }
             )
             in_force = flatten(applied)
             if "upstream" in changed:
                 self._warn(applied)
+            securing = self.securing
+            try:
+                prepared = None if securing is None else await securing.prepare(applied)
+            except SecurityError as error:
+                raise SettingsError([str(error)]) from error
             # Whether they differ or not: what they are made of may stand in other files.
             await self.links.apply(applied)
             self.listeners.apply(renewal)
             self.settings = applied
             self.log_changed()
+            dismissed = 0
+            if securing is not None and prepared is not None:
+                dismissed = await securing.apply(prepared)
         lines = [
             f"{name}: {show(in_force[name])} stays in force; {show(wanted[name])} takes a restart"
             for name in changed
@@ -172,12 +245,14 @@ class Broker(Server):
         ]
         for line in lines:
             self.log.warning("setting takes a restart", detail=line)
-        self.log.info("settings reloaded", upstream=len(applied.upstream))
+        self.log.info("settings reloaded", upstream=len(applied.upstream), dismissed=dismissed)
         return lines
 
     @property
     def _authenticates(self) -> bool:
-        """Whether the program that embeds this broker has given it something that checks who clients are."""
+        """Whether something checks who clients are."""
+        if self.settings.authenticator or self._authenticators:
+            return True
         return self.router.access_control is not None or bool(self.router.auth_methods)
 
     def _warn(self, settings: Settings) -> None:

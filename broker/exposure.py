@@ -5,35 +5,66 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 
-from broker.settings import Settings
+from broker.settings import Listener, Settings
 
 
 def exposed(settings: Settings, authenticated: bool = False) -> Iterator[str]:
     """One line for each setting that looks safer than it is.
 
-    `authenticated`: something checks who clients are. The `canopy` command has nothing of the kind yet; a program that
-    embeds the broker may (`access_control`, `auth_methods`).
+    `authenticated`: the program that embeds the broker checks who clients are (`authenticators`, `access_control`,
+    `auth_methods`).
     """
-    if authenticated:
-        return
-    if not settings.mqtt.allow_anonymous:
+    yield from _certificates(settings)
+    checked = authenticated or bool(settings.authenticator)
+    if not settings.mqtt.allow_anonymous and not checked:
         yield (
             "mqtt.allow_anonymous = false keeps nobody out: nothing checks user names and passwords here, so that any "
-            "user name with any password will do"
+            "user name with any password will do. Name an [[authenticator]]"
         )
+    if not settings.mqtt.allow_anonymous and any(table.type == "anonymous" for table in settings.authenticator):
+        yield 'the authenticator of the type "anonymous" lets nobody in: mqtt.allow_anonymous is false'
     for listener in settings.listeners:
-        endpoint = listener.endpoint
-        certified = listener.tls is not None and listener.tls.client_certificates == "required"
-        if endpoint.host and not certified and not _is_loopback(endpoint.host):
-            where = "listener" if listener in settings.listener else "listen"
+        if not _others_reach(listener):
+            continue
+        where = f'{"listener" if listener in settings.listener else "listen"} "{listener.called}"'
+        if not checked and not _asks_for_certificates(listener):
             yield (
-                f'{where} "{listener.called}": other machines may reach it, and no client is asked to prove who it is; '
-                "whoever reaches it can read and publish everything. Put a firewall in front, or listen on 127.0.0.1"
+                f"{where}: other machines may reach it, and no client is asked to prove who it is; whoever reaches it "
+                "can read and publish everything. Name an [[authenticator]], put a firewall in front, or listen on "
+                "127.0.0.1"
+            )
+        elif listener.tls is None and _sends_passwords(settings):
+            yield (
+                f"{where}: other machines may reach it without TLS, so that passwords cross the network as text. Use "
+                "mqtts:// or wss://"
             )
 
 
-def _is_loopback(host: str) -> bool:
+def _certificates(settings: Settings) -> Iterator[str]:
+    """Certificates that nobody is asked for."""
+    for table in settings.authenticator:
+        if table.type == "certificate" and all(
+            listener.tls is None or listener.tls.client_certificates == "none" for listener in settings.listeners
+        ):
+            yield (
+                'the authenticator of the type "certificate" knows nobody: no listener asks for client_certificates in '
+                "its [listener.tls]"
+            )
+
+
+def _asks_for_certificates(listener: Listener) -> bool:
+    return listener.tls is not None and listener.tls.client_certificates == "required"
+
+
+def _sends_passwords(settings: Settings) -> bool:
+    return any(table.type in ("password-file", "http", "jwt") for table in settings.authenticator)
+
+
+def _others_reach(listener: Listener) -> bool:
+    host = listener.endpoint.host
+    if not host:
+        return False
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return not ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host == "localhost"
+        return host != "localhost"

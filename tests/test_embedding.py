@@ -33,11 +33,13 @@ def standard_logging() -> Iterator[None]:
         structlog.configure(**before)
 
 
-SHOWN = [r"listening on \['mqtt://127\.0\.0\.1:\d+'\] ports \[\d+\]", "", "INFO canopy stopped"]
+SHOWN = [r"listening on \['mqtt://127\.0\.0\.1:\d+'\] ports \[\d+\]", "", "", "INFO canopy stopped"]
 """What each of them prints or logs."""
 
 
-@pytest.mark.parametrize(("program", "shown"), list(zip(PROGRAMS, SHOWN, strict=True)), ids=["least", "hooks", "logs"])
+@pytest.mark.parametrize(
+    ("program", "shown"), list(zip(PROGRAMS, SHOWN, strict=True)), ids=["least", "authenticators", "hooks", "logs"]
+)
 def test_the_programs_of_the_guide_run(program: str, shown: str) -> None:
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert re.search(shown, done.stdout + done.stderr)
@@ -49,8 +51,9 @@ def test_names_of_the_guide_exist() -> None:
     for hook in guards.HOOKS:
         assert f"`{hook}`" in text
     assert set(broker.__all__) >= {"Broker", "Settings", "StartupError"}
-    assert Broker.__init__ is Server.__init__
-    for argument in Server.__init__.__kwdefaults__ or {}:
+    arguments = set(Broker.__init__.__kwdefaults__ or {})
+    assert arguments == {"authenticators", *(Server.__init__.__kwdefaults__ or {})}
+    for argument in arguments:
         assert f"| `{argument}` |" in text
 
 

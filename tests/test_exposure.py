@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from broker.exposure import exposed
-from broker.settings import Mqtt, Settings
+from broker.settings import AnonymousTable, CertificateTable, Mqtt, PasswordFileTable, Settings
+
+PASSWORDS = PasswordFileTable(type="password-file", path="/p")
+TLS = {"certificate": "/c", "key": "/k"}
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "localhost", "[::1]"])
@@ -27,3 +32,28 @@ def test_a_user_name_proves_nothing() -> None:
 def test_where_somebody_checks_who_clients_are() -> None:
     settings = Settings(listen=("mqtt://0.0.0.0:1883",), mqtt=Mqtt(allow_anonymous=False))
     assert list(exposed(settings, authenticated=True)) == []
+
+
+def test_passwords_without_tls() -> None:
+    (line,) = exposed(Settings(listen=("mqtt://0.0.0.0:1883", "mqtt://127.0.0.1:1884"), authenticator=(PASSWORDS,)))
+    assert line.startswith('listen "mqtt://0.0.0.0:1883": other machines may reach it without TLS')
+    listener: Any = {"url": "mqtts://0.0.0.0:8883", "tls": TLS}
+    assert list(exposed(Settings(listener=(listener,), authenticator=(PASSWORDS,)))) == []
+
+
+def test_certificates_that_nobody_is_asked_for() -> None:
+    table = CertificateTable(type="certificate")
+    (line,) = exposed(Settings(authenticator=(table,)))
+    assert line.startswith('the authenticator of the type "certificate" knows nobody')
+    asking: Any = {
+        "url": "mqtts://0.0.0.0:8883",
+        "tls": {**TLS, "client_certificates": "optional", "client_ca": "/ca"},
+    }
+    assert list(exposed(Settings(listener=(asking,), authenticator=(table,)))) == []
+
+
+def test_anonymous_clients_that_do_not_come_in() -> None:
+    tables = (PASSWORDS, AnonymousTable(type="anonymous"))
+    assert list(exposed(Settings(authenticator=tables))) == []
+    (line,) = exposed(Settings(authenticator=tables, mqtt=Mqtt(allow_anonymous=False)))
+    assert line.startswith('the authenticator of the type "anonymous" lets nobody in')

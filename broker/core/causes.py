@@ -28,6 +28,8 @@ NOT_ALLOWED: Final = "not-allowed"
 """A 3.1 or 3.1.1 client sent what the settings do not allow, and its protocol has no way to tell it so beforehand."""
 EXPIRED: Final = "credentials-expired"
 """The time has come at which what it logged in with, a token, say, ends."""
+NOT_AUTHORIZED: Final = "not-authorized"
+"""A reload has taken away what its client had been admitted by."""
 SHUTDOWN: Final = "shutdown"
 INTERNAL_ERROR: Final = "internal-error"
 """A fault of the broker while it served this connection; the log has more."""
@@ -42,6 +44,7 @@ EVICTIONS: Final = frozenset(
         TAKEN_OVER,
         PROTOCOL_ERROR,
         NOT_ALLOWED,
+        NOT_AUTHORIZED,
         EXPIRED,
         INTERNAL_ERROR,
     }

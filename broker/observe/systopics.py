@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -58,11 +58,17 @@ class SysTopics:
     """Publishes `$SYS/broker/…` of one server every `interval` seconds."""
 
     def __init__(
-        self, server: Server, interval: float, recorder: Recorder | None = None, links: Links | None = None
+        self,
+        server: Server,
+        interval: float,
+        recorder: Recorder | None = None,
+        links: Links | None = None,
+        security_counts: Callable[[], Iterator[tuple[str, int]]] | None = None,
     ) -> None:
         self._server = server
         self._links = links
         self._recorder = recorder
+        self._security_counts = security_counts
         self._interval = interval
         self._timer: asyncio.TimerHandle | None = None
         # The last payload of each topic that has one.
@@ -279,6 +285,7 @@ class SysTopics:
             yield f"slow/{place + 1}", ""
         self._places = taken
         yield from self._faults()
+        yield from self._security()
         yield from self._recording()
         yield from self._upstream()
 
@@ -292,6 +299,11 @@ class SysTopics:
                 internal += count
         yield "hooks/slow calls", self._server.faults.slow_calls
         yield "errors/internal", internal
+
+    def _security(self) -> Iterator[tuple[str, object]]:
+        """Who came in and who did not; nothing where nothing is asked of clients."""
+        for topic, count in () if self._security_counts is None else self._security_counts():
+            yield f"security/{topic}", count
 
     def _recording(self) -> Iterator[tuple[str, object]]:
         """What is told of the recorder; nothing where none is asked for."""

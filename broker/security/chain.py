@@ -33,6 +33,7 @@ UNKNOWN: Final = Refusal(text="no authenticator knows the user")
 FULL: Final = Refusal(reasons.SERVER_BUSY, "too many clients are being authenticated")
 LATE: Final = Refusal(reasons.SERVER_UNAVAILABLE, "the authenticators took too long")
 FAILED: Final = Refusal(reasons.SERVER_UNAVAILABLE, "an authenticator failed")
+OTHER_DOOR: Final = Refusal(reasons.NOT_AUTHORIZED, "the listener does not have this authentication method")
 FOREIGN: Final = Refusal(reasons.CLIENT_IDENTIFIER_NOT_VALID, "security.client_ids: not an identifier of this user")
 
 
@@ -46,6 +47,11 @@ class Door:
     def __init__(self, authenticators: Sequence[Authenticator], anonymous: bool | None = None) -> None:
         self.authenticators = tuple(authenticators)
         self.anonymous = anonymous
+
+    def excludes(self, principal: Principal) -> bool:
+        """Whether it was an authenticator that is not asked here who said who the client is."""
+        name = principal.authenticator
+        return name != "" and all(each.name != name for each in self.authenticators)
 
     def still_admits(self, principal: Principal) -> bool:
         """Whether a client that was admitted before the settings changed may stay."""
@@ -104,23 +110,24 @@ class Chain:
         now = time.monotonic()
         banned = self.guessing.banned(origin.host, connect.client_id, now)
         if banned:
-            ticket.detail = f"banned for guessing: {banned}"
+            ticket.detail = f"banned for guessing: {banned}"[:256]
             return reasons.BANNED
         door = self.door(origin.listener)
         if ticket.principal is not None:
             # An authentication method has found out who it is.
-            return self._answer(door, ticket.principal, Attempt(connect, origin), ticket, now)
+            verdict = OTHER_DOOR if door.excludes(ticket.principal) else ticket.principal
+            return self._answer(door, verdict, Attempt(connect, origin), ticket, now)
         attempt = Attempt(connect, origin)
         for at, authenticator in enumerate(door.authenticators):
             try:
-                verdict = authenticator.at_once(attempt)
+                known = authenticator.at_once(attempt)
             except Exception as error:
                 self._reporter.failed(HOOK, error)
-                verdict = FAILED
-            if verdict == ASK:
+                return self._answer(door, FAILED, attempt, ticket, now)
+            if known == ASK:
                 return self._ask(door, at, attempt, ticket, now)
-            if verdict is not None:
-                return self._answer(door, _signed(verdict, authenticator), attempt, ticket, now)
+            if known is not None:
+                return self._answer(door, _signed(known, authenticator), attempt, ticket, now)
         return self._unknown(door, attempt, ticket, now)
 
     async def close(self) -> None:

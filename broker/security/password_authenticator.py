@@ -7,6 +7,7 @@ Owns when a password is hashed: never in the event loop, never twice for a user 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -28,9 +29,15 @@ class PasswordAuthenticator(Authenticator):
     """Checks user names and passwords against a file, as it was when it was read."""
 
     def __init__(
-        self, name: str, path: Path, file: PasswordFile, pool: HashingPool, verified: VerifiedCredentials, longest: int
+        self,
+        name: str,
+        path: Path,
+        file: PasswordFile,
+        pool: HashingPool,
+        verified: VerifiedCredentials,
+        longest: Callable[[], int],
     ) -> None:
-        """`longest`: bytes of a password that is hashed."""
+        """`longest`: bytes of a password that is hashed, at the time."""
         self.name = name
         self._path = path
         self._file = file
@@ -40,7 +47,7 @@ class PasswordAuthenticator(Authenticator):
 
     @classmethod
     async def read(
-        cls, name: str, path: Path, pool: HashingPool, verified: VerifiedCredentials, longest: int
+        cls, name: str, path: Path, pool: HashingPool, verified: VerifiedCredentials, longest: Callable[[], int]
     ) -> PasswordAuthenticator:
         """Read the file, in a thread. Raises SecurityError."""
         return cls(name, path, await asyncio.to_thread(read_password_file, path), pool, verified, longest)
@@ -54,7 +61,7 @@ class PasswordAuthenticator(Authenticator):
             return None
         if password is None:
             return MISSING
-        if len(password) > self._longest:
+        if len(password) > self._longest():
             return TOO_LONG
         if self._verified.good(user, password, known.text):
             return Principal(user)
@@ -80,7 +87,7 @@ class PasswordAuthenticator(Authenticator):
     async def pretend(self, attempt: Attempt) -> Refusal | None:
         user, password = attempt.user_name, attempt.password
         # What is refused unhashed for known users is for unknown ones too.
-        if user is None or password is None or len(password) > self._longest or not self._file.users:
+        if user is None or password is None or len(password) > self._longest() or not self._file.users:
             return None
         file = self._file
         try:

@@ -37,7 +37,7 @@ async def pool() -> AsyncIterator[HashingPool]:
 
 @pytest.fixture
 async def users(file: Path, pool: HashingPool) -> PasswordAuthenticator:
-    return await PasswordAuthenticator.read("users", file, pool, VerifiedCredentials(10), 16)
+    return await PasswordAuthenticator.read("users", file, pool, VerifiedCredentials(10), lambda: 16)
 
 
 def attempt(user: str | None, password: bytes | None = b"secret") -> Attempt:
@@ -86,7 +86,7 @@ async def test_what_is_not_hashed(users: PasswordAuthenticator, pool: HashingPoo
 async def test_too_many_at_a_time(file: Path) -> None:
     """Known and unknown users hear the same."""
     pool = HashingPool(1, 1)
-    users = await PasswordAuthenticator.read("users", file, pool, VerifiedCredentials(10), 16)
+    users = await PasswordAuthenticator.read("users", file, pool, VerifiedCredentials(10), lambda: 16)
     tasks = [asyncio.ensure_future(users.authenticate(attempt("alice"))) for _ in range(2)]
     await asyncio.sleep(0)
     busy = Refusal(reasons.SERVER_BUSY, "too many passwords wait to be hashed")

@@ -1,0 +1,114 @@
+"""The security room in a running broker: put before the router, changed by a reload, and taken away at the end.
+
+Owns who is disconnected when settings or files change: clients whose user is gone, or whom nothing admits any more, end
+with 0x87, and so do sessions of such users; whose password is another now stays, and needs the new one next time.
+Clients are looked at in turns, so that nobody waits for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from broker.core import guards
+from broker.core.causes import NOT_AUTHORIZED
+from broker.core.codec import reasons
+from broker.security.access import Access, Prepared
+from broker.security.authenticator import Authenticator
+from broker.settings import Settings
+
+if TYPE_CHECKING:
+    from broker.net.server import Server
+
+LOOKED_AT: Final = 500
+"""Clients that are looked at in one turn: about a millisecond."""
+
+TOLD: Final = "not allowed any more"
+
+
+class Securing:
+    """The access control that settings and embedded authenticators make up, in one broker."""
+
+    def __init__(self, server: Server, authenticators: Sequence[Authenticator]) -> None:
+        self._server = server
+        self.access = Access(server.settings, authenticators, server.faults, server.log)
+        # The authentication methods that came from authenticators.
+        self._methods: set[str] = set()
+
+    async def start(self) -> None:
+        """Read what the settings need, before the first client comes. Raises SecurityError."""
+        self._put(await self.access.prepare(self._server.settings))
+
+    async def prepare(self, settings: Settings) -> Prepared:
+        """Read what other settings need. Nothing in force changes. Raises SecurityError."""
+        return await self.access.prepare(settings)
+
+    async def apply(self, prepared: Prepared) -> int:
+        """Put that in force, and end those who may not stay. How many connections that were."""
+        retired = self._put(prepared)
+        for authenticator in retired:
+            await authenticator.close()
+        return await self._dismiss()
+
+    async def stop(self) -> None:
+        """Nobody comes any more."""
+        await self.access.close()
+
+    def files(self) -> tuple[Path, ...]:
+        """The files that something in force was read from."""
+        return self.access.files()
+
+    def counts(self) -> Iterator[tuple[str, int]]:
+        """What `$SYS/broker/security/` tells; nothing where nobody is asked."""
+        if isinstance(self._server.router.access_control, guards.GuardedAccessControl):
+            yield from self.access.counts(time.monotonic())
+
+    def _put(self, prepared: Prepared) -> list[Authenticator]:
+        """In force from here on. Who is asked no more."""
+        server, router = self._server, self._server.router
+        retired = self.access.apply(prepared)
+        if router.access_control is None and self.access.needed(prepared.settings):
+            router.access_control = guards.GuardedAccessControl(self.access, server.faults, time.monotonic)
+            server.faults.watch(guards.ACCESS_CONTROL)
+            # It knows more than the settings of the core: what a listener allows.
+            router.limits.allow_anonymous = True
+            for connection in server.connections:
+                if not connection.protocol.accepted:
+                    connection.protocol.answer_later = connection.admitted
+        methods = self.access.methods()
+        for name in self._methods - methods.keys():
+            del router.auth_methods[name]
+        self._methods &= methods.keys()
+        for name, method in methods.items():
+            # Those of the embedding program stay.
+            if name in self._methods or name not in router.auth_methods:
+                router.auth_methods[name] = guards.GuardedAuthMethod(method, server.faults, time.monotonic)
+                server.faults.watch(guards.AUTH_METHOD)
+                self._methods.add(name)
+        return retired
+
+    async def _dismiss(self) -> int:
+        """End connections and sessions of those who are not allowed any more."""
+        server = self._server
+        if server.router.access_control is None:
+            return 0
+        ended = 0
+        for at, connection in enumerate(list(server.connections)):
+            session = connection.protocol.session
+            if session is not None and self.access.dismissed(session.principal):
+                connection.close(NOT_AUTHORIZED, reasons.NOT_AUTHORIZED, TOLD)
+                ended += 1
+            if at % LOOKED_AT == LOOKED_AT - 1:
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        for at, session in enumerate(list(server.router.sessions.values())):
+            # One that nobody has vouched for is not taken back by anybody: it was made before there was access control.
+            if session.outbox is None and session.principal.authenticator and self.access.dismissed(session.principal):
+                server.router.end_session(session, server.loop.time())
+                server.after_batch()
+            if at % LOOKED_AT == LOOKED_AT - 1:
+                await asyncio.sleep(0)
+        return ended

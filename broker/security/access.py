@@ -1,0 +1,168 @@
+"""The access control of the settings: the chain of authenticators and the rules, put together.
+
+Owns what is in force, and the way to something else: `prepare` reads everything that other settings need and touches
+nothing, `apply` puts it in place at once. Who was admitted before and would not be now is `dismissed`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from broker.core.codec import reasons
+from broker.core.codec.packets import Connect
+from broker.core.guards import HookReporter
+from broker.core.hooks import AccessControl, AuthMethod, Origin, Ticket
+from broker.core.principal import Principal
+from broker.security.authenticator import Authenticator
+from broker.security.building import Shared, build
+from broker.security.chain import Chain, Door
+from broker.security.errors import SecurityError
+from broker.settings import AuthenticatorTable, Settings
+
+GUESSES: Final = frozenset({reasons.BAD_USER_NAME_OR_PASSWORD, reasons.NOT_AUTHORIZED})
+"""What an authentication method answers when the proof is wrong."""
+
+
+class Prepared(NamedTuple):
+    """What settings need, read and checked."""
+
+    settings: Settings
+    built: dict[AuthenticatorTable, Authenticator]
+    """In the order in which they are asked; those of the embedding program come before."""
+
+
+class Access(AccessControl):
+    """Who comes in, and who may do what, as the settings and the embedding program say."""
+
+    def __init__(self, settings: Settings, embedded: Sequence[Authenticator], reporter: HookReporter, log: Any) -> None:
+        """`embedded`: authenticators of the embedding program; they are asked first."""
+        super().__init__()
+        self.epoch = 0
+        self.settings = settings
+        self._embedded = tuple(embedded)
+        self._log = log
+        self._built: dict[AuthenticatorTable, Authenticator] = {}
+        self._shared = Shared(settings.security, self._unavailable)
+        self.chain = Chain(settings.security, Door(self._embedded), {}, reporter, log)
+
+    # -- settings ------------------------------------------------------------------------------------------------------
+
+    def needed(self, settings: Settings) -> bool:
+        """Whether anything is to be asked at all. Where not, the broker is as fast as without this room."""
+        return bool(
+            settings.authenticator
+            or self._embedded
+            or settings.security.client_ids
+            or any(listener.allow_anonymous is not None for listener in settings.listeners)
+        )
+
+    async def prepare(self, settings: Settings) -> Prepared:
+        """Read what these settings need. Nothing in force changes.
+
+        Raises:
+            SecurityError: something cannot be used; in one line: which file, which line, what to do.
+        """
+        built: dict[AuthenticatorTable, Authenticator] = {}
+        new: list[Authenticator] = []
+        try:
+            for table in settings.authenticator:
+                before = self._built.get(table)
+                if before is not None:
+                    built[table] = await before.renewed()
+                else:
+                    built[table] = await build(table, self._shared)
+                    new.append(built[table])
+            self._doors(settings, built)
+        except BaseException:
+            for authenticator in new:
+                await authenticator.close()
+            raise
+        return Prepared(settings, built)
+
+    def apply(self, prepared: Prepared) -> list[Authenticator]:
+        """Put it in force. Who is not asked any more; the caller closes them."""
+        before, self._built = self._built, prepared.built
+        self.settings = settings = prepared.settings
+        self._shared.change(settings.security)
+        default, doors = self._doors(settings, self._built)
+        self.chain.change(settings.security, default, doors)
+        self.epoch += 1
+        kept = set(map(id, self._built.values()))
+        return [each for each in before.values() if id(each) not in kept]
+
+    def _doors(
+        self, settings: Settings, built: Mapping[AuthenticatorTable, Authenticator]
+    ) -> tuple[Door, dict[str, Door]]:
+        """What holds for each listener. Raises SecurityError."""
+        asked = {each.name: each for each in (*self._embedded, *built.values())}
+        anybody = None if settings.mqtt.allow_anonymous else False
+        doors: dict[str, Door] = {}
+        for listener in settings.listeners:
+            for name in listener.authenticators:
+                if name not in asked:
+                    known = ", ".join(asked) or "none"
+                    raise SecurityError(
+                        f'listener "{listener.called}": authenticators: none is called "{name}"; there are: {known}'
+                    )
+            mine = [asked[name] for name in asked if not listener.authenticators or name in listener.authenticators]
+            doors[listener.called] = Door(
+                mine, anybody if listener.allow_anonymous is None else listener.allow_anonymous
+            )
+        return Door(list(asked.values()), anybody), doors
+
+    def files(self) -> tuple[Path, ...]:
+        """The files that something in force was read from."""
+        return tuple(path for each in self._built.values() for path in each.files())
+
+    def methods(self) -> dict[str, AuthMethod]:
+        """The authentication methods of MQTT 5.0 that the authenticators bring; of two, that of the first."""
+        found: dict[str, AuthMethod] = {}
+        for authenticator in (*self._embedded, *self._built.values()):
+            for name, method in authenticator.methods().items():
+                found.setdefault(name, method)
+        return found
+
+    def dismissed(self, principal: Principal) -> bool:
+        """Whether a client was admitted and would not be any more."""
+        return not self.chain.door(principal.listener).still_admits(principal)
+
+    async def close(self) -> None:
+        """Ask nobody any more."""
+        await self.chain.close()
+        for authenticator in (*self._embedded, *self._built.values()):
+            await authenticator.close()
+        self._built = {}
+        await self._shared.pool.close()
+
+    def counts(self, now: float) -> Iterator[tuple[str, int]]:
+        """What `$SYS/broker/security/` tells. `now` in seconds of `time.monotonic`."""
+        chain, pool = self.chain, self._shared.pool
+        yield "admitted", chain.admitted
+        yield "refused", chain.refused
+        yield "failures", chain.guessing.failures
+        yield "authenticating", chain.under_way
+        yield "hashing/waiting", pool.waiting
+        yield "hashing/refused", pool.refused
+        yield "bans/total", chain.guessing.bans
+        yield "bans/current", len(chain.guessing.current(now))
+        yield "bans/refused", chain.guessing.refused
+
+    def _unavailable(self, line: str) -> None:
+        self._log.warning("an authenticator is not available", detail=line)
+
+    # -- what the core asks --------------------------------------------------------------------------------------------
+
+    def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:
+        return self.chain.admit(connect, origin, ticket)
+
+    def bars(self, connect: Connect, origin: Origin) -> int:
+        return self.chain.bars(connect, origin)
+
+    def method_refused(self, connect: Connect, origin: Origin, reason_code: int) -> None:
+        if reason_code in GUESSES:
+            # What was proved is not known here: each time counts.
+            user = connect.user_name or ""
+            self.chain.wrong(origin.host, connect.client_id, user, secrets.token_bytes(8))

@@ -1,0 +1,78 @@
+"""Makes the authenticators of the settings: of each `[[authenticator]]` table the object that is asked.
+
+Owns which class a table becomes, and what those of one broker share: the hashing threads, and the credentials that were
+good (which a changed file leaves to whom it did not change).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from broker.security.authenticator import Authenticator
+from broker.security.hashing import HashingPool
+from broker.security.http_authenticator import HttpAuthenticator
+from broker.security.password_authenticator import PasswordAuthenticator
+from broker.security.plain_authenticators import AnonymousAuthenticator, CertificateAuthenticator
+from broker.security.scram_authenticator import ScramAuthenticator
+from broker.security.token_authenticator import TokenAuthenticator
+from broker.security.verified import VerifiedCredentials
+from broker.settings import (
+    AnonymousTable,
+    AuthenticatorTable,
+    CertificateTable,
+    HttpTable,
+    JwtTable,
+    PasswordFileTable,
+    ScramTable,
+    Security,
+    called,
+)
+
+
+class Shared:
+    """What the authenticators of one broker share."""
+
+    def __init__(self, settings: Security, told: Callable[[str], None]) -> None:
+        """`told` is told, in one line, of what an authenticator cannot do for a while."""
+        self.told = told
+        self.pool = HashingPool(settings.hashing_threads, settings.max_hashings)
+        self._settings = settings
+        self._verified: dict[str, VerifiedCredentials] = {}
+
+    @property
+    def longest_password(self) -> int:
+        """Bytes of a password that is hashed."""
+        return self._settings.max_password_length
+
+    def verified(self, name: str) -> VerifiedCredentials:
+        """The credentials that were good for the authenticator of a name."""
+        return self._verified.setdefault(name, VerifiedCredentials(self._settings.verified_cache))
+
+    def change(self, settings: Security) -> None:
+        """Other bounds."""
+        before, self._settings = self._settings, settings
+        if (before.hashing_threads, before.max_hashings) != (settings.hashing_threads, settings.max_hashings):
+            self.pool.bound(settings.hashing_threads, settings.max_hashings)
+        for kept in self._verified.values():
+            kept.bound(settings.verified_cache)
+
+
+async def build(table: AuthenticatorTable, shared: Shared) -> Authenticator:
+    """The authenticator of a table. It reads the files that the table names, in a thread. Raises SecurityError."""
+    name = called(table)
+    if isinstance(table, PasswordFileTable):
+        return await PasswordAuthenticator.read(
+            name, Path(table.path), shared.pool, shared.verified(name), lambda: shared.longest_password
+        )
+    if isinstance(table, CertificateTable):
+        return CertificateAuthenticator(name, table.user)
+    if isinstance(table, AnonymousTable):
+        return AnonymousAuthenticator(name)
+    if isinstance(table, JwtTable):
+        return await asyncio.to_thread(TokenAuthenticator.made, table, shared.told)
+    if isinstance(table, HttpTable):
+        return await asyncio.to_thread(HttpAuthenticator.made, table, shared.told)
+    assert isinstance(table, ScramTable)
+    return await asyncio.to_thread(ScramAuthenticator.made, table)
