@@ -34,9 +34,9 @@ MANY_DESCRIPTORS: Final = 1_048_576
 """What is asked for where the system names no upper limit."""
 
 # A broker makes garbage in cycles only when connections end: collecting seldom is enough. A collection of the middle
-# generation looks at 30,000 objects at most, some milliseconds: with the million that (50_000, 20, 100) allowed, queues
+# generation looks at 10,000 objects at most, two milliseconds: with the million that (50_000, 20, 100) allowed, queues
 # that fill up made pauses of 0.2 s. One of everything comes after about 150 million.
-GC_THRESHOLDS: Final = (10_000, 1, 5_000)
+GC_THRESHOLDS: Final = (5_000, 0, 15_000)
 
 
 class DaemonError(Exception):

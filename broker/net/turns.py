@@ -19,8 +19,9 @@ from broker.core.connection.protocol import TURN_WORK
 from broker.net.stream import STALL, STALL_ROUNDS
 from broker.net.timers import Checked
 
-ROUND_WORK: Final = TURN_WORK
-"""What all clients together may have done in a round, in units of `Router.work`: three to four milliseconds."""
+ROUND_WORK: Final = TURN_WORK // 2
+"""What all clients together may have done in a round, in units of `Router.work`, beside the first of them, who may be
+alone: two milliseconds."""
 
 LIGHT_WORK: Final = 512
 """What each may have done when that is used up: some dozens of small messages, or a few filters."""
@@ -28,7 +29,7 @@ LIGHT_WORK: Final = 512
 SHARE: Final = 4_096
 """The least that one who waits gets in its turn: a fifth of a millisecond."""
 
-ROUND_WRITES: Final = 65_536
+ROUND_WRITES: Final = 32_768
 """What is written in a round, in the same units, before those with more than a little wait for the next."""
 
 WRITE_WORK: Final = 128
@@ -58,6 +59,8 @@ class Turn(Checked):
         # It waits for a turn in which to read on, or to write.
         self.waits = False
         self.waits_to_write = False
+        # The number of the first round in which it may read on: those whom it reached have been written to by then.
+        self.ready_in: i64 = 0
 
     def turn(self, work: i64) -> i64:
         """Go on with a read that was left unfinished, for so much work. What it was. Must not raise."""
@@ -83,7 +86,10 @@ class Turns:
         self._written: i64 = 0
         # Nothing but a little is written until the next round.
         self.full = False
+        # The next round has been asked of the event loop; one is going on; how many there were.
         self._noted = False
+        self._running = False
+        self._number: i64 = 0
         # Who waits: to read on for the first time, and again; to write; to be forgotten.
         self._first: deque[Turn] = deque()
         self._again: deque[Turn] = deque()
@@ -124,7 +130,7 @@ class Turns:
         return self._done >= ROUND_WORK
 
     def _note(self) -> None:
-        if not self._noted:
+        if not self._noted and not self._running:
             self._noted = True
             self._loop.call_soon(self._round)
 
@@ -134,6 +140,8 @@ class Turns:
         """Have a connection go on with what it has read, in a round to come."""
         if not turn.waits:
             turn.waits = True
+            # A round that was asked for earlier comes before the writers who have just been woken.
+            turn.ready_in = self._number + (2 if self._noted else 1)
             (self._first if first else self._again).append(turn)
             self._note()
 
@@ -181,6 +189,8 @@ class Turns:
     def _round(self) -> None:
         """A new round has begun."""
         self._noted = False
+        self._running = True
+        self._number += 1
         self._done = 0
         self._written = 0
         self.full = False
@@ -203,17 +213,21 @@ class Turns:
             if self._again:
                 self._serve(self._again, ROUND_WORK)
             self._owed = len(writers)
-        if self.waiting:
+        self._running = False
+        if self._done > 0 or self._written > 0 or self.waiting:
             self._note()
 
     def _serve(self, line: deque[Turn], until: i64) -> None:
         """Give those who wait now their turns, one after another, until so much was done in this round."""
         count: i64 = len(line)
+        alone = len(self._first) + len(self._again) == 1
         equal: i64 = ROUND_WORK // count
-        while count > 0 and self._done < until:
+        while count > 0 and self._done < until and line[0].ready_in <= self._number:
             count -= 1
             turn = line.popleft()
             turn.waits = False
             left: i64 = until - self._done
             share: i64 = equal if equal < left else left
+            if alone:
+                share = TURN_WORK
             self.did(turn.turn(share if share > SHARE else SHARE))

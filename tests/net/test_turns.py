@@ -93,7 +93,7 @@ async def test_all_together_have_one_round() -> None:
         assert now - done <= ROUND_WORK + SHARE
         done = now
         # A quarter of each round is for those who had turns.
-        assert all(each.shares for each in crowd) or count <= 100 * SHARE * 4 // (ROUND_WORK * 3)
+        assert all(each.shares for each in crowd) or count <= 100 * SHARE * 4 // (ROUND_WORK * 3) + 1
     assert done == 100 * 3 * SHARE
 
 
@@ -106,13 +106,13 @@ async def test_who_comes_anew_comes_before_those_who_had_turns() -> None:
     late = Heavy(turns, SHARE)
     turns.go_on(late, True)
     before = sum(len(each.shares) for each in crowd)
-    await rounds(1)
+    await rounds(2)
     assert late.left == 0
     # And those who had some are not kept out by those who come anew.
     newcomers = [Heavy(turns, SHARE) for _ in range(50)]
     for each in newcomers:
         turns.go_on(each, True)
-    await rounds(1)
+    await rounds(2)
     assert sum(len(each.shares) for each in crowd) > before
     assert 0 < sum(len(each.shares) for each in newcomers) < 50
 
@@ -136,13 +136,14 @@ async def test_nobody_goes_on_before_those_are_written_to_who_waited() -> None:
         turns.write_on(each)
     turns.go_on(publisher, True)
     await rounds(1)
-    assert len(publisher.shares) == 1
     first = [each.writes for each in endless]
     assert 0 < sum(each == 999 for each in first) < 700
+    while len(publisher.shares) == 0:
+        await rounds(1)
     while len(publisher.shares) == 1:
         await rounds(1)
     assert max(each.writes for each in endless) <= 999
-    assert min(each.writes for each in endless) >= 997
+    assert min(each.writes for each in endless) >= 996
 
 
 async def test_connections_end_in_turns() -> None:
@@ -169,7 +170,7 @@ async def test_hostile_reads_in_one_round_share_it(embed: Embed) -> None:
     before = router.work
     for client in crowd:
         client.connection.data_received(flood)
-    assert router.work - before <= ROUND_WORK + 50 * 2 * LIGHT_WORK
+    assert router.work - before <= TURN_WORK + 50 * 2 * LIGHT_WORK
     assert not crowd[-1].transport.reading
     other.connection.data_received(wire.PING)
     assert other.take() == b"\xd0\x00"
@@ -240,3 +241,17 @@ async def test_little_is_written_at_once(embed: Embed) -> None:
     assert client.take() == b""
     await rounds(3)
     assert client.take() == large
+
+
+async def test_nobody_goes_on_in_a_round_that_was_asked_for_before() -> None:
+    """The writers that its last turn has woken come after that round: it would fill the queues that they empty."""
+    turns = Turns(asyncio.get_running_loop())
+    turns.did(ROUND_WORK)
+    order: list[str] = []
+    asyncio.get_running_loop().call_soon(order.append, "writer")
+    turn = Heavy(turns, 1)
+    turns.go_on(turn, True)
+    await rounds(1)
+    assert (order, turn.shares) == (["writer"], [])
+    await rounds(1)
+    assert turn.shares == [1]

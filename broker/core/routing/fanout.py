@@ -50,6 +50,9 @@ SLOW: Final = 16
 """What a delivery that has an object of its own counts for in a turn, in deliveries of bytes as they came: about a
 microsecond, and half as much again where it is written."""
 
+WAITS: Final = 2
+"""How many more such deliveries one counts for that has to wait in its session, in memory that is new."""
+
 
 class Fanout:
     """The way from a topic to those who asked for it."""
@@ -138,6 +141,8 @@ class Fanout:
                 if answer == KEPT_BACK:
                     count -= 1
                     continue
+                if qos > 0 and session.queue.messages > 0:
+                    slow += WAITS
                 answers += _weight(answer)
                 if self._telling is not None:
                     self._tell(answer, session, qos, retain, None)
@@ -226,6 +231,7 @@ class Fanout:
         count: i64 = 0
         answers: i64 = 0
         tagged: i64 = 0
+        waits: i64 = 0
         for target in plan.targets:
             if target.no_local and target.session is origin:
                 rest = target.rest
@@ -233,13 +239,16 @@ class Fanout:
                     continue
                 target = rest
             count += 1
-            tagged += len(target.identifiers)  # they are in every copy that is written
             qos = message.qos if message.qos < target.qos else target.qos
             retain = message.retain and target.retain_as_published
             answer = target.session.deliver(message, qos, retain, target.identifiers, None, target.sub_queue)
             if answer == KEPT_BACK:
                 count -= 1
                 continue
+            if qos > 0 and target.session.queue.messages > 0:
+                waits += WAITS
+            if answer == ACCEPTED:
+                tagged += len(target.identifiers)  # they are in every copy that is written
             answers += _weight(answer)
             if self._telling is not None:
                 self._tell(answer, target.session, qos, retain, None)
@@ -248,7 +257,7 @@ class Fanout:
             if answer != NOBODY:
                 count += 1
                 answers += _weight(answer)
-        self.work += SLOW * count + tagged
+        self.work += SLOW * (count + waits) + tagged
         return REFUSED_BY_ALL if message.qos > 0 and 0 < answers < TOOK else count
 
     def _share(self, group: SharedGroup, message: Message) -> int:
