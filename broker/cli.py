@@ -23,10 +23,11 @@ from broker.buildinfo import build_info
 from broker.configuration import SettingsError, annotated_defaults, changed, ignored, load_settings, of_tables
 from broker.environment import HEALTH_PASSWORD, HEALTH_USER
 from broker.exposure import exposed
-from broker.health import UnhealthyError, check
+from broker.health import UnhealthyError, check, context
 from broker.logwriter import BackgroundWriter
+from broker.net.tls import check as certificates
 from broker.record.cli import app as record
-from broker.settings import Settings, parse_listen
+from broker.settings import Settings, parse_endpoint
 from broker.upstream.filters.suspicious import warnings
 from broker.upstream.links.choices import unreadable
 from broker.wording import show
@@ -149,7 +150,10 @@ def check_config(
             typer.echo(f"  {name} = {show(value)}  (default {show(default)})")
     for line in (*warnings(settings), *exposed(settings), *ignored()):
         typer.echo(f"  suspicious: {line}")
-    for line in unreadable(settings):
+    faults, soon = certificates(settings)
+    for line in soon:
+        typer.echo(f"  suspicious: {line}")
+    for line in (*faults, *unreadable(settings)):
         typer.echo(f"  cannot be used: {line}")
 
 
@@ -176,19 +180,33 @@ def health(
             help="Its password; others on this machine see it here, and not in the environment.",
         ),
     ] = None,
+    ca: Annotated[
+        str, typer.Option(metavar="FILE", help="With mqtts: the authorities to trust (PEM), in place of the system's.")
+    ] = "",
+    cert: Annotated[str, typer.Option(metavar="FILE", help="With mqtts: the certificate to show (PEM).")] = "",
+    key: Annotated[str, typer.Option(metavar="FILE", help="With mqtts: the private key to --cert (PEM).")] = "",
+    server_name: Annotated[
+        str, typer.Option(metavar="NAME", help="With mqtts: the name that its certificate is for, if not the host.")
+    ] = "",
 ) -> None:
     """Ask a running broker whether it serves MQTT. The exit code is 0 when it does and 1 when it does not.
 
-    Without --user a broker that refuses strangers is healthy. With it the user has to be let in.
+    URL is mqtt://HOST:PORT, mqtts://HOST:PORT or mqtt+unix:///PATH. Without --user a broker that refuses strangers is
+    healthy. With it the user has to be let in.
     """
     try:
-        address = parse_listen(target)
+        address = parse_endpoint(target)
     except ValueError as error:
         _fail(f"--target {target}: {error}", MISUSED)
+    if address.scheme in ("ws", "wss"):
+        _fail(f"--target {target}: a check speaks MQTT over TCP, TLS or a Unix socket, and not over WebSocket", MISUSED)
+    if not address.tls and (ca or cert or key or server_name):
+        _fail("--ca, --cert, --key and --server-name are for an mqtts:// target", MISUSED)
     if password is not None and user is None:
         _fail("--password needs --user: MQTT 3.1.1 has no password without a user name", MISUSED)
     try:
-        check(address, timeout, user, password)
+        trusted = context(ca, cert, key) if address.tls else None
+        check(address, timeout, user, password, trusted, server_name)
     except UnhealthyError as error:
         _fail(str(error))
     typer.echo(f"{address.url()}: OK")

@@ -28,10 +28,13 @@ from broker import logs
 from broker.buildinfo import BuildInfo, build_info
 from broker.configuration import SettingsError
 from broker.net.sockets import OWN_DESCRIPTORS
-from broker.settings import DEFAULT_PORT, Address, Settings, parse_listen
+from broker.settings import DEFAULT_PORT, Endpoint, Settings, parse_endpoint
 
 MANY_DESCRIPTORS: Final = 1_048_576
 """What is asked for where the system names no upper limit."""
+
+TRIED: Final = ("mqtt", "mqtt+unix", "mqtts")
+"""The schemes of listeners that the banner's lines to try are for; the first that there is."""
 
 # A broker makes garbage in cycles only when connections end: collecting seldom is enough. A collection of the middle
 # generation looks at 10,000 objects at most, two milliseconds: with the million that (50_000, 20, 100) allowed, queues
@@ -243,18 +246,25 @@ def banner(build: str, listening: list[str]) -> str:
     lines = [build]
     lines += [f"listening on {url}" for url in listening]
     lines.append("kept in memory only: sessions, queued and retained messages; they end with this process")
-    if listening:
-        where = _client_options(parse_listen(listening[0]))
+    endpoints = [parse_endpoint(url) for url in listening]
+    # mosquitto's clients speak no WebSocket; what takes the fewest options comes first.
+    for where in [_client_options(each) for scheme in TRIED for each in endpoints if each.scheme == scheme][:1]:
         lines.append(f"try it:  mosquitto_sub {where}-t 'demo/#' -v")
         lines.append(f"         mosquitto_pub {where}-t demo/hello -m 'hello world'")
     lines.append("stop it with Ctrl-C or SIGTERM")
     return "\n".join(lines)
 
 
-def _client_options(address: Address) -> str:
+def _client_options(endpoint: Endpoint) -> str:
     """The mosquitto clients' options that reach this listener from the same machine."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
-    port = "" if address.port == DEFAULT_PORT else f"-p {address.port} "
+    if endpoint.path:
+        return f"--unix {endpoint.path} "
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(endpoint.host, endpoint.host)
+    if endpoint.tls:
+        # By name: certificates are seldom for an address.
+        host = "localhost" if host in ("127.0.0.1", "::1") else host
+        return f"-h {host} -p {endpoint.port} --cafile CA.pem "
+    port = "" if endpoint.port == DEFAULT_PORT else f"-p {endpoint.port} "
     return f"-h {host} {port}"
 
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import secrets
 import socket
+import ssl
 from typing import Final
 
-from broker.settings import Address
+from broker.settings import Address, Endpoint
 from broker.settings.values import LONGEST_STRING
 
 # MQTT 3.1.1: protocol name and level 4; the flags and a keep alive of 10 s follow, then the client identifier.
@@ -30,38 +31,112 @@ CONNACK_LENGTH: Final = 4
 ALIVE: Final = frozenset({0, 4, 5})
 ACCEPTED: Final = frozenset({0})
 
+REFUSES_STRANGERS: Final = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+"""What OpenSSL calls the alert of a broker that lets in nobody without a certificate (RFC 8446, section 6.2)."""
+
 
 class UnhealthyError(Exception):
     """Why the broker counts as not serving, in one line."""
 
 
-def check(address: Address, timeout: float = 5.0, user: str | None = None, password: str | None = None) -> None:
+def context(ca: str = "", certificate: str = "", key: str = "") -> ssl.SSLContext:
+    """What a check over TLS trusts and shows: files in PEM, `ca` "" for the authorities that the system trusts.
+
+    Raises:
+        UnhealthyError: one of the files cannot be used.
+    """
+    file = ca
+    try:
+        made = ssl.create_default_context(cafile=ca or None)
+        if certificate:
+            file = certificate
+            made.load_cert_chain(certificate, key or None, _no_password)
+    except (OSError, ValueError) as error:
+        words = "no such PEM in it, or a key that needs a password"
+        if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
+            words = error.strerror or str(error)
+        raise UnhealthyError(f"{file}: cannot be used: {words}") from None
+    return made
+
+
+def _no_password() -> str:
+    # Without this OpenSSL would ask on the terminal.
+    return ""
+
+
+def check(
+    address: Address | Endpoint,
+    timeout: float = 5.0,
+    user: str | None = None,
+    password: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    server_name: str = "",
+) -> None:
     """Connect to the broker at `address` and wait for its CONNACK.
 
     Args:
-        address: where it listens.
+        address: where it listens, by TCP, TLS or a Unix socket.
         timeout: seconds for each step (connecting, the answer).
         user: a user name that has to be let in, and
         password: its password, if it has one.
+        tls: over TLS, what is trusted and shown; None: what the system trusts.
+        server_name: the host name that the broker's certificate has to be for; empty: that of the address.
 
     Raises:
         UnhealthyError: no connection, no answer in time, or an answer that is no MQTT service; or a refused user.
     """
     connect = _connect(user, password)
     try:
-        with socket.create_connection(address, timeout) as connection:
+        with _connected(address, timeout, tls, server_name) as connection:
             connection.sendall(connect)
             answer = _receive(connection)
             if answer[:2] == b"\x20\x02" and answer[3] == 0:
                 connection.sendall(DISCONNECT)
     except TimeoutError:
         raise UnhealthyError(f"{address.url()}: no answer within {timeout:g} s") from None
+    except ssl.SSLError as error:
+        if error.reason == REFUSES_STRANGERS and user is None:
+            return
+        raise UnhealthyError(f"{address.url()}: {_about_tls(error)}") from None
     except OSError as error:
         raise UnhealthyError(f"{address.url()}: {error.strerror or error}") from None
     if answer[:2] != b"\x20\x02":
         raise UnhealthyError(f"{address.url()}: the answer is no MQTT CONNACK")
     if answer[3] not in (ALIVE if user is None else ACCEPTED):
         raise UnhealthyError(f"{address.url()}: refused with return code {answer[3]}")
+
+
+def _connected(
+    address: Address | Endpoint, timeout: float, tls: ssl.SSLContext | None, server_name: str
+) -> socket.socket:
+    """A connection to where the broker listens."""
+    if isinstance(address, Address):
+        return socket.create_connection(address, timeout)
+    if address.path:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(timeout)
+            connection.connect(address.path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+    plain = socket.create_connection((address.host, address.port), timeout)
+    if not address.tls:
+        return plain
+    try:
+        return (tls or context()).wrap_socket(plain, server_hostname=server_name or address.host)
+    except BaseException:
+        plain.close()
+        raise
+
+
+def _about_tls(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message} (--ca FILE, --server-name NAME)"
+    if error.reason == REFUSES_STRANGERS:
+        return "it asks for a certificate (--cert FILE, --key FILE)"
+    return f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}"
 
 
 def _connect(user: str | None, password: str | None) -> bytes:

@@ -294,7 +294,7 @@ def test_health_of_no_broker_at_all(target: str) -> None:
 def test_health_of_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """By flags, and by the environment, where nobody else on the machine sees a password."""
     asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(cli, "check", lambda *given: asked.append(given[2:]))
+    monkeypatch.setattr(cli, "check", lambda *given: asked.append(given[2:4]))
     assert canopy("health").exit_code == 0
     assert canopy("health", "--user", "probe", "--password", "secret").exit_code == 0
     assert canopy("health", CANOPY_HEALTH_USER="probe", CANOPY_HEALTH_PASSWORD="secret").exit_code == 0

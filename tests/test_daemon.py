@@ -391,10 +391,21 @@ class TestBanner:
             ("mqtt://0.0.0.0:1883", "-h 127.0.0.1 "),
             ("mqtt://[::]:2883", "-h ::1 -p 2883 "),
             ("mqtt://example.org:1883", "-h example.org "),
+            ("mqtt+unix:///run/canopy.sock", "--unix /run/canopy.sock "),
+            ("mqtts://0.0.0.0:8883", "-h localhost -p 8883 --cafile CA.pem "),
+            ("mqtts://example.org:1", "-h example.org -p 1 --cafile CA.pem "),
         ],
     )
     def test_the_lines_to_try_reach_the_listener(self, url: str, options: str) -> None:
-        text = daemon.banner("canopy 1.2.3", [url, "mqtt://127.0.0.1:9"])
+        text = daemon.banner("canopy 1.2.3", [url, "ws://127.0.0.1:9"])
         assert f"mosquitto_sub {options}-t " in text
         assert f"mosquitto_pub {options}-t " in text
-        assert "listening on mqtt://127.0.0.1:9\n" in text
+        assert "listening on ws://127.0.0.1:9\n" in text
+        # A plain listener takes the fewest options.
+        both = daemon.banner("canopy 1.2.3", [url, "mqtt://127.0.0.1:9"])
+        assert ("-h 127.0.0.1 -p 9 " in both) == (not url.startswith("mqtt:"))
+
+    def test_nothing_to_try_where_these_clients_cannot_come_in(self) -> None:
+        text = daemon.banner("canopy 1.2.3", ["wss://127.0.0.1:8443"])
+        assert "listening on wss://127.0.0.1:8443\n" in text
+        assert "mosquitto" not in text

@@ -30,7 +30,7 @@ class Handshake(Checked):
         self.in_line = False
 
     def step(self) -> None:
-        """Its turn has come. Must not raise."""
+        """Its turn has come. Where it raises, `check_failed` is told."""
         raise NotImplementedError
 
     def evict(self) -> None:
@@ -48,7 +48,7 @@ class Handshakes:
         self._under_way: dict[Handshake, None] = {}
         self._line: deque[Handshake] = deque()
         self._turning = False
-        # Connections that ended because of the limit, and steps taken, in all.
+        # Connections that ended because of the limit, since somebody last asked (and set it to 0); steps taken in all.
         self.evicted = 0
         self.steps = 0
 
@@ -92,7 +92,11 @@ class Handshakes:
             handshake.in_line = False
             if handshake in self._under_way:
                 self.steps += 1
-                handshake.step()
+                try:
+                    handshake.step()
+                except Exception as error:
+                    # One that is at fault holds up no other.
+                    handshake.check_failed(error)
         self._turning = len(line) > 0
         if self._turning:
             self._loop.call_soon(self._turn)

@@ -356,6 +356,9 @@ class Server:
 
     def _look(self, now: float) -> bool:
         again = False
+        if self.admission is not None:
+            self.admission.turned_away += self.handshakes.evicted
+            self.handshakes.evicted = 0
         try:
             again = self.monitor.look(now)
         except Exception as error:

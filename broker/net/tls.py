@@ -17,7 +17,7 @@ from typing import Final
 from cryptography import x509
 
 from broker.core.hooks import PeerCertificate
-from broker.settings import Tls
+from broker.settings import Settings, Tls
 
 VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -108,6 +108,20 @@ def load(settings: Tls, scheme: str) -> Loaded:
         _check_authorities(settings, loaded.warnings)
     first.sni_callback = loaded._chosen
     return loaded
+
+
+def check(settings: Settings) -> tuple[list[str], list[str]]:
+    """What is wrong with the files of all listeners, and what will soon be, one line each."""
+    faults: list[str] = []
+    warnings: list[str] = []
+    for listener in settings.listeners:
+        if listener.tls is not None:
+            try:
+                loaded = load(listener.tls, listener.endpoint.scheme)
+                warnings += [f'listener "{listener.called}": {line}' for line in loaded.warnings]
+            except TlsError as error:
+                faults.append(f'listener "{listener.called}": {error}')
+    return faults, warnings
 
 
 def _offer(loaded: Loaded, name: str, context: ssl.SSLContext) -> None:

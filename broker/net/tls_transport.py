@@ -174,7 +174,12 @@ class TlsTransport(Handshake):
             self.raw.close()
             return
         # What the client has sent meanwhile would have the system reset the connection, and our alert be lost.
-        self.raw.write_eof()
+        try:
+            self.raw.write_eof()
+        except OSError:
+            # The client has reset it; only asyncio's own loop tells.
+            self.raw.abort()
+            return
         self.raw.resume_reading()
         self._wheel.add(self, self._loop.time() + LINGER)
 
@@ -187,8 +192,11 @@ class TlsTransport(Handshake):
         self.raw.abort()
         return 0.0
 
-    def check_failed(self, error: Exception) -> None:  # noqa: ARG002 (the wheel's interface)
-        """The wheel's look has raised."""
+    def check_failed(self, error: Exception) -> None:
+        """A look or a step has raised: a fault of ours."""
+        failed = self._failed
+        if failed is not None:
+            failed(self, error)
         self.raw.abort()
 
     def evict(self) -> None:

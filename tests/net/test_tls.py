@@ -10,6 +10,7 @@ import hashlib
 import shutil
 import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any, Final, cast
 import pytest
 import structlog
 
-from broker import Broker, Settings
+from broker import Broker, Settings, health
 from broker.configuration import SettingsError
 from broker.core.codec.packets import Connect
 from broker.core.hooks import AccessControl, Origin, Ticket
@@ -199,10 +200,13 @@ class TestHandshakes:
     ) -> None:
         broker = await start(sections={"limits": {"max_handshakes": 5}})
         silent = [await asyncio.open_connection(HOST, broker.ports[0]) for _ in range(12)]
-        await until(lambda: broker.handshakes.evicted == 7)
+        turned_away = broker.admission
+        assert turned_away is not None
+        # What was counted is told with the other connections that were turned away.
+        await until(lambda: broker.handshakes.evicted + turned_away.turned_away == 7)
         assert len(broker.handshakes) == 5
         await join(broker, authority.client())
-        assert broker.handshakes.evicted == 8
+        assert broker.handshakes.evicted + turned_away.turned_away == 8
         for reader, _ in silent[:8]:
             assert await reader.read() == b""
         for _, writer in silent:
@@ -275,6 +279,38 @@ class TestHandshakes:
             await asyncio.sleep(0)
             assert len(stepped) == rounds * handshakes.STEPS - 1
         assert line.steps == len(stepped)
+
+    async def test_one_that_is_at_fault_holds_up_no_other(self) -> None:
+        line = handshakes.Handshakes(0, asyncio.get_running_loop())
+        told: list[str] = []
+
+        class Under(handshakes.Handshake):
+            def step(self) -> None:
+                raise OSError(107, "not connected")
+
+            def check_failed(self, error: Exception) -> None:
+                told.append(str(error))
+
+        for _ in range(2):
+            under = Under()
+            line.begin(under)
+            line.ready(under)
+            await asyncio.sleep(0)
+        assert told == ["[Errno 107] not connected"] * 2
+
+    async def test_clients_that_reset_the_connection_hold_up_no_other(
+        self, start: Start, authority: Authority, tmp_path: Path
+    ) -> None:
+        broker = await start()
+        stranger = Authority(tmp_path, "stranger").client()
+        for _ in range(20):
+            with pytest.raises(ssl.SSLError):
+                await peer_of(broker, stranger)
+            with socket.create_connection((HOST, broker.ports[0])) as abrupt:
+                abrupt.send(b"nonsense")
+                abrupt.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await join(broker, authority.client())
+        await until(lambda: len(broker.connections) == 1)
 
     async def test_one_read_of_many_records_has_several_turns(
         self, start: Start, authority: Authority, monkeypatch: pytest.MonkeyPatch
@@ -676,3 +712,50 @@ def _serial(peer: Peer) -> str:
     certificate = shown(peer).getpeercert()
     assert certificate is not None
     return str(certificate["serialNumber"])
+
+
+class TestHealth:
+    """`canopy health` against a TLS listener."""
+
+    async def test_a_broker_whose_certificate_is_trusted(
+        self, start: Start, authority: Authority, tmp_path: Path
+    ) -> None:
+        broker = await start()
+        at = broker.listeners.open[0].endpoint
+        trusted = health.context(authority.file)
+        await asyncio.to_thread(health.check, at, 5.0, None, None, trusted)
+        await asyncio.to_thread(health.check, at, 5.0, None, None, trusted, "localhost")
+        with pytest.raises(health.UnhealthyError, match="its certificate is not trusted: Hostname mismatch"):
+            await asyncio.to_thread(health.check, at, 5.0, None, None, trusted, "example.org")
+        stranger = health.context(Authority(tmp_path, "stranger").file)
+        with pytest.raises(health.UnhealthyError, match="its certificate is not trusted: unable to get local issuer"):
+            await asyncio.to_thread(health.check, at, 5.0, None, None, stranger)
+
+    async def test_one_that_asks_for_certificates(self, start: Start, authority: Authority) -> None:
+        """Without one it refuses a stranger, as it should."""
+        broker = await start(client_certificates="required", client_ca=authority.file)
+        at = broker.listeners.open[0].endpoint
+        trusted = health.context(authority.file)
+        await asyncio.to_thread(health.check, at, 5.0, None, None, trusted)
+        with pytest.raises(health.UnhealthyError, match="it asks for a certificate"):
+            await asyncio.to_thread(health.check, at, 5.0, "probe", None, trusted)
+        known = health.context(authority.file, *authority.issue("probe.example.org"))
+        await asyncio.to_thread(health.check, at, 5.0, "probe", None, known)
+
+    def test_files_that_cannot_be_used(self, authority: Authority, tmp_path: Path) -> None:
+        for files in ((str(tmp_path / "gone"),), (authority.file, str(tmp_path / "gone"))):
+            with pytest.raises(health.UnhealthyError, match=r"gone: cannot be used: No such file"):
+                health.context(*files)
+
+
+def test_check_config_reads_the_files(authority: Authority, tmp_path: Path) -> None:
+    good, old = authority.issue("localhost"), authority.issue("old", not_after=now() - DAY)
+    tables = [
+        Listener(url="mqtts://h:1", name="good", tls=Tls(**_pair(good))),
+        Listener(url="mqtts://h:2", name="old", tls=Tls(**_pair(old))),
+        Listener(url="mqtts://h:3", name="gone", tls=Tls(certificate=good[0], key=str(tmp_path / "gone"))),
+    ]
+    faults, soon = tls.check(Settings(listener=tables))
+    assert faults == [f'listener "gone": {tmp_path / "gone"}: cannot be read: No such file or directory']
+    (line,) = soon
+    assert line.startswith(f'listener "old": {old[0]}: the certificate has expired on')
