@@ -21,6 +21,8 @@ import typer
 from broker import daemon, logs
 from broker.buildinfo import build_info
 from broker.configuration import SettingsError, annotated_defaults, changed, ignored, load_settings, of_tables
+from broker.convert import mosquitto
+from broker.convert.source import ConvertError
 from broker.environment import HEALTH_PASSWORD, HEALTH_USER
 from broker.exposure import exposed
 from broker.health import UnhealthyError, check, context
@@ -36,6 +38,9 @@ from pipeline.cli import app as pipeline
 
 FAILED: Final = 1
 MISUSED: Final = 2
+
+UNGUARDED: Final = 3
+"""What `convert` ends with when a guard of the source is missing in what it has printed."""
 
 ENVIRONMENT: Final = "environment"
 """What `check-config` calls its only source where it is given no file."""
@@ -161,6 +166,26 @@ def _list_tables(table: str, tables: Any) -> None:
     for name, (value, default) in of_tables(table, tables).items():
         known = "" if default is None else f"  (default {show(default)})"
         typer.echo(f"  {name} = {show(value)}{known}")
+
+
+@app.command()
+def convert(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A mosquitto.conf, of mosquitto 2.0 or 2.1.")],
+) -> None:
+    """Print a mosquitto.conf as settings of Canopy: canopy convert mosquitto.conf > canopy.toml.
+
+    Every option is a setting there, or stands in a comment with the reason and with what Canopy has for it; what is
+    missing is told here too. The exit code is 3 when something is missing that kept somebody out: see to it first.
+    """
+    try:
+        converted = mosquitto.convert(file)
+    except ConvertError as error:
+        _fail(str(error), MISUSED)
+    typer.echo(converted.toml, nl=False)
+    for line in (*converted.guards, *converted.missing):
+        typer.echo(f"canopy: {line}", err=True)
+    if converted.guards:
+        raise typer.Exit(UNGUARDED)
 
 
 @app.command()

@@ -1,0 +1,175 @@
+"""Settings on their way into a file: sections and tables with the lines that they come from, and what was left out.
+
+Owns how they are written: TOML that `canopy check-config` takes, each setting beside the line of its source, and what
+could not be converted before all else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from pydantic import BaseModel, ValidationError
+
+from broker.convert.source import Line
+
+Value: TypeAlias = bool | int | float | str | Sequence[str]
+
+HEAD: Final = """\
+# Settings for Canopy, made by `canopy convert` from {source}. Comments name the lines that a setting comes from;
+# `canopy check-config FILE` says what differs from the defaults, and docs/security.md what the doors do.
+#
+# What that file does not set has Canopy's default. These differ from mosquitto's: limits.max_packet_size (1 MiB),
+# mqtt.max_inflight (1,024), queue.session_messages (10,000), session.max_expiry (a week).
+"""
+
+
+class Kind(Enum):
+    """What became of a line that is no setting."""
+
+    GUARD = "KEEPS SOMEBODY OUT, and is missing here"
+    """Without it the broker would let in, or show, more than before: see what stands in its place."""
+    MISSING = "missing"
+    """Canopy has nothing of the kind."""
+    INSTEAD = "instead"
+    """Canopy has something else for it, which is not set by itself."""
+    NOTHING = "nothing to do"
+    """Canopy does so anyway, or has no use for it."""
+
+
+class Note(NamedTuple):
+    """A line that was not converted, and why."""
+
+    line: Line
+    kind: Kind
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.line}: {self.kind.value}: {self.text}"
+
+
+class Entry(NamedTuple):
+    """One setting, and what it comes from."""
+
+    value: Value
+    why: tuple[Line | str, ...]
+
+
+class Table:
+    """A section, or one table of a list. `off`: why it is written as a comment; empty: it is not."""
+
+    def __init__(self, title: str, *why: Line | str) -> None:
+        self.title = title
+        self.why: list[Line | str] = list(why)
+        self.entries: dict[str, Entry] = {}
+        self.inner: dict[str, Table] = {}
+        self.off = ""
+
+    def set(self, key: str, value: Value, *why: Line | str) -> None:
+        """Set a key; a later value takes the place of an earlier one, as in mosquitto."""
+        self.entries[key] = Entry(value, why)
+
+    def within(self, key: str) -> Table:
+        """The table below this one under a key: `[listener.tls]`."""
+        return self.inner.setdefault(key, Table(f"[{self.title.strip('[]')}.{key}]"))
+
+    def lines(self) -> Iterable[str]:
+        """As TOML."""
+        written = [*self._lines()]
+        if not self.off:
+            return written
+        return [f"# {shown(self.off)}", *(f"# {line}" if line else "#" for line in written)]
+
+    def values(self) -> dict[str, Any]:
+        """What it holds, as it will be read."""
+        made: dict[str, Any] = {
+            key: list(each.value) if isinstance(each.value, (list, tuple)) else each.value
+            for key, each in self.entries.items()
+        }
+        made.update((key, inner.values()) for key, inner in self.inner.items())
+        return made
+
+    def _lines(self) -> Iterable[str]:
+        yield from (f"# {shown(str(each))}" for each in self.why)
+        yield self.title
+        for key, entry in self.entries.items():
+            yield from (f"# {shown(str(each))}" for each in entry.why)
+            yield f"{key} = {to_toml(entry.value)}"
+        for inner in self.inner.values():
+            yield ""
+            yield from inner.lines()
+
+
+class Draft:
+    """The settings of one file."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.notes: list[Note] = []
+        self.tables: list[Table] = []
+        self._sections: dict[str, Table] = {}
+
+    def set(self, name: str, value: Value, *why: Line | str) -> None:
+        """Set a setting by its full name, like `limits.max_packet_size`."""
+        section, _, key = name.partition(".")
+        self._sections.setdefault(section, Table(f"[{section}]")).set(key, value, *why)
+
+    def get(self, name: str) -> Value | None:
+        """What a setting was set to."""
+        section, _, key = name.partition(".")
+        table = self._sections.get(section)
+        return None if table is None or key not in table.entries else table.entries[key].value
+
+    def table(self, name: str, *why: Line | str) -> Table:
+        """A new table of a list: `[[listener]]`."""
+        made = Table(f"[[{name}]]", *why)
+        self.tables.append(made)
+        return made
+
+    def note(self, line: Line, kind: Kind, text: str) -> None:
+        """Say what became of a line that is no setting."""
+        self.notes.append(Note(line, kind, text))
+
+    def of_kind(self, kind: Kind) -> list[Note]:
+        """The notes of one kind, in the order of the lines."""
+        return [note for note in self.notes if note.kind is kind]
+
+    def toml(self) -> str:
+        """The whole file."""
+        parts = [HEAD.format(source=shown(self.source)).rstrip("\n").split("\n")]
+        for kind in Kind:
+            notes = self.of_kind(kind)
+            if notes:
+                parts.append(
+                    [f"# Not converted, {kind.value}:", *(f"#   {n.line}\n#     {shown(n.text)}" for n in notes)]
+                )
+        parts += [list(table.lines()) for table in (*self._sections.values(), *self.tables)]
+        return "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+
+def to_toml(value: Value) -> str:
+    """A value as TOML."""
+    if isinstance(value, (bool, str)):
+        # What JSON leaves as it is and TOML does not allow: DEL.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, (int, float)):
+        return str(value)
+    return f"[{', '.join(to_toml(each) for each in value)}]"
+
+
+def fault(model: type[BaseModel], values: dict[str, Any]) -> str:
+    """Where values are not what a model takes, and why; empty: they are."""
+    try:
+        model.model_validate(values)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(each) for each in found["loc"] if isinstance(each, str) and not each.startswith("("))
+        return f"{where or 'a value'}: {found['msg']}"
+    return ""
+
+
+def shown(text: str) -> str:
+    """Text on one line of a comment."""
+    return "".join(char if char.isprintable() else "?" for char in text)

@@ -1,0 +1,175 @@
+"""A whole mosquitto.conf, converted.
+
+Owns which line belongs to what: an option of a listener to the last `listener` above it, or to the default listener
+where there is none; one of a bridge to the last `connection`. Promises: each line is a setting, or is named with the
+reason.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from broker.convert.bridges import Bridge, convert_bridge
+from broker.convert.doors import Doors
+from broker.convert.draft import Draft, Kind, Value, fault
+from broker.convert.listeners import Place, convert_listener
+from broker.convert.options import (
+    BRIDGE,
+    DOORS,
+    GLOBAL,
+    LISTENER,
+    OF_PLUGINS,
+    SHARED,
+    UNCONVERTED,
+    Setting,
+    any_text,
+)
+from broker.convert.source import Line, read
+from broker.settings import Listener, section_models
+from broker.wording import allowed
+
+LEVELS: Final = {"error": 3, "none": 3, "warning": 2, "notice": 1, "information": 1, "debug": 0, "all": 0}
+
+
+class Converted(NamedTuple):
+    """The result: a file for Canopy, and what a reader has to know before it is used, a line each."""
+
+    toml: str
+    guards: tuple[str, ...]
+    """What kept somebody out, and is missing."""
+    missing: tuple[str, ...]
+    """What else is missing."""
+
+
+def convert(path: Path) -> Converted:
+    """Convert a mosquitto.conf, with the files that it includes.
+
+    Raises:
+        ConvertError: a file cannot be read.
+    """
+    draft = Draft(str(path))
+    _Conversion(draft).run(read(path))
+    guards, missing = (tuple(str(note) for note in draft.of_kind(kind)) for kind in (Kind.GUARD, Kind.MISSING))
+    return Converted(draft.toml(), guards, missing)
+
+
+class _Conversion:
+    """The state while lines are read."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._default = Place(None)
+        self._places: list[Place] = []
+        self._bridges: list[Bridge] = []
+        self._doors = Doors(draft)
+        self._log: list[Line] = []
+
+    def run(self, lines: list[Line]) -> None:
+        for line in lines:
+            self._take(line)
+        places = self._places
+        local_only = not places and not {"port", "bind_address"} & self._default.options.keys()
+        if self._default.options or self._default.origins or not places:
+            places = [self._default, *places]
+        for place in places:
+            convert_listener(place, local_only, self._draft)
+        self._shared(places)
+        self._doors.convert(places, local_only)
+        self._check(places)
+        taken: set[str] = set()
+        for bridge in self._bridges:
+            convert_bridge(bridge, taken, self._draft)
+        self._set_log()
+
+    def _check(self, places: list[Place]) -> None:
+        """Hold the listeners against the settings: those that they do not take are written as comments."""
+        taken: set[object] = set()
+        for place in places:
+            table = place.table
+            found = fault(Listener, table.values())
+            if not found and not table.off:
+                url = table.values()["url"]
+                found = "another listener is there already" if url in taken else ""
+                taken.add(url)
+            if found and not table.off:
+                table.off = f"off: {found}"
+                self._draft.note(place.begun or next(iter(place.options.values())), Kind.MISSING, table.off)
+
+    def _take(self, line: Line) -> None:
+        option, draft = line.option, self._draft
+        place = self._places[-1] if self._places else self._default
+        if option == "listener":
+            self._places.append(Place(line))
+        elif option == "connection":
+            self._bridges.append(Bridge(line))
+        elif option in GLOBAL:
+            self._set(line, GLOBAL[option])
+        elif option == "clientid_prefixes":
+            if "*" in line.value or "{" in line.value or not line.value:
+                draft.note(line, Kind.GUARD, "security.client_ids has patterns in which * and {user} have a meaning")
+            else:
+                draft.set("security.client_ids", [f"{line.value}*"], line)
+        elif option in UNCONVERTED:
+            draft.note(line, *UNCONVERTED[option])
+        elif option in DOORS or option.startswith(OF_PLUGINS):
+            self._doors.take(line, self._places[-1] if self._places else None)
+        elif option in LISTENER or option in SHARED:
+            place.add(line)
+        elif option in BRIDGE:
+            if self._bridges:
+                self._bridges[-1].add(line)
+            else:
+                draft.note(line, Kind.MISSING, "no connection stands above it")
+        elif option == "include_dir":
+            draft.note(line, Kind.MISSING, "it names no folder")
+        elif option == "log_type":
+            self._log.append(line)
+        else:
+            draft.note(line, Kind.MISSING, "mosquitto 2.0 and 2.1 have no such option")
+
+    def _set(self, line: Line, setting: Setting) -> None:
+        value = self._value(line, setting)
+        if value is not None:
+            self._draft.set(setting.name, value, line)
+
+    def _value(self, line: Line, setting: Setting) -> Value | None:
+        try:
+            value = setting.read(any_text(line.value))
+        except ValueError as error:
+            self._draft.note(line, Kind.MISSING, f"the value has to be {error}")
+            return None
+        text = refused(setting.name, value)
+        if text:
+            self._draft.note(line, Kind.MISSING, f"{setting.name} cannot be {value}; allowed: {text}")
+            return None
+        return value
+
+    def _shared(self, places: list[Place]) -> None:
+        """What Canopy has for all listeners together: set where all of them agree."""
+        for option, setting in SHARED.items():
+            lines = [place.options[option] for place in places if option in place.options]
+            values = {line.value for line in lines}
+            if len(values) == 1 and len(lines) == len(places):
+                self._set(lines[0], setting)
+            else:
+                for line in lines:
+                    text = f"{setting.name} holds for all listeners together, and they do not agree"
+                    self._draft.note(line, Kind.MISSING, text)
+
+    def _set_log(self) -> None:
+        """All `log_type` lines together: the least severe of them."""
+        types = [(LEVELS[word], line) for line in self._log for word in line.value.split() if word in LEVELS]
+        for line in self._log:
+            if not any(word in LEVELS for word in line.value.split()):
+                self._draft.note(line, Kind.INSTEAD, 'log.level = "debug" tells of it')
+        if types:
+            level = min(level for level, _ in types)
+            name = {0: "debug", 1: "info", 2: "warning", 3: "error"}[level]
+            self._draft.set("log.level", name, *(line for _, line in types))
+
+
+def refused(name: str, value: Value) -> str:
+    """What a setting may be, if this value is not allowed; empty: it is."""
+    section, _, key = name.partition(".")
+    return allowed(name) if fault(section_models()[section], {key: value}) else ""

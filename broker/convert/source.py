@@ -1,0 +1,83 @@
+"""Reads a mosquitto.conf into its lines, with those of the folders that it includes at their place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+LARGEST_FILE: Final = 16_777_216
+"""Bytes of a file that is read: no configuration is larger, and what is has been named by mistake."""
+
+SECRETS: Final = frozenset({"password", "remote_password", "local_password", "bridge_psk", "tls_engine_kpass_sha1"})
+"""Options whose values are not repeated in comments."""
+
+
+class ConvertError(Exception):
+    """Why a file cannot be read, in one line."""
+
+
+class Line(NamedTuple):
+    """One option as it stands in a file."""
+
+    file: str
+    number: int
+    option: str
+    value: str
+
+    @property
+    def place(self) -> str:
+        """Where it stands."""
+        return f"{self.file}:{self.number}"
+
+    def __str__(self) -> str:
+        secret = self.option in SECRETS or "password" in self.option.removesuffix("password_file")
+        shown = f"{self.place}: {self.option} {'***' if secret and self.value else self.value}".rstrip()
+        return "".join(char if char.isprintable() else "?" for char in shown)
+
+
+def read(path: Path) -> list[Line]:
+    """The options of a file in the order in which mosquitto takes them.
+
+    Raises:
+        ConvertError: it, or a file of a folder that it includes, cannot be read.
+    """
+    lines: list[Line] = []
+    for line in _lines(path, path.name):
+        if line.option == "include_dir" and line.value:
+            for included in _included(path, Path(line.value)):
+                lines += _lines(included, f"{included.parent.name}/{included.name}")
+        else:
+            lines.append(line)
+    return lines
+
+
+def _lines(path: Path, name: str) -> list[Line]:
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise ConvertError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if len(content) > LARGEST_FILE:
+        raise ConvertError(f"{path}: more than {LARGEST_FILE} bytes; this is no mosquitto.conf")
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise ConvertError(f"{path}: not UTF-8 text (byte {error.start})") from None
+    found: list[Line] = []
+    for number, each in enumerate(text.split("\n"), start=1):
+        # A comment begins with the very first character, as in mosquitto.
+        option, _, value = each.strip().partition(" ")
+        if option and not each.startswith("#"):
+            found.append(Line(name, number, option, value.strip()))
+    return found
+
+
+def _included(path: Path, folder: Path) -> list[Path]:
+    """The files of an included folder, in mosquitto's order: by letter, upper case first. Relative to the file here."""
+    if not folder.is_absolute():
+        folder = path.parent / folder
+    try:
+        files = [each for each in folder.iterdir() if each.name.endswith(".conf") and not each.samefile(path)]
+    except OSError as error:
+        raise ConvertError(f"{folder}: cannot be read: {error.strerror or error}") from None
+    return sorted(files, key=lambda each: (each.name.lower(), each.name))
