@@ -25,6 +25,7 @@ REPLACED: Final = 7
 GLOBAL: Final = 8
 NO_QUOTA: Final = 9
 REFUSED: Final = 10
+NOT_AUTHORIZED: Final = 11
 DROP_CAUSES: Final[tuple[str, ...]] = (
     "full-messages",
     "full-bytes",
@@ -37,6 +38,7 @@ DROP_CAUSES: Final[tuple[str, ...]] = (
     "global",
     "no-quota",
     "refused",
+    "not-authorized",
 )
 """The names, as logs, `$SYS` and the `canopy-lost` property show them; `docs/overload.md` explains each."""
 

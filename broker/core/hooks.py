@@ -106,6 +106,10 @@ class AccessControl:
     filters_deliveries: bool = False
     """Whether `may_receive` is to be asked."""
 
+    ask_work: int = 0
+    """What one question about a topic or a filter counts for in the turn of who caused it, in deliveries (a quarter of
+    a microsecond each), where it takes more than a few microseconds."""
+
     def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:
         """Reason code for a CONNECT: 0x00 to accept, 0x80 and above to refuse, LATER to call `ticket.answer` later.
 

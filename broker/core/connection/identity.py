@@ -16,6 +16,7 @@ from broker.core.codec.packets import Connect
 from broker.core.codec.topic_names import is_system, is_within
 from broker.core.hooks import Origin, Ticket
 from broker.core.limits import Limits
+from broker.core.permissions import NEVER_MADE
 from broker.core.principal import Principal
 from broker.core.queues.message import Message
 from broker.core.routing.router import Router
@@ -33,7 +34,7 @@ def principal_of(connect: Connect, ticket: Ticket | None, origin: Origin, client
     return principal
 
 
-def renew(session: Session, found: Principal | None, origin: Origin) -> None:
+def renew(session: Session, found: Principal | None, origin: Origin, router: Router) -> None:
     """A client has authenticated again on its open connection: what is known of it now is what counts.
 
     Raises:
@@ -43,7 +44,15 @@ def renew(session: Session, found: Principal | None, origin: Origin) -> None:
         return
     if found.user_name != session.user_name:
         raise ProtocolError("authenticated again as another user", reasons.NOT_AUTHORIZED)
-    session.principal = found.at(session.client_id, origin.listener, origin.host)
+    become(session, found.at(session.client_id, origin.listener, origin.host), router)
+
+
+def become(session: Session, principal: Principal, router: Router) -> None:
+    """A session is this client's from now on. What it may be sent is found out anew."""
+    session.principal = principal
+    session.queue.epochs = NEVER_MADE
+    if router.permissions is not None and session.subscriptions:
+        router.permissions.somebody_else()
 
 
 def check_owner(session: Session | None, user_name: str | None, limits: Limits, now: float) -> None:

@@ -104,7 +104,7 @@ def open_session(
         client_id, connect.clean_start, outbox, connect.version, terms.window, terms.max_aliases == 0, now
     )
     another = session.user_name != principal.user_name
-    session.principal = principal
+    identity.become(session, principal, router)
     session.link_peer = handshake.link_peer(connect)
     session.link = identity.is_link(client_id, principal.user_name, router.limits)
     router.queue_limits.apply(session)

@@ -413,7 +413,7 @@ class ServerProtocol(Peer):
         answer = authentication.answer(self.state == CONNECTED)
         if answer is not None:
             if self.session is not None and answer.reason_code == reasons.SUCCESS:
-                identity.renew(self.session, authentication.principal, self.origin)
+                identity.renew(self.session, authentication.principal, self.origin, self.router)
             self._answers.send(answer)
             return
         assert self._connect is not None

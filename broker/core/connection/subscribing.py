@@ -29,6 +29,7 @@ from broker.core.queues.queue_policy import QueueOptions, SubscriptionQueueTerms
 from broker.core.routing.fanout import SLOW
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
+from broker.core.topics.subscription import Subscription
 
 CHECK_WORK: Final = 2
 """What checking one filter counts for in a turn, besides its length: 30,000 short ones take some milliseconds."""
@@ -302,6 +303,14 @@ def _judge(
     return 0
 
 
+def _lower(session: Session, subscription: Subscription, qos: int, router: Router) -> None:
+    """A subscription goes on with a lower QoS: no more is allowed by now."""
+    subscription.qos = qos
+    router.table.touch(subscription)
+    if session.journal is not None:
+        session.journal.subscribed(session.client_id, subscription, session.is_streaming(subscription))
+
+
 class SubscriptionReview:
     """The subscriptions of a session that goes on: those that are forbidden to its client by now end,
     or go on with the QoS that is allowed.
@@ -337,5 +346,5 @@ class SubscriptionReview:
                 router.unsubscribe(session, name)
             elif granted < i64(subscription.qos):
                 router.work += FILTER_WORK
-                router.lower(session, subscription, granted)
+                _lower(session, subscription, granted, router)
         return True

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from broker.core.permissions import Permissions
 from broker.core.queues.peer import Peer
 from broker.core.topics.subscription import OwnQueue
 
@@ -72,6 +73,8 @@ class QueueTotals:
         self.aging: dict[OwnQueue, None] = {}
         # Who records what happens, if anybody does.
         self.tap: LossRecorder | None = None
+        # What access control says, where it is asked before a delivery.
+        self.permissions: Permissions | None = None
         # Ledgers with losses that no log line has told of yet, each once.
         self.unreported: list[Losses] = []
         # The event loop: how late its last beat was, and when the next one is due (0.0: nobody measures).

@@ -25,11 +25,14 @@ from broker.core.counters import (
     FULL_MESSAGES,
     GLOBAL,
     NO_QUOTA,
+    NOT_AUTHORIZED,
     REPLACED,
     TOO_LARGE,
     Counters,
 )
+from broker.core.permissions import NEVER_MADE, Permissions
 from broker.core.persistence.journal import Journal
+from broker.core.principal import Principal
 from broker.core.queues.delivery import DROPPED, Delivery, SubscriptionQueue
 from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.message import HEADROOM, Message
@@ -60,14 +63,12 @@ class SessionQueue:
     def __init__(self, ledger: Ledger, counters: Counters, max_messages: int, max_bytes: int) -> None:
         """`ledger`: where losses are written down."""
         self.max_messages: i64 = bound(max_messages)
-        # What holds now, and the queue's own bound: see `fit`.
-        self.max_bytes: i64 = bound(max_bytes)
+        self.max_bytes: i64 = bound(max_bytes)  # what holds now, and the queue's own bound: see `fit`
         self._own_max_bytes: i64 = self.max_bytes
         self.policy: i64 = DROP_NEWEST
-        # Who keeps what waits; see `Session.keep_in`.
-        self.journal: Journal | None = None
-        # With gaps, and None when nothing waits.
-        self.pending: deque[Delivery] | None = None
+        self.epochs: i64 = NEVER_MADE  # of the rules by which all that waits may be sent (`weed`)
+        self.journal: Journal | None = None  # who keeps what waits; see `Session.keep_in`
+        self.pending: deque[Delivery] | None = None  # with gaps, and None when nothing waits
         self.messages: i64 = 0
         self.bytes: i64 = 0
         # QoS 0 among them (kept while offline): live ones of the same topic queue up behind [MQTT-4.6.0-5].
@@ -246,6 +247,24 @@ class SessionQueue:
         self._gaps = 0
         self.pending = kept if kept else None
         return taken
+
+    def weed(self, permissions: Permissions, principal: Principal) -> None:
+        """Drop what its client may not be sent any more. Looks at all that waits, once for each change of the rules."""
+        permissions.refresh()
+        if self.epochs == permissions.epochs or self.pending is None:
+            return
+        self.epochs = permissions.epochs
+        kept: deque[Delivery] = deque()
+        for delivery in self.pending:
+            if delivery.state == DROPPED:
+                continue
+            if permissions.may_receive(principal, delivery.message.topic.decode()):
+                kept.append(delivery)
+            else:
+                self._unqueue(delivery)
+                self.give_up(delivery, NOT_AUTHORIZED)
+        self._gaps = 0
+        self.pending = kept if kept else None
 
     def send_qos0(self, outbox: Outbox, now: float) -> None:
         """Send the QoS 0 that waits, past the rest, as far as the outbox has room."""

@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Final
 
 from broker.core.codec.framing import Frames, frame_body, frame_end
 from broker.core.codec.publish_layout import plain_payload, topic_end
+from broker.core.permissions import Permissions
+from broker.core.principal import Principal
 from broker.core.queues.message import Message
-from broker.core.topics.match_cache import MatchCache
+from broker.core.topics.match_cache import MatchCache, Route
 from broker.core.topics.subscription import FilterEntry
 
 if TYPE_CHECKING:
@@ -89,6 +91,14 @@ class RunFinder:
         self.most_payload: i64 = RUN_BYTES << 16
         # Whether the topics of the one that is being looked for are recorded: all of them, or none.
         self._tapped = False
+        # What access control says of it, if there is one: see `permit`.
+        self._permissions: Permissions | None = None
+        self._publisher: Principal | None = None
+
+    def permit(self, permissions: Permissions | None, publisher: Principal) -> None:
+        """Whose run will be looked for, and who says where that one may publish. The current frame has been allowed."""
+        self._permissions = permissions
+        self._publisher = publisher
 
     def find(
         self, frames: Frames, payload_at: i64, entry: FilterEntry, v5: bool, tapped: bool = False
@@ -137,6 +147,14 @@ class RunFinder:
         frames.end = end
         return count, largest
 
+    def _permitted(self, route: Route, permissions: Permissions) -> bool:
+        """Whether it is known that the publisher may publish there, and that everybody who listens may have it."""
+        if route.publish_key != permissions.publish_key(0x30) or route.publisher is not self._publisher:
+            return False
+        return not permissions.filters or (
+            route.open_stamp == permissions.stamp() and route.open_version == route.version()
+        )
+
     def _another(self, frames: Frames, start: i64, end: i64, entry: FilterEntry, v5: bool) -> i64:
         """Where the payload begins of the frame in `start`..`end`, if it continues the run: another length or topic.
 
@@ -156,5 +174,8 @@ class RunFinder:
             return -1
         entries = route.entries
         if len(entries) != 1 or entries[0] is not entry:
+            return -1
+        if self._permissions is not None and not self._permitted(route, self._permissions):
+            # Or nobody has asked yet: it is looked at by itself.
             return -1
         return payload

@@ -19,12 +19,14 @@ from typing import Final, cast
 from mypy_extensions import i64
 
 from broker.core.counters import FULL_BYTES, FULL_MESSAGES, GLOBAL, NO_QUOTA
+from broker.core.permissions import NEVER_MADE, Permissions
 from broker.core.queues.delivery import Delivery, queue_of
 from broker.core.queues.message import Message
 from broker.core.queues.outbox import ACCEPTED, KEPT_BACK
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.routing.bursts import Run
 from broker.core.routing.plans import FanoutPlan
+from broker.core.routing.reach import Reach
 from broker.core.routing.subscription_table import SubscriptionTable
 from broker.core.session.session import Session
 from broker.core.tap import Tap
@@ -42,6 +44,9 @@ NOBODY: Final = -4
 
 TOOK: Final = 1 << 32
 """What a queue that took a message adds to the sum of answers; one that was full adds 1, any other nothing."""
+
+PASSED_OVER: Final = 1_024
+"""Members of a share group who may not have a message and are passed over, before it is given up."""
 
 TRIES: Final = 16
 """Connected members of a share group that are asked whether they have room, for one message."""
@@ -66,6 +71,8 @@ class Fanout:
         self.work: i64 = 0
         # Who records what happens, if anybody does. See `Router.record`.
         self.tap: Tap | None = None
+        # What access control says, if there is one. See `Router.access_control`.
+        self.permissions: Permissions | None = None
         # The same where it wants to know whom a message went to, and only while one that is recorded is routed.
         self._telling: Tap | None = None
 
@@ -86,12 +93,43 @@ class Fanout:
     def sole_receiver(self, route: Route, qos: i64) -> Session | None:
         """Who alone gets what goes this way, with this QoS and nothing of its own; None: `forward` finds them."""
         entries = route.entries
-        if len(entries) != 1 or route.tapped:
+        if len(entries) != 1 or route.tapped or not self.open(route):
             return None
         sole = entries[0].sole
         if sole is None or i64(sole.qos) < qos or sole.identifier > 0 or sole.no_local or sole.sub_queue is not None:
             return None
         return cast(Session, sole.session)
+
+    def open(self, route: Route) -> bool:
+        """Whether everybody on a route may have what goes this way, so that nobody need be asked."""
+        permissions = self.permissions
+        return permissions is None or not permissions.filters or self._limited(route, permissions) is None
+
+    def _limited(self, route: Route, permissions: Permissions) -> Reach | None:
+        """Who may have what goes this way, if that is not everybody; worked out again when something has changed."""
+        stamp = permissions.stamp()
+        if route.open_stamp == stamp and route.open_version == route.version():
+            return None
+        reach = cast("Reach | None", route.reach)
+        if reach is None or not reach.holds(stamp, route.version()):
+            reach = self._reach(route, permissions, stamp, reach)
+        return None if reach.everybody else reach
+
+    def _reach(self, route: Route, permissions: Permissions, stamp: int, before: Reach | None) -> Reach:
+        entries = route.entries
+        reach = Reach(route.topic, permissions)
+        if len(entries) == 1:
+            reach.look(entries[0], None, before)
+        elif entries:
+            reach.look(None, self._plan(route), before)
+        version = route.version()
+        reach.made_for(stamp, version)
+        route.reach = reach
+        route.open_stamp = stamp if reach.everybody else NEVER_MADE
+        route.open_version = version
+        self.work += reach.references + reach.asked * (SLOW + permissions.source.ask_work)
+        self._cache.charge(route, reach.references)
+        return reach
 
     def spread(self, route: Route, message: Message, origin: Session | None) -> int:
         """Offer a message to everybody on a route: those whose filters match its topic, and nobody else [MQTT-3.3.2-3].
@@ -104,6 +142,10 @@ class Fanout:
         queue full (one of QoS 0 has nobody who wants to know).
         """
         entries = route.entries
+        reach: Reach | None = None
+        permissions = self.permissions
+        if permissions is not None and permissions.filters:
+            reach = self._limited(route, permissions)
         if len(entries) == 1:
             entry = entries[0]
             count: i64 = 0
@@ -112,7 +154,7 @@ class Fanout:
             sharable = message.sharable()
             # Somebody will want to know how the queues answered.
             asked = message.qos > 0
-            for subscription in entry.subscriptions:
+            for subscription in entry.subscriptions if reach is None else reach.subscriptions:
                 session = cast(Session, subscription.session)
                 if subscription.no_local and session is origin:
                     continue
@@ -149,7 +191,7 @@ class Fanout:
             groups = entry.groups
             if groups:
                 for group in groups.values():
-                    answer = self._share(group, message)
+                    answer = self._share(group, message, reach)
                     if answer != NOBODY:
                         count += 1
                         slow += 1
@@ -158,7 +200,7 @@ class Fanout:
             return REFUSED_BY_ALL if asked and 0 < answers < TOOK else count
         if not entries:
             return 0
-        return self._forward_plan(self._plan(route), message, origin)
+        return self._forward_plan(self._plan(route), message, origin, reach)
 
     def _tell(self, answer: int, session: Session, qos: int, retain: bool, shared: str | None) -> None:
         """Have it recorded how a session answered to the message that is being routed."""
@@ -227,12 +269,12 @@ class Fanout:
         self._cache.charge(route, plan.references)
         return plan
 
-    def _forward_plan(self, plan: FanoutPlan, message: Message, origin: Session | None) -> int:
+    def _forward_plan(self, plan: FanoutPlan, message: Message, origin: Session | None, reach: Reach | None) -> int:
         count: i64 = 0
         answers: i64 = 0
         tagged: i64 = 0
         waits: i64 = 0
-        for target in plan.targets:
+        for target in plan.targets if reach is None else reach.targets:
             if target.no_local and target.session is origin:
                 rest = target.rest
                 if rest is None:
@@ -253,21 +295,21 @@ class Fanout:
             if self._telling is not None:
                 self._tell(answer, target.session, qos, retain, None)
         for group in plan.groups:
-            answer = self._share(group, message)
+            answer = self._share(group, message, reach)
             if answer != NOBODY:
                 count += 1
                 answers += _weight(answer)
         self.work += SLOW * (count + waits) + tagged
         return REFUSED_BY_ALL if message.qos > 0 and 0 < answers < TOOK else count
 
-    def _share(self, group: SharedGroup, message: Message) -> int:
+    def _share(self, group: SharedGroup, message: Message, reach: Reach | None) -> int:
         """Give a message to one member: the next that is connected and has room, else connected, else any.
 
-        No more than `TRIES` are asked for room. Returns how its session answered, or `NOBODY`.
+        Of those who may have it. No more than `TRIES` are asked for room. Returns how its session answered, or NOBODY.
 
         [MQTT-4.8.2-3]
         """
-        chosen = self._choose(group, message)
+        chosen = self._choose(group, message, reach)
         if chosen is None:
             return NOBODY
         qos = message.qos if message.qos < chosen.qos else chosen.qos
@@ -278,11 +320,12 @@ class Fanout:
             self._tell(answer, session, qos, retain, chosen.topic_filter)
         return answer
 
-    def _choose(self, group: SharedGroup, message: Message) -> Subscription | None:
+    def _choose(self, group: SharedGroup, message: Message, reach: Reach | None) -> Subscription | None:
         size = message.size()
         for _ in range(min(len(group.connected), TRIES)):
-            member = group.next_member()
-            assert member is not None
+            member = self._next_member(group, reach)
+            if member is None:
+                return None
             session = cast(Session, member.session)
             outbox = session.outbox
             qos = message.qos if message.qos < member.qos else member.qos
@@ -293,7 +336,30 @@ class Fanout:
             ):
                 return member
         # Nobody is there, or nobody has room: whose turn comes after those takes it, and so each of them in turn.
-        return group.next_member()
+        return self._next_member(group, reach)
+
+    def _next_member(self, group: SharedGroup, reach: Reach | None) -> Subscription | None:
+        """Whose turn it is, of those who may have the message: of the connected ones, or of the others if need be."""
+        if reach is None:
+            return group.next_member()
+        asked = reach.asked
+        found: Subscription | None = None
+        for tried in range(min(group.size, PASSED_OVER)):
+            member = group.next_member()
+            if member is not None and reach.may(cast(Session, member.session)):
+                found = member
+                break
+            if tried + 1 >= len(group.connected) > 0:
+                break
+        if found is None and group.connected:
+            for member in group.away[:PASSED_OVER]:
+                if reach.may(cast(Session, member.session)):
+                    found = member
+                    break
+        permissions = self.permissions
+        if permissions is not None:
+            self.work += (reach.asked - asked) * (SLOW + permissions.source.ask_work)
+        return found
 
     def share_out(self, session: Session) -> None:
         """Give what a leaving member of shared subscriptions did not finish to another member that is connected.
@@ -320,8 +386,14 @@ class Fanout:
         for delivery in deliveries:
             assert delivery.group is not None
             group = self.present_group(delivery.group)
-            chosen = self._choose(group, delivery.message)
-            assert chosen is not None
+            permissions = self.permissions
+            reach: Reach | None = None
+            if permissions is not None and permissions.filters:
+                reach = Reach(delivery.message.topic, permissions)
+            chosen = self._choose(group, delivery.message, reach)
+            if chosen is None:
+                # Nobody who is left may have it.
+                continue
             session = cast(Session, chosen.session)
             qos = min(delivery.message.qos, chosen.qos)
             # As this member's subscription has it, and not as that of the member who left it behind [MQTT-3.3.1-12].

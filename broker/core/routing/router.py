@@ -18,6 +18,7 @@ from broker.core.codec.packets import NEVER, SubscriptionRequest, Will
 from broker.core.counters import Counters
 from broker.core.hooks import AccessControl, AuthMethod, EventListener, SubscriptionListener
 from broker.core.limits import Limits
+from broker.core.permissions import Permissions
 from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
 from broker.core.queues.delivery import queue_of
@@ -89,14 +90,24 @@ class Router(PeerListener):
         self.wills = WillQueue(self.publisher, self.counters, self.deadlines)
         self.queue_limits = QueueLimits(limits, self.delivery)
         load.reliever = GlobalLimiter(self.sessions, load)
-        # Bytes that the topic aliases of all clients take.
-        self.alias_bytes: i64 = 0
-        self.access_control: AccessControl | None = None
+        self.alias_bytes: i64 = 0  # that the topic aliases of all clients take
+        self.permissions: Permissions | None = None  # what access control says, if there is one
         self.event_listener: EventListener | None = None
         self.auth_methods: dict[str, AuthMethod] = {}
         # Who records what happens, if anybody does.
         self.tap: Tap | None = None
         self._journal: Journal | None = None
+
+    @property
+    def access_control(self) -> AccessControl | None:
+        """Who says who may do what, guards included."""
+        return None if self.permissions is None else self.permissions.asked
+
+    @access_control.setter
+    def access_control(self, asked: AccessControl | None) -> None:
+        made = None if asked is None else Permissions(asked, 0 if self.permissions is None else self.permissions.epochs)
+        self.permissions = self.delivery.permissions = self.wills.permissions = self._load.permissions = made
+        self.cache.clear()
 
     @property
     def journal(self) -> Journal | None:
@@ -129,10 +140,7 @@ class Router(PeerListener):
         taps = create("nodes")
         for topic_filter in filters:
             taps.insert(topic_filter)
-        self.tap = tap
-        self.delivery.tap = tap
-        self.table.tap = tap
-        self._load.tap = tap
+        self.tap = self.delivery.tap = self.table.tap = self._load.tap = tap
         self.cache.clear()
         self.cache.taps = taps if tap is not None else None
         for session in self.sessions.values():
@@ -252,13 +260,6 @@ class Router(PeerListener):
         if self.tap is not None:
             self.tap.unsubscribed(session.client_id, name, False)
         return True
-
-    def lower(self, session: Session, subscription: Subscription, qos: int) -> None:
-        """A subscription goes on with a lower QoS: no more is allowed by now."""
-        subscription.qos = qos
-        self.table.touch(subscription)
-        if session.journal is not None:
-            session.journal.subscribed(session.client_id, subscription, session.is_streaming(subscription))
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 

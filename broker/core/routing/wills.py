@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from broker.core.codec.packets import Will
 from broker.core.counters import Counters
+from broker.core.permissions import Permissions
 from broker.core.queues.message import Message
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.publisher import Publisher
@@ -30,6 +31,8 @@ class WillQueue:
         self._publisher = publisher
         self._counters = counters
         self._deadlines = deadlines
+        # What access control says, if there is one.
+        self.permissions: Permissions | None = None
         # Whether the last will has half filled a queue: the next ones wait.
         self._pressed = False
         # How many wait.
@@ -54,6 +57,12 @@ class WillQueue:
         self._send(waiting.message, waiting.session)
 
     def _send(self, message: Message, session: Session) -> None:
+        """Publish it, unless its client may do that no more: it could when it connected."""
+        permissions = self.permissions
+        if permissions is not None and not permissions.asked.may_publish(
+            session.principal, message.topic.decode(), message.qos, message.retain
+        ):
+            return
         counters = self._counters
         half_full = counters.half_full
         backed_up = counters.backed_up

@@ -15,6 +15,7 @@ from mypy_extensions import i64
 
 from broker.core.counters import FULL_BYTES, TOO_LARGE
 from broker.core.persistence.journal import Journal
+from broker.core.principal import Principal
 from broker.core.queues.delivery import Delivery
 from broker.core.queues.message import HEADROOM, Message
 from broker.core.queues.outbox import ACCEPTED, Outbox
@@ -28,6 +29,9 @@ STEP: Final = 256
 
 NO_ROOM: Final = -2
 """Answer of `RetainedStreams.send` where a message has to wait for room."""
+
+ASK_PART: Final = 16
+"""What asking access control costs is counted in messages of so many deliveries."""
 
 TOPICS: Final = 8
 """Topics of the retained tree that are looked at for what one message counts in a turn."""
@@ -111,9 +115,15 @@ class RetainedStreams:
         """A new turn with its own bound: once for each turn of the writer, and not for each acknowledgement."""
         self._left = STEP
 
-    def next(self, outbox: Outbox, now: float) -> Delivery | None:
-        """The next message to send; None when there is none, when the outbox is half full, or when the turn is over."""
+    def next(self, outbox: Outbox, principal: Principal | None, now: float) -> Delivery | None:
+        """The next message to send; None when there is none, when the outbox is half full, or when the turn is over.
+
+        `principal`: who gets them, where access control is to be asked whether it may.
+        """
         streams = self._streams
+        permissions = self._totals.permissions
+        if permissions is not None and not permissions.filters:
+            permissions = None
         while streams and self._left > 0:
             self._left -= 1
             stream = next(iter(streams.values()))
@@ -140,6 +150,10 @@ class RetainedStreams:
             if subscription.no_local and message.publisher == self._client_id:
                 # A stored message is still one's own [MQTT-3.8.3-3].
                 continue
+            if permissions is not None and principal is not None:
+                self._left -= permissions.source.ask_work // ASK_PART
+                if not permissions.may_receive(principal, message.topic.decode()):
+                    continue
             self._current = stream
             self._node = node
             # With the lower QoS [MQTT-3.8.4-8], and with RETAIN, since a new subscription is why it is sent

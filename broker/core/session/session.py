@@ -359,6 +359,9 @@ class Session(Subscriber):
         if not self.window.send_again(outbox):
             return False
         queue = self.queue
+        permissions = self.totals.permissions
+        if permissions is not None and permissions.filters and not self.uplink:
+            queue.weed(permissions, self.principal)
         qos0: i64 = queue.qos0
         all_sent = self.window.send_waiting(queue, outbox, now)
         if queue.qos0 != qos0:
@@ -367,7 +370,7 @@ class Session(Subscriber):
 
     def _fill_from_streams(self, streams: RetainedStreams, outbox: Outbox, now: float) -> bool:
         """Queue retained messages at the receiver's pace: none is dropped, they wait until there is room."""
-        while (delivery := streams.next(outbox, now)) is not None:
+        while (delivery := streams.next(outbox, None if self.uplink else self.principal, now)) is not None:
             if self.uplink and not self.dress(delivery):
                 continue
             cause = streams.send(delivery, outbox, self.window)

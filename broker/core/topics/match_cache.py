@@ -91,6 +91,14 @@ class Route(Retainable):
         # The router's: what it made of the entries, and the `version()` it made it from.
         self.plan: object | None = None
         self.plan_version: int = -1
+        # Who of them may have a message of the topic (`Reach`); and the stamp and the `version()` of when it was found
+        # that all may.
+        self.reach: object | None = None
+        self.open_stamp: int = -1
+        self.open_version: int = -1
+        # Who may publish here, by the last answer: a principal, and the key of what was asked.
+        self.publisher: object | None = None
+        self.publish_key: int = -1
         # The cache's.
         self.used: bool = False  # since the clock's hand last came by
         self.place: int = -1  # on the clock; -1 when it is not cached (any more)
@@ -153,8 +161,8 @@ class MatchCache:
         self.trie = trie
         self.max_topics = max_topics
         self.max_weight = max_weight
-        # No topic at or below this one is remembered ("": any is). What is remembered any client may publish to, unless
-        # an access control stands before it; who may publish here is asked about each message.
+        # No topic at or below this one is remembered ("": any is). What is remembered any client may publish to, as far
+        # as access control lets it; who may publish here is asked about each message.
         self.guarded = b""
         # Whether names with control characters are.
         self.controls = True

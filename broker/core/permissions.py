@@ -1,0 +1,69 @@
+"""Access control as routing asks it: which of its verdicts may be remembered, and until when.
+
+Owns `Permissions`, one for each access control of a broker. What is worked out from verdicts is kept where it is used
+(a route, a connection), beside the stamp that it was made with; it holds as long as the stamp does.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.core.hooks import UNSTEADY, AccessControl
+from broker.core.principal import Principal
+
+NEVER_MADE: Final = -1
+"""A stamp that no verdict has."""
+
+
+class Permissions:
+    """What one access control says, and whether that may be remembered."""
+
+    def __init__(self, asked: AccessControl, before: int = 0) -> None:
+        """`asked` is who is asked, guards included; `before`: the `epochs` of the one in whose place this is."""
+        self.asked = asked
+        self.source = asked.source()
+        self._epoch = self.source.epoch
+        # How often what was said before has lost its worth.
+        self.epochs: i64 = before + 1
+        # The same, and how often somebody who receives has become somebody else.
+        self._stamp: i64 = self.epochs << 32
+
+    @property
+    def steady(self) -> bool:
+        """Whether verdicts may be remembered as long as `epochs` stays."""
+        return self.source.epoch != UNSTEADY
+
+    @property
+    def filters(self) -> bool:
+        """Whether somebody may not be sent everything."""
+        return self.source.filters_deliveries
+
+    def stamp(self) -> i64:
+        """What verdicts about deliveries are remembered with. Call it where they are used: it looks for a new epoch."""
+        self.refresh()
+        return self._stamp
+
+    def refresh(self) -> None:
+        """See whether access control says other things by now."""
+        epoch = self.source.epoch
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self.epochs += 1
+            self._stamp += 1
+        elif epoch == UNSTEADY:
+            self._stamp += 1
+
+    def publish_key(self, header: i64) -> i64:
+        """What a verdict about a publish is remembered with; `header`: the first byte of its packet."""
+        self.refresh()
+        return self.epochs << 8 | header
+
+    def somebody_else(self) -> None:
+        """A session that has subscriptions has another principal."""
+        self._stamp += 1
+
+    def may_receive(self, principal: Principal, topic: str) -> bool:
+        """Whether a client may be sent a message of the topic."""
+        return self.asked.may_receive(principal, topic)

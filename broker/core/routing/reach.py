@@ -1,0 +1,89 @@
+"""Who of those whom a topic goes to may have it: worked out once for a route, and again where something has changed.
+
+Owns `Reach`. Promises: nobody is asked about twice while access control says the same, however often subscribers come
+and go; what it holds is as large as the route's receivers are many. Members of share groups are asked about when it is
+their turn, so that absent ones cost nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from broker.core.permissions import NEVER_MADE, Permissions
+from broker.core.principal import Principal
+from broker.core.routing.plans import FanoutPlan, Recipient
+from broker.core.session.session import Session
+from broker.core.topics.subscription import FilterEntry, Subscription
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+
+class Reach:
+    """The receivers of a route who may have its messages, as of one version of its filters and one stamp."""
+
+    def __init__(self, topic: bytes, permissions: Permissions) -> None:
+        self._topic = topic.decode()
+        self._permissions = permissions
+        self._epochs: i64 = permissions.epochs
+        self._stamp: int = NEVER_MADE
+        self._version: int = -1
+        self._verdicts: dict[Principal, bool] = {}
+        # Everybody is among them, and there is no share group.
+        self.everybody = True
+        # With one filter, and with several. Read them; never change them.
+        self.subscriptions: list[Subscription] = []
+        self.targets: list[Recipient] = []
+        # How many were asked about; and how many references are held.
+        self.asked: i64 = 0
+        self.references: i64 = 0
+
+    def made_for(self, stamp: int, version: int) -> None:
+        """Remember when this was worked out."""
+        self._stamp = stamp
+        self._version = version
+
+    def holds(self, stamp: int, version: int) -> bool:
+        """Whether nothing has changed since."""
+        return self._stamp == stamp and self._version == version
+
+    def look(self, entry: FilterEntry | None, plan: FanoutPlan | None, before: Reach | None) -> None:
+        """Work it out for the receivers there are: those of one filter, or of the plan for several.
+
+        `before`: what was worked out last, whose verdicts are kept while they hold.
+        """
+        known: dict[Principal, bool] = {}
+        permissions = self._permissions
+        if before is not None and permissions.steady and before._epochs == permissions.epochs:
+            known = before._verdicts
+        if entry is not None:
+            for subscription in entry.subscriptions:
+                if self._find(cast(Session, subscription.session), known):
+                    self.subscriptions.append(subscription)
+            self.everybody = len(self.subscriptions) == entry.ordinary_count and not entry.groups
+            if self.everybody:
+                self.subscriptions = []
+            self.references = len(self.subscriptions) + len(self._verdicts)
+        elif plan is not None:
+            for target in plan.targets:
+                if self._find(target.session, known):
+                    self.targets.append(target)
+            self.everybody = len(self.targets) == len(plan.targets) and not plan.groups
+            if self.everybody:
+                self.targets = []
+            self.references = plan.references + len(self.targets) + len(self._verdicts)
+
+    def _find(self, session: Session, known: dict[Principal, bool]) -> bool:
+        if session.uplink:
+            return True
+        principal = session.principal
+        verdict = known.get(principal)
+        if verdict is None:
+            self.asked += 1
+            verdict = self._permissions.may_receive(principal, self._topic)
+        self._verdicts[principal] = verdict
+        return verdict
+
+    def may(self, session: Session) -> bool:
+        """Whether one more, a member of a share group, may have it; remembered as the others are."""
+        return self._find(session, self._verdicts)
