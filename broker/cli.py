@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn, TypeVar
+from typing import Annotated, Any, Final, NoReturn, TypeVar, cast, get_args
 
 import typer
 
@@ -29,6 +29,10 @@ from broker.health import UnhealthyError, check, context
 from broker.logwriter import BackgroundWriter
 from broker.net.tls import check as certificates
 from broker.record.cli import app as record
+from broker.security.building import unusable
+from broker.security.errors import SecurityError
+from broker.security.passwd import delete_user, set_password
+from broker.security.passwords import Kind
 from broker.settings import Settings, parse_endpoint
 from broker.upstream.filters.suspicious import warnings
 from broker.upstream.links.choices import unreadable
@@ -160,6 +164,12 @@ def check_config(
         typer.echo(f"  suspicious: {line}")
     for line in (*faults, *unreadable(settings)):
         typer.echo(f"  cannot be used: {line}")
+    broken = unusable(settings)
+    for line in broken:
+        typer.echo(f"  cannot be used: {line}")
+    if broken:
+        # Unlike a link, which tries again, this keeps the broker from starting.
+        raise typer.Exit(MISUSED)
 
 
 def _list_tables(table: str, tables: Any) -> None:
@@ -235,6 +245,61 @@ def health(
     except UnhealthyError as error:
         _fail(str(error))
     typer.echo(f"{address.url()}: OK")
+
+
+@app.command()
+def passwd(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The password file.")],
+    user: Annotated[str, typer.Argument(metavar="USER", help="The user name.")],
+    delete: Annotated[bool, typer.Option("--delete", "-D", help="Take the user out.")] = False,
+    create: Annotated[bool, typer.Option("--create", "-c", help="Make the file where there is none.")] = False,
+    stdin: Annotated[bool, typer.Option("--stdin", help="Read the password from the first line of the input.")] = False,
+    password: Annotated[
+        str | None,
+        typer.Option(
+            "--password",
+            "-b",
+            metavar="TEXT",
+            help="The password; others on this machine can see it.",
+        ),
+    ] = None,
+    kind: Annotated[
+        str, typer.Option("--hash", metavar="KIND", help="argon2id, pbkdf2-sha512 (which mosquitto reads) or sha512.")
+    ] = "argon2id",
+    scram: Annotated[
+        bool, typer.Option("--scram", help="Write keys for SCRAM-SHA-256, to a file of their own.")
+    ] = False,
+) -> None:
+    """Add a user to a password file, change its password, or take it out.
+
+    The password is asked for, twice. The file is replaced as a whole, and a new one can be read by its owner alone. A
+    broker that runs reads it again by itself.
+    """
+    if kind not in get_args(Kind):
+        _fail(f"--hash {kind}: allowed: {', '.join(get_args(Kind))}", MISUSED)
+    if sum((delete, stdin, password is not None)) > 1:
+        _fail("--delete, --stdin and --password exclude each other", MISUSED)
+    try:
+        if delete:
+            delete_user(file, user)
+            typer.echo(f"{file}: {user} is gone")
+            return
+        chosen = None if scram else cast(Kind, kind)
+        changed = set_password(file, user, _password(stdin, password), chosen, create=create)
+    except SecurityError as error:
+        _fail(str(error))
+    typer.echo(f"{file}: {user} {'has another password' if changed else 'was added'}")
+
+
+def _password(stdin: bool, given: str | None) -> str:
+    """The password of a user, from wherever it comes."""
+    if given is not None:
+        return given
+    if stdin:
+        return sys.stdin.readline().rstrip("\r\n")
+    if not sys.stdin.isatty():
+        _fail("nobody can be asked for the password here: use --stdin", MISUSED)
+    return str(typer.prompt("Password", hide_input=True, confirmation_prompt="The same again"))
 
 
 def _load(config: Path | None, sets: Sequence[str], listen: Sequence[str]) -> Settings:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from broker.security.authenticator import Authenticator
+from broker.security.errors import SecurityError
 from broker.security.hashing import HashingPool
 from broker.security.http_authenticator import HttpAuthenticator
 from broker.security.password_authenticator import PasswordAuthenticator
@@ -27,6 +28,7 @@ from broker.settings import (
     PasswordFileTable,
     ScramTable,
     Security,
+    Settings,
     called,
 )
 
@@ -76,3 +78,21 @@ async def build(table: AuthenticatorTable, shared: Shared) -> Authenticator:
         return await asyncio.to_thread(HttpAuthenticator.made, table, shared.told)
     assert isinstance(table, ScramTable)
     return await asyncio.to_thread(ScramAuthenticator.made, table)
+
+
+def unusable(settings: Settings) -> list[str]:
+    """What is wrong with the files of the authenticators, one line each. It reads them: not in an event loop."""
+    return asyncio.run(_unusable(settings))
+
+
+async def _unusable(settings: Settings) -> list[str]:
+    problems: list[str] = []
+    shared = Shared(settings.security, problems.append)
+    for table in settings.authenticator:
+        try:
+            authenticator = await build(table, shared)
+        except SecurityError as error:
+            problems.append(str(error))
+        else:
+            await authenticator.close()
+    return problems
