@@ -63,13 +63,10 @@ class _Delivery:
 class _Subscription:
     """A subscription, and whether retained messages are on their way because of it."""
 
-    __slots__ = ("identifier", "no_local", "options", "qos", "retain_as_published", "retain_handling", "streaming")
+    __slots__ = ("identifier", "options", "request", "streaming")
 
     def __init__(self, subscription: Subscription, streaming: bool) -> None:
-        self.qos = int(subscription.qos)
-        self.no_local = subscription.no_local
-        self.retain_as_published = subscription.retain_as_published
-        self.retain_handling = int(subscription.retain_handling)
+        self.request = subscription.request()
         self.identifier = subscription.identifier
         self.streaming = streaming
         sub_queue = queue_of(subscription)
@@ -241,16 +238,8 @@ class MemoryStore(Store):
         times = self._times
         gone_for = -times.left(session.disconnected_at) if session.disconnected_at is not None else None
         record = SessionRecord(client_id, session.expiry_interval, gone_for, session.principal)
-        for topic_filter, kept in session.subscriptions.items():
-            subscription = SubscriptionRecord(
-                topic_filter,
-                kept.qos,
-                kept.no_local,
-                kept.retain_as_published,
-                kept.retain_handling,
-                kept.identifier,
-                kept.streaming,
-            )
+        for kept in session.subscriptions.values():
+            subscription = SubscriptionRecord(kept.request, kept.identifier, kept.streaming)
             subscription.options = kept.options
             record.subscriptions.append(subscription)
         for number, delivery in session.deliveries.items():

@@ -160,7 +160,7 @@ class TestOrder:
         heard = listen(network.router)
         saved = Saved()
         record = SessionRecord("c", 100, 10.0)
-        record.subscriptions += [SubscriptionRecord("a/+", 2, False, True, 0, 9, False)]
+        record.subscriptions += [SubscriptionRecord(Request("a/+", 2, False, True, 0), 9, False)]
         saved.sessions.append(record)
         restore(network.router, saved, network.now)
         assert heard.rows() == [

@@ -60,10 +60,7 @@ def see_session(session: Session, now: float) -> Seen:
         "expiry interval": session.expiry_interval,
         "will": None if will is None else (will, _left(session.will_due, now)),
         "subscriptions": {
-            name: (
-                one.qos, one.no_local, one.retain_as_published, one.retain_handling, one.identifier,
-                session.is_streaming(one),
-            )
+            name: (one.request(), one.identifier, session.is_streaming(one))
             for name, one in session.subscriptions.items()
         },
         "in flight": [see_delivery(session, one, now) for one in session.inflight.values()],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.core.codec.packets import Will
+from broker.core.codec.packets import SubscriptionRequest, Will
 from broker.core.principal import Principal
 from broker.core.queues.delivery import RELEASED, SENT, Delivery
 from broker.core.queues.message import Message
@@ -172,9 +172,9 @@ def test_subscriptions(place: Place) -> None:
     journal.subscribed("c", Subscription(Subscriber(), "gone"), False)
     journal.unsubscribed("c", "gone")
     [first, second] = at_once(place.store.load()).sessions[0].subscriptions
-    assert (first.topic_filter, first.qos, first.no_local, first.retain_as_published) == ("$share/g/a", 2, False, True)
-    assert (first.retain_handling, first.identifier, first.streaming) == (1, 77, False)
-    assert (second.topic_filter, second.qos, second.no_local, second.retain_handling) == ("b", 1, True, 2)
+    assert first.request == SubscriptionRequest("$share/g/a", 2, False, True, 1)
+    assert (first.identifier, first.streaming) == (77, False)
+    assert second.request == SubscriptionRequest("b", 1, True, False, 2)
 
 
 def test_what_is_over_leaves_nothing(place: Place) -> None:

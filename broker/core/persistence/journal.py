@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from mypy_extensions import mypyc_attr
 
-from broker.core.codec.packets import Will
+from broker.core.codec.packets import SubscriptionRequest, Will
 from broker.core.principal import Principal
 from broker.core.queues.delivery import QUEUED, Delivery
 from broker.core.queues.message import Message
@@ -153,23 +153,10 @@ class MessageRecord:
 
 
 class SubscriptionRecord:
-    """A subscription (`subscription.Subscription`); `topic_filter` as it was sent, `streaming`: see `subscribed`."""
+    """A subscription (`subscription.Subscription`) as it was asked for; `streaming`: see `Journal.subscribed`."""
 
-    def __init__(
-        self,
-        topic_filter: str,
-        qos: int,
-        no_local: bool,
-        retain_as_published: bool,
-        retain_handling: int,
-        identifier: int,
-        streaming: bool,
-    ) -> None:
-        self.topic_filter = topic_filter
-        self.qos = qos
-        self.no_local = no_local
-        self.retain_as_published = retain_as_published
-        self.retain_handling = retain_handling
+    def __init__(self, request: SubscriptionRequest, identifier: int, streaming: bool) -> None:
+        self.request = request
         self.identifier = identifier
         self.streaming = streaming
         # What the subscriber asked of its queue, if anything.

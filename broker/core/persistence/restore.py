@@ -121,16 +121,9 @@ def _will(router: Router, session: Session, record: WillRecord, now: float) -> N
 
 def _subscribe(router: Router, session: Session, record: SessionRecord) -> None:
     for kept in record.subscriptions:
-        group_name, topic_filter = parse_shared(kept.topic_filter)
-        subscription = Subscription(
-            session,
-            kept.topic_filter,
-            min(kept.qos, router.limits.max_qos),
-            kept.no_local,
-            kept.retain_as_published,
-            kept.retain_handling,
-            kept.identifier,
-        )
+        group_name, topic_filter = parse_shared(kept.request.topic_filter)
+        subscription = Subscription(session, kept.request.topic_filter)
+        subscription.agree(kept.request, kept.identifier, router.limits.max_qos)
         router.table.add(session, subscription, group_name, topic_filter)
         router.table.tell(subscription, True)
         if kept.options is not None or router.limits.rules:

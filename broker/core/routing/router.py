@@ -206,23 +206,15 @@ class Router(PeerListener):
         `QueueLimits.sub_queue_terms`; None where there are neither rules nor queue options.
         """
         name = request.topic_filter
-        qos = request.qos
-        if qos > self.limits.max_qos:
-            qos = self.limits.max_qos
         subscription = session.subscriptions.get(name)
         new = subscription is None
         if subscription is None:
-            subscription = Subscription(
-                session, name, qos, request.no_local, request.retain_as_published, request.retain_handling, identifier
-            )
+            subscription = Subscription(session, name)
+            subscription.agree(request, identifier, self.limits.max_qos)
             self.work += self.table.add(session, subscription, group_name, topic_filter)
         else:
             # In place: it keeps its turn in a share group, and a running stream of retained messages goes on.
-            subscription.qos = qos
-            subscription.no_local = request.no_local
-            subscription.retain_as_published = request.retain_as_published
-            subscription.retain_handling = request.retain_handling
-            subscription.identifier = identifier
+            subscription.agree(request, identifier, self.limits.max_qos)
             self.table.touch(subscription)
         if terms is not None or subscription.sub_queue is not None:
             self.queue_limits.give_sub_queue(session, subscription, terms, options)
@@ -235,7 +227,7 @@ class Router(PeerListener):
         if session.journal is not None:
             session.journal.subscribed(session.client_id, subscription, session.is_streaming(subscription))
         if self.event_listener is not None:
-            self.event_listener.subscribed(session.client_id, name, qos)
+            self.event_listener.subscribed(session.client_id, name, subscription.qos)
         if self.tap is not None:
             self.table.tell(subscription, False)
 

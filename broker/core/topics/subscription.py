@@ -24,6 +24,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from broker.core.codec.packets import SubscriptionRequest
+
 if TYPE_CHECKING:
     # Compiled, these attributes take one, four or eight bytes; interpreted, they are ordinary ints.
     from mypy_extensions import i32, i64, u8
@@ -78,6 +80,20 @@ class Subscription:
         self.retain_handling: u8 = retain_handling
         self.no_local = no_local
         self.retain_as_published = retain_as_published
+
+    def agree(self, request: SubscriptionRequest, identifier: int, max_qos: int) -> None:
+        """Take the options of a SUBSCRIBE, with no higher QoS than `max_qos`."""
+        self.qos = request.qos if request.qos < max_qos else max_qos
+        self.no_local = request.no_local
+        self.retain_as_published = request.retain_as_published
+        self.retain_handling = request.retain_handling
+        self.identifier = identifier
+
+    def request(self) -> SubscriptionRequest:
+        """What its client would ask for to have it again, without the identifier."""
+        return SubscriptionRequest(
+            self.topic_filter, self.qos, self.no_local, self.retain_as_published, self.retain_handling
+        )
 
 
 def identifiers(subscription: Subscription) -> tuple[int, ...]:

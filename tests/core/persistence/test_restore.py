@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.core.codec import packets as p
-from broker.core.codec.packets import NEVER, Ack, Publish, Will
+from broker.core.codec.packets import NEVER, Ack, Publish, SubscriptionRequest, Will
 from broker.core.persistence.journal import (
     DeliveryRecord,
     Journal,
@@ -28,7 +28,7 @@ def message(payload: bytes, topic: bytes = b"a", qos: int = 2, expires_in: float
 
 
 def subscription(topic_filter: str, streaming: bool = False, identifier: int = 0) -> SubscriptionRecord:
-    return SubscriptionRecord(topic_filter, 2, False, True, 0, identifier, streaming)
+    return SubscriptionRecord(SubscriptionRequest(topic_filter, 2, False, True, 0), identifier, streaming)
 
 
 def delivery(number: int, payload: bytes, state: int = 0, packet_id: int = 0, attempts: int = 0) -> DeliveryRecord:
