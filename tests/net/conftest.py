@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import pytest
 import uvloop
 
-ON_BOTH = ("test_tls.py", "test_listeners.py", "test_proxied.py")
+ON_BOTH = ("test_tls.py", "test_listeners.py", "test_proxied.py", "test_websocket_live.py")
 
 
 def pytest_asyncio_loop_factories(
