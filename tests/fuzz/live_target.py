@@ -480,7 +480,7 @@ def _retained_size(broker: Broker) -> int:
         parts = node.topic.split("/")
         levels.update("/".join(parts[:depth]) for depth in range(1, len(parts) + 1))
         assert isinstance(node.value, Message)
-        size += kept_bytes(node.value)
+        size += kept_bytes(node.value, node.topic)
     return size + len(levels) * NODE_BYTES
 
 

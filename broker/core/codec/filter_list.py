@@ -44,6 +44,11 @@ class FilterList:
         self._position: i64 = start
         self._end: i64 = end
 
+    @property
+    def size(self) -> i64:
+        """Bytes of all filters, with their lengths and options."""
+        return self._end - self._start
+
     def rewind(self) -> None:
         """Begin again with the first filter."""
         self._position = self._start
@@ -61,15 +66,17 @@ class FilterList:
         if at + 2 > end:
             raise MalformedPacket("a field runs past the end of the packet")
         data = self._data
+        high: i64 = data[at]
+        low: i64 = data[at + 1]
         at += 2
-        stop: i64 = at + (data[at - 2] << 8 | data[at - 1])
+        stop: i64 = at + (high << 8) + low
         behind: i64 = stop
         if self.subscribes:
             behind += 1
+            if behind <= end:
+                self.options = data[stop]
         if behind > end:
             raise MalformedPacket("a field runs past the end of the packet")
-        if self.subscribes:
-            self.options = data[stop]
         self.filter_at = at
         self.filter_end = stop
         self._position = behind

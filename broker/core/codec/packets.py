@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from broker.core.codec.properties import Properties
 
 CONNECT: Final = 1
@@ -225,6 +227,7 @@ class Ack(Packet):
 
 
 @dataclass(init=False)
+@mypyc_attr(acyclic=True)
 class SubscriptionRequest:
     """One topic filter of a SUBSCRIBE with its options, section 3.8.3.1."""
 

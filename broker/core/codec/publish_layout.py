@@ -19,12 +19,14 @@ LONGEST_REMAINING: Final = 268_435_455
 
 def topic_end(data: bytes, body: i64) -> i64:
     """Where the topic name ends, which begins at `body + 2`. It may lie behind the end of the frame."""
-    return body + 2 + (data[body] << 8 | data[body + 1])
+    high: i64 = data[body]
+    low: i64 = data[body + 1]
+    return body + 2 + (high << 8) + low
 
 
 def fields_end(data: bytes, body: i64, qos: i64) -> i64:
     """Where topic name and packet identifier end: there the properties of 5.0 begin, or the payload of 3.1.1."""
-    at: i64 = body + 2 + (data[body] << 8 | data[body + 1])
+    at: i64 = topic_end(data, body)
     return at + 2 if qos > 0 else at
 
 
@@ -33,7 +35,7 @@ def plain_payload(data: bytes, body: i64, end: i64, qos: i64, v5: bool) -> i64:
     at: i64 = body + 2
     if at > end:
         return -1
-    at += data[body] << 8 | data[body + 1]
+    at = topic_end(data, body)
     if qos > 0:
         at += 2
     if v5:

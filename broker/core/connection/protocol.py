@@ -156,7 +156,8 @@ class ServerProtocol(Peer):
         counters = router.counters
         before = counters.messages_received
         packets = counters.packets_received
-        work = router.work
+        delivery = router.delivery
+        work = delivery.work
         try:
             if self._answered and self.state == ADMITTING:
                 self._answered = False
@@ -167,7 +168,7 @@ class ServerProtocol(Peer):
         except ProtocolError as error:
             self._fail(error)
         self.messages_received += counters.messages_received - before
-        self.work_done = (counters.packets_received - packets) * PACKET_WORK + router.work - work
+        self.work_done = (counters.packets_received - packets) * PACKET_WORK + delivery.work - work
         router.fanout.drain(router, now)
 
     def _run(self, now: float, most: i64) -> None:

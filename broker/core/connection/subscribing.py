@@ -140,8 +140,9 @@ class FilterWork:
         self._router = router
         self._checked = False
         self._count: i64 = 0
-        # Bytes that are surely left for filters in this turn.
+        # Bytes that are surely left for filters in this turn; whether that is enough whatever the packet's filters are.
         self._room: i64 = 0
+        self._roomy = False
         self._codes: list[int] = []
         self._identifier = 0
         self._options: QueueOptions | None = None
@@ -184,7 +185,9 @@ class FilterWork:
         if self._bad_options:
             return True
         # Meanwhile nobody else subscribes.
-        self._room = router.table.room(router.limits, self._session)
+        table = router.table
+        self._room = table.room(router.limits, self._session)
+        self._roomy = self._count * table.most_cost(0) + table.most_cost(filters.size) <= self._room
         while delivery.work < until:
             if not filters.next():
                 return True
@@ -211,7 +214,8 @@ class FilterWork:
         topic_filter = name
         if not self._filters.plain and name.startswith(SHARE_PREFIX):
             group, topic_filter = parse_shared(name)
-        code = _judge(session, router, request, group, topic_filter, self._has_room(name, group, topic_filter))
+        room = self._roomy or self._has_room(name, group, topic_filter)
+        code = _judge(session, router, request, group, topic_filter, room)
         if code == 0:
             if session.bridge:
                 # It cannot ask for them in SUBSCRIBE. In a share group there is no No Local [MQTT-3.8.3-4].
@@ -219,7 +223,7 @@ class FilterWork:
                 request.retain_as_published = True
             options = self._options
             sub_queue: SubscriptionQueueTerms | None = None
-            if options is not None or session.rules:
+            if options is not None or len(session.rules) > 0:
                 sub_queue = router.queue_limits.sub_queue_terms(session, topic_filter, options)
                 if options is not None:
                     self._tell(queue_options.tell(sub_queue))
@@ -233,7 +237,7 @@ class FilterWork:
     def _has_room(self, name: str, group: str, topic_filter: str) -> bool:
         """`SubscriptionTable.has_room`; what exactly a filter takes is asked only when the bounds are near."""
         table = self._router.table
-        most: i64 = table.most_cost(name)
+        most: i64 = table.most_cost(len(name))
         if most <= self._room:
             self._room -= most
             return True

@@ -8,28 +8,45 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.core.queues.message import Message
+from broker.core.queues.message import OVERHEAD, Message
 from broker.core.routing.loop_detection import UPLINKS
 from broker.core.session.session import Session
+from broker.core.topics.filter_bytes import text_bytes
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
 
+RETAINED_BYTES: Final = 256
+"""What a retained message takes beside the characters of its topic, its payload, and the nodes of its levels: compiled,
+a message of 128, 33 for each bytes object, 49 for the topic as a string, and what the allocator rounds up."""
+
+PROPERTIES_BYTES: Final = 48
+"""What its properties take beside their bytes, where it has some."""
+
 EXPIRY_BYTES: Final = 256
 """What the time of a message that expires takes among the deadlines, without its topic."""
 
 
-def kept_bytes(message: Message) -> int:
-    """What is counted for a retained message without the levels of its topic."""
-    size = message.size()
-    return size if message.expires_at == 0.0 else size + EXPIRY_BYTES + len(message.topic)
+def kept_bytes(message: Message, topic: str) -> i64:
+    """What is counted for a message that is retained at its `topic`, without the nodes of its levels.
+
+    The topic is kept three times: in the message, at its node, and level by level; once more among the deadlines.
+    """
+    text: i64 = text_bytes(topic)
+    size: i64 = message.size() - OVERHEAD + RETAINED_BYTES + 2 * text
+    if message.properties:
+        size += PROPERTIES_BYTES
+    if message.expires_at != 0.0:
+        size += EXPIRY_BYTES + text
+    return size
 
 
 class RetainedMessage(Message):
     """A message as it is retained: without the wire forms that its fanout made, and with what it was charged."""
 
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: Message, kept: i64) -> None:
+        """`kept`: its `kept_bytes`."""
         super().__init__(
             message.topic,
             message.payload(),
@@ -39,12 +56,13 @@ class RetainedMessage(Message):
             message.expires_at,
             message.publisher,
         )
+        self.kept: i64 = kept
         self.charge: i64 = 0
 
     @property
     def levels(self) -> int:
         """The bytes that the levels of its topic are charged with; they pass on to the message that replaces it."""
-        return self.charge - kept_bytes(self) if self.charge > 0 else 0
+        return self.charge - self.kept if self.charge > 0 else 0
 
 
 class RetainedShares:

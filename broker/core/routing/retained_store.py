@@ -82,13 +82,13 @@ class RetainedStore:
         shares = self.shares
         if most == 0 and shares.most == 0:
             return True
-        size = kept_bytes(message)
+        size = kept_bytes(message, topic)
         if old is None:
             size += self.tree.missing(topic) * NODE_BYTES
         if not self._is_link(message.publisher) and not shares.has_room(message, size, old):
             return False
-        if old is not None:
-            size -= kept_bytes(old)
+        if isinstance(old, RetainedMessage):
+            size -= old.kept
         return most == 0 or self.bytes + size <= most
 
     def _is_link(self, client_id: str) -> bool:
@@ -103,14 +103,15 @@ class RetainedStore:
         """
         tree = self.tree
         levels = tree.node_count
-        message = RetainedMessage(message)
+        size = kept_bytes(message, topic)
+        message = RetainedMessage(message, size)
         old = cast("Message | None", tree.set(topic, message))
         self._fanout.work += RETAIN_WORK + LEVEL_WORK * (tree.node_count - levels)
         if not is_system(message.topic):
-            size = kept_bytes(message) + (tree.node_count - levels) * NODE_BYTES
+            size += (tree.node_count - levels) * NODE_BYTES
             self.bytes += size
             if isinstance(old, RetainedMessage):
-                self.bytes -= kept_bytes(old)
+                self.bytes -= old.kept
                 size += old.levels
                 self.shares.give_back(old)
             if not self._is_link(message.publisher):
@@ -133,7 +134,8 @@ class RetainedStore:
         if is_system(message.topic):
             self.system_count -= 1
         else:
-            self.bytes -= kept_bytes(message) + (levels - tree.node_count) * NODE_BYTES
+            kept = message.kept if isinstance(message, RetainedMessage) else kept_bytes(message, topic)
+            self.bytes -= kept + (levels - tree.node_count) * NODE_BYTES
             if self.journal is not None:
                 self.journal.retained_cleared(topic)
         self._deadlines.cancel(topic)

@@ -95,9 +95,11 @@ class SubscriptionTable:
                 left = whole
         return left
 
-    def most_cost(self, name: str) -> i64:
-        """No subscription to a name of this length takes more, whatever it is: who has so much room need not count."""
-        length: i64 = len(name)
+    def most_cost(self, length: i64) -> i64:
+        """No subscription to a name of so many characters takes more: who has so much room need not count.
+
+        For several, those of 0 and one of all their characters take as much together.
+        """
         return most_subscription_bytes(length) + self.trie.most_cost(length)
 
     def add(self, session: Session, subscription: Subscription, group_name: str, topic_filter: str) -> i64:

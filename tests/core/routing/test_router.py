@@ -10,9 +10,9 @@ import pytest
 from broker.core.codec.packets import V5, V311, Will
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.hooks import EventListener
-from broker.core.queues.message import OVERHEAD, Message
+from broker.core.queues.message import Message
 from broker.core.routing.peers import PeerDisconnected
-from broker.core.routing.retained_shares import EXPIRY_BYTES
+from broker.core.routing.retained_shares import EXPIRY_BYTES, RETAINED_BYTES
 from broker.core.topics.topic_tree import NODE_BYTES
 from tests.core.harness import START, Client, Network, bag, limits
 from tests.support.losses import dropped_by_cause
@@ -144,15 +144,15 @@ class TestRouting:
         deep = [f"{number}" + "/x" * 19 for number in range(10)]
         for topic in deep:
             router.retain(Message(topic.encode(), b"1", 0, True, b"", START + 5 if how == "expired" else 0.0, ""))
-        assert len(router.retained) == 20_000 // (20 * NODE_BYTES + OVERHEAD + 39 + 1) == 3
+        assert len(router.retained) == 20_000 // (20 * NODE_BYTES + RETAINED_BYTES + 3 * 39 + 1) == 3
         assert router.counters.retained_refused == 7
-        held = 3 * (20 * NODE_BYTES + OVERHEAD + 39 + 1)
+        held = 3 * (20 * NODE_BYTES + RETAINED_BYTES + 3 * 39 + 1)
         if how == "expired":
             held += 3 * (EXPIRY_BYTES + 39)
         assert router.retained_bytes == held
         # One that shares all its levels but the last costs little.
         assert router.retain(Message(deep[0].encode()[:-1] + b"y", b"1", 0, True, b"", 0.0, ""))
-        assert router.retained_bytes == held + NODE_BYTES + OVERHEAD + 39 + 1
+        assert router.retained_bytes == held + NODE_BYTES + RETAINED_BYTES + 3 * 39 + 1
         router.retain(Message(deep[0].encode()[:-1] + b"y", b"", 0, True, b"", 0.0, ""))
         assert router.retained_bytes == held
         if how == "replaced":
@@ -171,7 +171,7 @@ class TestRouting:
 
     def test_system_topics_take_no_room(self) -> None:
         """The broker's own retained messages neither use up the clients' limits nor are refused because of them."""
-        network = Network(limits(max_retained_messages=2, max_retained_bytes=1_000 + 2 * OVERHEAD))
+        network = Network(limits(max_retained_messages=2, max_retained_bytes=1_000 + 2 * RETAINED_BYTES))
         router = network.router
         publisher = network.client("p")
         for number in range(50):
@@ -183,7 +183,7 @@ class TestRouting:
         assert router.retained.get("b") is not None
         assert router.retained.get("c") is None
         assert router.counters.retained_refused == 1
-        assert router.retained_bytes == 2 * (NODE_BYTES + OVERHEAD + 2)
+        assert router.retained_bytes == 2 * (NODE_BYTES + RETAINED_BYTES + 3 + 1)
         for number in range(50):
             assert router.retain(Message(b"$SYS/broker/%d/x" % number, b"2" * 100, 0, True, b"", 0.0, ""))
         assert router.counters.retained_refused == 1
