@@ -230,3 +230,13 @@ def test_an_authenticator_that_there_is_not(toml: Path) -> None:
     assert caught.value.problems == (
         f'{toml}: listener[0].authenticators: found "staff"; allowed: the name of an authenticator that there is',
     )
+
+
+def test_docs_listeners_has_every_key_and_its_examples_are_good(toml: Path) -> None:
+    text = (CONFIG.parent / "docs" / "listeners.md").read_text(encoding="utf-8")
+    for key in [*Listener.model_fields, *Tls.model_fields]:
+        assert key == "tls" or f"`{key}`" in text, key
+    examples = [part.partition("```")[0] for part in text.split("```toml\n")[1:]]
+    assert len(examples) >= 2
+    for example in examples:
+        assert load(toml, example).listener
