@@ -184,7 +184,7 @@ class Broker(Server):
     async def reload(self, new: Settings) -> list[str]:
         """Apply those of these settings that can change while the broker runs, and read again the files that they name.
 
-        Its links, its log (whoever set up logging changes its level first), who may come in, and the
+        Its links, its log (whoever set up logging changes its level first), who may come in and do what, and the
         certificates of its listeners.
 
         Returns:
@@ -217,6 +217,8 @@ class Broker(Server):
                 update={
                     "upstream": new.upstream,
                     "authenticator": new.authenticator,
+                    "rule": new.rule,
+                    "access": new.access,
                     "security": new.security,
                     "log": log,
                     "listener": renewal.settings,

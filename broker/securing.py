@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 from broker.core import guards
 from broker.core.causes import NOT_AUTHORIZED
 from broker.core.codec import reasons
+from broker.core.connection.subscribing import SubscriptionReview
+from broker.net.connection import Connection
 from broker.security.access import Access, Prepared
 from broker.security.authenticator import Authenticator
 from broker.settings import Settings
@@ -28,6 +30,11 @@ LOOKED_AT: Final = 500
 
 TOLD: Final = "not allowed any more"
 
+TAKEN_BACK: Final = "a subscription is not allowed any more"
+
+REVIEW_WORK: Final = 16_384
+"""What one turn of looking through subscriptions may do, counted as deliveries: some milliseconds."""
+
 
 class Securing:
     """The access control that settings and embedded authenticators make up, in one broker."""
@@ -37,6 +44,7 @@ class Securing:
         self.access = Access(server.settings, authenticators, server.faults, server.log)
         # The authentication methods that came from authenticators.
         self._methods: set[str] = set()
+        self._next_pause = 0
 
     async def start(self) -> None:
         """Read what the settings need, before the first client comes. Raises SecurityError."""
@@ -90,6 +98,34 @@ class Securing:
                 self._methods.add(name)
         return retired
 
+    async def _review(self) -> int:
+        """End subscriptions that the rules do not allow any more. How many connections ended for it.
+
+        A client that is there is told so: 5.0 has no other way to say that nothing will come of a subscription.
+        """
+        server = self._server
+        router = server.router
+        access_control = router.access_control
+        assert access_control is not None
+        ended = 0
+        for session in list(router.sessions.values()):
+            if session.uplink or not session.subscriptions:
+                continue
+            review = SubscriptionReview(session, access_control, router)
+            while not session.ended and not review.turn(router.work + REVIEW_WORK):
+                server.after_batch()
+                await asyncio.sleep(0)
+            connection = None if session.outbox is None else session.outbox.owner
+            if review.ended and isinstance(connection, Connection):
+                connection.close(NOT_AUTHORIZED, reasons.NOT_AUTHORIZED, TAKEN_BACK)
+                ended += 1
+            if router.work >= self._next_pause:
+                self._next_pause = router.work + REVIEW_WORK
+                server.after_batch()
+                await asyncio.sleep(0)
+        server.after_batch()
+        return ended
+
     async def _dismiss(self) -> int:
         """End connections and sessions of those who are not allowed any more."""
         server = self._server
@@ -104,6 +140,7 @@ class Securing:
             if at % LOOKED_AT == LOOKED_AT - 1:
                 await asyncio.sleep(0)
         await asyncio.sleep(0)
+        ended += await self._review()
         for at, session in enumerate(list(server.router.sessions.values())):
             # One that nobody has vouched for is not taken back by anybody: it was made before there was access control.
             if session.outbox is None and session.principal.authenticator and self.access.dismissed(session.principal):

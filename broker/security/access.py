@@ -6,6 +6,7 @@ nothing, `apply` puts it in place at once. Who was admitted before and would not
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,8 @@ from broker.security.authenticator import Authenticator
 from broker.security.building import Shared, build
 from broker.security.chain import Chain, Door
 from broker.security.errors import SecurityError
-from broker.settings import AuthenticatorTable, Settings
+from broker.security.rules.book import RuleBook
+from broker.settings import AuthenticatorTable, HttpTable, JwtTable, Settings
 
 GUESSES: Final = frozenset({reasons.BAD_USER_NAME_OR_PASSWORD, reasons.NOT_AUTHORIZED})
 """What an authentication method answers when the proof is wrong."""
@@ -32,6 +34,8 @@ class Prepared(NamedTuple):
     settings: Settings
     built: dict[AuthenticatorTable, Authenticator]
     """In the order in which they are asked; those of the embedding program come before."""
+    book: RuleBook
+    """What the rules say."""
 
 
 class Access(AccessControl):
@@ -45,6 +49,7 @@ class Access(AccessControl):
         self._embedded = tuple(embedded)
         self._log = log
         self._built: dict[AuthenticatorTable, Authenticator] = {}
+        self._book: RuleBook | None = None
         self._shared = Shared(settings.security, self._unavailable)
         self.chain = Chain(settings.security, Door(self._embedded), {}, reporter, log)
 
@@ -55,6 +60,7 @@ class Access(AccessControl):
         return bool(
             settings.authenticator
             or self._embedded
+            or (self._book is not None and self._book.says_anything)
             or settings.security.client_ids
             or any(listener.allow_anonymous is not None for listener in settings.listeners)
         )
@@ -65,6 +71,7 @@ class Access(AccessControl):
         Raises:
             SecurityError: something cannot be used; in one line: which file, which line, what to do.
         """
+        book = await asyncio.to_thread(RuleBook, settings)
         built: dict[AuthenticatorTable, Authenticator] = {}
         new: list[Authenticator] = []
         try:
@@ -80,7 +87,7 @@ class Access(AccessControl):
             for authenticator in new:
                 await authenticator.close()
             raise
-        return Prepared(settings, built)
+        return Prepared(settings, built, book)
 
     def apply(self, prepared: Prepared) -> list[Authenticator]:
         """Put it in force. Who is not asked any more; the caller closes them."""
@@ -89,6 +96,12 @@ class Access(AccessControl):
         self._shared.change(settings.security)
         default, doors = self._doors(settings, self._built)
         self.chain.change(settings.security, default, doors)
+        self._book = prepared.book
+        # A client's own rules may say that it is not sent something.
+        self.filters_deliveries = (
+            prepared.book.filters_deliveries or bool(self._embedded) or any(map(_brings_rules, self._built))
+        )
+        self.ask_work = prepared.book.ask_work
         self.epoch += 1
         kept = set(map(id, self._built.values()))
         return [each for each in before.values() if id(each) not in kept]
@@ -115,7 +128,8 @@ class Access(AccessControl):
 
     def files(self) -> tuple[Path, ...]:
         """The files that something in force was read from."""
-        return tuple(path for each in self._built.values() for path in each.files())
+        rules = () if self._book is None else self._book.files
+        return (*rules, *(path for each in self._built.values() for path in each.files()))
 
     def methods(self) -> dict[str, AuthMethod]:
         """The authentication methods of MQTT 5.0 that the authenticators bring; of two, that of the first."""
@@ -158,6 +172,15 @@ class Access(AccessControl):
     def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:
         return self.chain.admit(connect, origin, ticket)
 
+    def may_publish(self, principal: Principal, topic: str, qos: int, retain: bool) -> bool:
+        return self._book is None or self._book.may_publish(principal, topic, qos, retain)
+
+    def may_subscribe(self, principal: Principal, topic_filter: str, qos: int) -> int:
+        return qos if self._book is None else self._book.may_subscribe(principal, topic_filter, qos)
+
+    def may_receive(self, principal: Principal, topic: str) -> bool:
+        return self._book is None or self._book.may_receive(principal, topic)
+
     def bars(self, connect: Connect, origin: Origin) -> int:
         return self.chain.bars(connect, origin)
 
@@ -166,3 +189,8 @@ class Access(AccessControl):
             # What was proved is not known here: each time counts.
             user = connect.user_name or ""
             self.chain.wrong(origin.host, connect.client_id, user, secrets.token_bytes(8))
+
+
+def _brings_rules(table: AuthenticatorTable) -> bool:
+    """Whether what an authenticator says of a client may hold rules."""
+    return isinstance(table, HttpTable) or (isinstance(table, JwtTable) and table.rules_claim != "")

@@ -300,6 +300,7 @@ def _judge(
         return reasons.QUOTA_EXCEEDED
     access_control = router.access_control
     if access_control is not None:
+        router.work += access_control.source().ask_work
         granted = access_control.may_subscribe(session.principal, topic_filter, request.qos)
         if granted < 0:
             return reasons.NOT_AUTHORIZED
@@ -316,10 +317,9 @@ def _lower(session: Session, subscription: Subscription, qos: int, router: Route
 
 
 class SubscriptionReview:
-    """The subscriptions of a session that goes on: those that are forbidden to its client by now end,
-    or go on with the QoS that is allowed.
+    """The subscriptions of a session: those that are forbidden to its client by now end, or go on with a lower QoS.
 
-    What waits because of them stays: it came while they were allowed.
+    What waits because of them stays, as far as the client may still be sent it. `ended`: how many it were.
     """
 
     def __init__(self, session: Session, access_control: AccessControl, router: Router) -> None:
@@ -328,6 +328,7 @@ class SubscriptionReview:
         self._router = router
         self._names = list(session.subscriptions)
         self._at: i64 = 0
+        self.ended: i64 = 0
 
     def turn(self, until: i64) -> bool:
         """Ask about as many as one turn allows. True when nothing is left to do."""
@@ -339,7 +340,7 @@ class SubscriptionReview:
                 return False
             name = names[self._at]
             self._at += 1
-            router.work += ASK_WORK
+            router.work += ASK_WORK + self._access_control.source().ask_work
             topic_filter = parse_shared(name)[1]
             subscription = session.subscriptions.get(name)
             if subscription is None:
@@ -347,6 +348,7 @@ class SubscriptionReview:
             granted = self._access_control.may_subscribe(session.principal, topic_filter, subscription.qos)
             if granted < 0:
                 router.work += FILTER_WORK
+                self.ended += 1
                 router.unsubscribe(session, name)
             elif granted < i64(subscription.qos):
                 router.work += FILTER_WORK
