@@ -36,6 +36,9 @@ INTERVAL: Final = 10.0
 MOST_ADDRESSES: Final = 10_000
 """Addresses that are remembered in one interval, about 2 MB: an attacker may own a whole IPv6 network."""
 
+TOKEN: Final = "eyJ"
+"""What every token in JSON begins with: `{"` in base64."""
+
 VERSIONS: Final = {V31: "3.1", V311: "3.1.1", V5: "5.0"}
 """Protocol level of CONNECT → the version as people know it."""
 
@@ -74,6 +77,13 @@ def _cut(name: str | None) -> str | None:
     return name if name is None else name[:LONGEST_NAME]
 
 
+def _named(user_name: str | None) -> str | None:
+    """A user name for the log. A token (RFC 7519) that stands in its place is a credential, and may still be good."""
+    if user_name is not None and user_name.startswith(TOKEN) and user_name.count(".") > 1:
+        return "(a token)"
+    return _cut(user_name)
+
+
 class ConnectionLog:
     """The lines about connections. Times in seconds."""
 
@@ -110,7 +120,7 @@ class ConnectionLog:
         self._server.log.info(
             "client connected",
             client_id=_cut(protocol.client_id),
-            user_name=_cut(protocol.user_name),
+            user_name=_named(protocol.user_name),
             address=connection.address,
             listener=connection.listener.name,
             version=VERSIONS.get(protocol.version, str(protocol.version)),
@@ -128,7 +138,7 @@ class ConnectionLog:
             return
         known: dict[str, Any] = {
             "client_id": _cut(protocol.client_id),
-            "user_name": _cut(protocol.user_name),
+            "user_name": _named(protocol.user_name),
             "address": connection.address,
             "listener": connection.listener.name,
             "cause": cause,

@@ -64,6 +64,7 @@ class HttpClient:
             name, _, text = header.partition(":")
             self._headers[name] = text.strip()
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
 
     async def ask(self, method: str, url: str, body: Any = None) -> tuple[int, bytes]:
         """Status and content of the answer to one request; `body` is sent as JSON.
@@ -71,6 +72,8 @@ class HttpClient:
         Raises:
             FetchError: there is none in time, or it is too large.
         """
+        if self._closed:
+            raise FetchError("it is not asked any more")
         if self._session is None:
             self._session = self._open()
         try:
@@ -92,7 +95,8 @@ class HttpClient:
             raise FetchError(_why(error)) from None
 
     async def close(self) -> None:
-        """Close all connections. A request after that opens new ones."""
+        """Close all connections. Nothing is asked any more."""
+        self._closed = True
         session, self._session = self._session, None
         if session is not None:
             await session.close()

@@ -119,7 +119,18 @@ class HttpAuthenticator(Authenticator):
         return await asyncio.to_thread(self.made, self._table, self._told)
 
     async def close(self) -> None:
+        # Another one may have taken its place: whoever was asked for here has the answer first.
+        taken = 0
+        try:
+            async with asyncio.timeout(self._table.timeout):
+                while taken < self._table.max_requests:
+                    await self._running.acquire()
+                    taken += 1
+        except TimeoutError:
+            pass
         await self._client.close()
+        for _ in range(taken):
+            self._running.release()
 
     def _failed(self, attempt: Attempt, why: str) -> Verdict:
         if not self._failing:

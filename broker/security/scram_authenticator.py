@@ -26,6 +26,7 @@ class ScramAuthenticator(Authenticator):
         self.name = called(table)
         self._table = table
         self._file = file
+        self._method = ScramMethod(self.name, file)
 
     @classmethod
     def made(cls, table: ScramTable) -> ScramAuthenticator:
@@ -41,7 +42,9 @@ class ScramAuthenticator(Authenticator):
         return None
 
     def methods(self) -> Mapping[str, AuthMethod]:
-        return {METHOD: ScramMethod(self.name, self._file)}
+        # In force from here on: also for who authenticates again on a connection that is open.
+        self._method.file = self._file
+        return {METHOD: self._method}
 
     def still_knows(self, principal: Principal) -> bool:
         return principal.user_name in self._file.users
@@ -50,19 +53,21 @@ class ScramAuthenticator(Authenticator):
         return (Path(self._table.path),)
 
     async def renewed(self) -> Authenticator:
-        return await asyncio.to_thread(self.made, self._table)
+        fresh = await asyncio.to_thread(self.made, self._table)
+        fresh._method = self._method
+        return fresh
 
 
 class ScramMethod(AuthMethod):
-    """Makes exchanges."""
+    """Makes exchanges. `file`: the users and keys that are in force; the authenticator's to change."""
 
     def __init__(self, name: str, file: ScramFile) -> None:
         super().__init__()
-        self._name = name
-        self._file = file
+        self.name = name
+        self.file = file
 
     def begin(self) -> AuthExchange:
-        return ScramExchange(self._name, self._file)
+        return ScramExchange(self)
 
 
 class ScramExchange(AuthExchange):
@@ -71,10 +76,9 @@ class ScramExchange(AuthExchange):
     A wrong proof, or a user that is not there, is answered 0x86; what is no SCRAM message 0x87.
     """
 
-    def __init__(self, name: str, file: ScramFile) -> None:
+    def __init__(self, method: ScramMethod) -> None:
         super().__init__()
-        self._name = name
-        self._file = file
+        self._method = method
         self._server: ScramServer | None = None
         # The user name of the CONNECT. A client may leave it out, and may not be two users.
         self._user_name: str | None = None
@@ -87,7 +91,7 @@ class ScramExchange(AuthExchange):
         self._first(data)
 
     def _first(self, data: bytes | None) -> None:
-        self._server = ScramServer(self._file)
+        self._server = ScramServer(self._method.file)
         self.data = None
         if data is None:
             # A server may ask for the first message (RFC 5802, section 5): an AUTH without data does.
@@ -116,7 +120,7 @@ class ScramExchange(AuthExchange):
         if self._user_name not in (None, "", server.user):
             self._refuse(reasons.BAD_USER_NAME_OR_PASSWORD)
             return
-        self.principal = Principal(server.user, authenticator=self._name)
+        self.principal = Principal(server.user, authenticator=self._method.name)
         self.reason_code = reasons.SUCCESS
 
     def _refuse(self, reason_code: int) -> None:

@@ -342,3 +342,16 @@ class TestMemory:
         assert await ask.made.renewed() is ask.made
         await ask(attempt())
         assert len(there.requests) == 2
+
+    async def test_one_that_is_replaced_answers_whom_it_was_asked_for(self, there: Service, make: Make) -> None:
+        """A reload that reads certificates again keeps nobody out who is just coming in."""
+        there.says(204)
+        there.open.clear()
+        ask = await make(max_requests=1)
+        coming = asyncio.create_task(ask(attempt()))
+        await until(lambda: there.waiting == 1)
+        closing = asyncio.create_task(ask.made.close())
+        there.open.set()
+        assert isinstance(await coming, Principal)
+        await closing
+        assert is_refused(await ask(attempt()), 0x88)

@@ -178,3 +178,29 @@ async def test_who_authenticates_again_stays_the_same(peer: Peer, user: str, pas
     await through(peer, ScramClient("ann", "pencil"))
     last = await through(peer, ScramClient(user, password), AGAIN)
     assert (last.kind, last.code) == (DISCONNECT, code)
+
+
+async def test_who_authenticates_again_needs_what_is_in_force_now(path: Path) -> None:
+    """A reload has put another password in force: the old one opens nothing on an open connection either."""
+    before = await asyncio.to_thread(made, path)
+    exchange, client = before.methods()["SCRAM-SHA-256"].begin(), ScramClient("ann", "pencil")
+    exchange.start(connect(), client.first())
+    assert exchange.data is not None
+    exchange.proceed(client.final(exchange.data))
+    await asyncio.to_thread(path.write_text, credential_line("ann", "new", 4096) + "\n")
+    after = await before.renewed()
+    codes = []
+    for password in ("pencil", "new"):
+        # Read, and not in force yet; then in force.
+        client = ScramClient("ann", password)
+        exchange.again(client.first())
+        assert exchange.data is not None
+        exchange.proceed(client.final(exchange.data))
+        codes.append(exchange.reason_code)
+        after.methods()
+    assert codes == [SUCCESS, SUCCESS]
+    client = ScramClient("ann", "pencil")
+    exchange.again(client.first())
+    assert exchange.data is not None
+    exchange.proceed(client.final(exchange.data))
+    assert exchange.reason_code == 0x86
