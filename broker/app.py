@@ -21,6 +21,7 @@ from broker.exposure import exposed
 from broker.net.listeners import StartupError
 from broker.net.server import Server
 from broker.net.tls import TlsError
+from broker.net.tls import files as certificate_files
 from broker.observe.presence import Presence
 from broker.observe.systopics import SysTopics
 from broker.securing import Securing
@@ -30,6 +31,7 @@ from broker.settings import Settings, flatten
 from broker.store.base import Store
 from broker.upstream.filters.suspicious import warnings
 from broker.upstream.links.links import Links
+from broker.watching import FileWatcher
 from broker.wording import show
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ class Broker(Server):
     """Who may come in, and what, by the settings; None beside an access control of the program's own."""
     presence: Presence | None = None
     """Who tells which clients are connected, where the settings name a topic; from `start` on."""
+    _watcher: FileWatcher | None = None
     _reloading: asyncio.Lock | None = None
     _broken: asyncio.Future[str]
     _ending: asyncio.Task[None] | None = None
@@ -125,10 +128,45 @@ class Broker(Server):
             self._sys.start()
             if self.presence is not None:
                 await self.presence.start()
+            await self._watch()
         except BaseException:
             # It listens already, and nobody will stop what did not start.
             await self.stop()
             raise
+
+    def _files(self) -> list[Path]:
+        """The files that are read again when they change."""
+        named = [] if self.securing is None else list(self.securing.files())
+        for listener in self.settings.listener:
+            if listener.tls is not None:
+                named += [Path(name) for name in certificate_files(listener.tls)]
+        return named
+
+    async def _watch(self) -> None:
+        """Have files looked at, where there are any and they are to be."""
+        if not self.settings.security.watch_files:
+            # It is not the watcher that asks: it goes by the settings in force, and these have changed.
+            await self._unwatch()
+        elif self._files() and self._watcher is None:
+            self._watcher = FileWatcher(self._files, self._read_again, self.faults.broke)
+            await self._watcher.start()
+
+    async def _unwatch(self) -> None:
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            await watcher.stop()
+
+    async def _read_again(self, changed: list[Path]) -> None:
+        """Files have changed: read everything that files say, as with a reload, under the settings in force."""
+        self.log.info("files have changed", files=[str(path) for path in changed])
+        try:
+            await self._in_turn(None)
+        except SettingsError as error:
+            for problem in error.problems:
+                self.log.error("settings not reloaded", detail=problem)
+        except RuntimeError:
+            # It stops.
+            return
 
     async def _secure(self) -> None:
         """Read what says who may come in, before anybody can. Raises StartupError."""
@@ -144,6 +182,7 @@ class Broker(Server):
         """End in order (see `Server.stop`)."""
         if hasattr(self, "_sys"):
             self._sys.stop()
+        await self._unwatch()
         try:
             await super().stop()
             if self.securing is not None:
@@ -195,13 +234,18 @@ class Broker(Server):
             RuntimeError: the broker does not run.
             SettingsError: a file cannot be used; nothing has changed.
         """
+        return await self._in_turn(new)
+
+    async def _in_turn(self, new: Settings | None) -> list[str]:
+        """Reload, one after the other. None: what is in force by then, from the files as they are then."""
         if self._reloading is None or self._stopped is not None:
             raise RuntimeError("the broker does not run")
         # Whoever gives up waiting shall not leave it half done.
         return await asyncio.shield(self.loop.create_task(self._reload(new, self._reloading)))
 
-    async def _reload(self, new: Settings, turn: asyncio.Lock) -> list[str]:
+    async def _reload(self, new: Settings | None, turn: asyncio.Lock) -> list[str]:
         async with turn:
+            new = self.settings if new is None else new
             if self.links is None or self._stopped is not None:
                 raise RuntimeError("the broker does not run")
             before = flatten(self.settings)
@@ -245,6 +289,7 @@ class Broker(Server):
             for name in changed
             if in_force[name] != wanted[name]
         ]
+        await self._watch()
         for line in lines:
             self.log.warning("setting takes a restart", detail=line)
         self.log.info("settings reloaded", upstream=len(applied.upstream), dismissed=dismissed)

@@ -52,6 +52,9 @@ class Security(Section):
     address with most in it gives way: its CONNECT is refused with 0x89."""
     max_password_length: Annotated[int, Field(ge=1, le=65_535)] = 1_024
     """Bytes of a password that is hashed; a longer one is wrong."""
+    watch_files: bool = True
+    """Whether the files of authenticators, rules and certificates are read again when they change. Off: on SIGHUP
+    alone."""
     verified_cache: CountOrUnlimited = 100_000
     """Users whose last good password is remembered, as a keyed hash, so that who comes again is not hashed again. 0:
     none."""

@@ -1,0 +1,146 @@
+"""Files that are read again when they change: passwords, keys, certificates, rules.
+
+Owns one task that watches the folders of the files, not the files: an editor writes another file and renames it, and
+Kubernetes exchanges a link to a folder. What counts is what a path leads to (file, time, size); the system's
+notifications only say when to look, and where there are none (network file systems) it looks every `LOOK` seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from watchfiles import awatch
+
+QUIET: Final = 0.25
+"""Seconds without another change after which files count as written: a certificate and its key come one by one."""
+
+MOST_WAITS: Final = 12
+"""Such waits after which they are told of though changes go on."""
+
+STEP: Final = 50
+"""Milliseconds between the looks of the thread that hears from the system, which is as long as it takes to end."""
+
+LOOK: Final = 5_000
+"""Milliseconds between two looks where nothing was notified."""
+
+MOST_LINKS: Final = 40
+"""Symbolic links that a path may lead through, as in Linux."""
+
+State: TypeAlias = dict[Path, tuple[str, int, int, int] | None]
+"""Path → what it leads to: file, its time (ns), size and inode. None: nothing that can be looked at."""
+
+
+class FileWatcher:
+    """Calls `changed` with the files that are others than before. `files` says which count, at the time."""
+
+    def __init__(
+        self,
+        files: Callable[[], Iterable[Path]],
+        changed: Callable[[list[Path]], Awaitable[None]],
+        broke: Callable[[str, Exception], None],
+    ) -> None:
+        """`broke`: who is told of an exception, with the name of the place; the watching goes on."""
+        self._files = files
+        self._changed = changed
+        self._broke = broke
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
+        self.looks = 0
+        """How often it looked."""
+
+    async def start(self) -> None:
+        """Watch from now on: what changes after this call is told of. Called again it does nothing."""
+        if self._task is None:
+            state = await asyncio.to_thread(_look, list(self._files()))
+            self._task = asyncio.get_running_loop().create_task(self._watch(state))
+
+    async def stop(self) -> None:
+        """Watch no more."""
+        task, self._task = self._task, None
+        if task is not None:
+            self._stopping.set()
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _watch(self, state: State) -> None:
+        while not self._stopping.is_set():
+            try:
+                state = await self._watch_folders(state)
+            except Exception as error:
+                self._broke("watching", error)
+                await asyncio.sleep(LOOK / 1000)
+
+    async def _watch_folders(self, state: State) -> State:
+        """Watch until other folders are to be watched. What the files lead to then."""
+        folders = await asyncio.to_thread(_folders, list(self._files()))
+        # Between the last look and the first notification.
+        state = await self._tell(state)
+        if not folders:
+            await asyncio.sleep(LOOK / 1000)
+            return await self._tell(state)
+        async for _ in awatch(
+            *sorted(folders),
+            watch_filter=None,
+            debounce=STEP,
+            step=STEP,
+            stop_event=self._stopping,
+            rust_timeout=LOOK,
+            yield_on_timeout=True,
+            recursive=False,
+            ignore_permission_denied=True,
+        ):
+            state = await self._tell(state)
+            if await asyncio.to_thread(_folders, list(self._files())) != folders:
+                break
+        return state
+
+    async def _tell(self, before: State) -> State:
+        """Look, and tell of what has changed. What was found."""
+        self.looks += 1
+        now = await asyncio.to_thread(_look, list(self._files()))
+        for _ in range(MOST_WAITS if now != before else 0):
+            await asyncio.sleep(QUIET)
+            earlier, now = now, await asyncio.to_thread(_look, list(self._files()))
+            if now == earlier:
+                break
+        # One that is new in the list was read when it came there.
+        changed = [path for path, found in now.items() if path in before and found != before[path]]
+        if changed:
+            try:
+                await self._changed(changed)
+            except Exception as error:
+                self._broke("watching", error)
+        return now
+
+
+def _look(files: list[Path]) -> State:
+    found: State = {}
+    for path in files:
+        try:
+            real = os.path.realpath(path)
+            status = os.stat(real)
+        except OSError:
+            found[path] = None
+        else:
+            found[path] = (real, status.st_mtime_ns, status.st_size, status.st_ino)
+    return found
+
+
+def _folders(files: list[Path]) -> set[str]:
+    """The folders that exist of all files, and of all links on the way to them."""
+    found: set[str] = set()
+    for path in files:
+        at = os.path.abspath(path)
+        for _ in range(MOST_LINKS):
+            found.add(os.path.dirname(at))
+            if not os.path.islink(at):
+                break
+            at = os.path.normpath(os.path.join(os.path.dirname(at), os.readlink(at)))
+        found.add(os.path.dirname(os.path.realpath(path)))
+    return {folder for folder in found if os.path.isdir(folder)}
