@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from broker.net.handshakes import Handshake, Handshakes
-from broker.net.stream import LINGER
+from broker.net.stream import FULL_READ, LINGER
 from broker.net.timers import Wheel
 
 RECORD: Final = 16_384
@@ -97,8 +97,12 @@ class TlsTransport(Handshake):
         if self.state == OPEN:
             if self._behind:
                 self._rest += data
-            else:
-                self._read(data)
+                return
+            self._read(data)
+            if len(data) >= FULL_READ and self._reading and not self.raw.is_closing():
+                # There is more: uvloop would read on, up to 32 times, before it looks at any other connection.
+                self.raw.pause_reading()
+                self._loop.call_soon(self._listen)
         elif self.state == HANDSHAKE:
             self._incoming.write(data)
             # Nothing more until its turn: what a stranger can have us hold is one read.
