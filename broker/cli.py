@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final, NoReturn, TypeVar, cast, get_args
 import typer
 
 from broker import daemon, logs
+from broker.acl import app as acl
 from broker.buildinfo import build_info
 from broker.configuration import SettingsError, annotated_defaults, changed, ignored, load_settings, of_tables
 from broker.convert import mosquitto
@@ -60,6 +61,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(load, name="load")
+app.add_typer(acl, name="acl")
 app.add_typer(record, name="record")
 app.add_typer(pipeline, name="pipeline")
 
@@ -111,8 +113,8 @@ def serve(
     """Run the broker until SIGTERM or Ctrl-C.
 
     Settings come from the defaults, then FILE, then CANOPY_ environment variables, then these flags. On SIGHUP the
-    broker reads FILE again, changes its links to upstream brokers, the certificates of its listeners and the [log]
-    section except its format, and names the changed settings that take a restart.
+    broker reads FILE again, changes its links to upstream brokers, who may come in and do what, the certificates of
+    its listeners and the [log] section except its format, and names the changed settings that take a restart.
     """
     daemon.ignore_hangup()
     changes = list(sets or ())
@@ -153,7 +155,7 @@ def check_config(
     settings = _load(file, (), ())
     typer.echo(f"{ENVIRONMENT if file is None else file}: OK")
     for name, (value, default) in changed(settings).items():
-        if name in ("listener", "upstream", "authenticator"):
+        if name in ("listener", "upstream", "authenticator", "rule"):
             _list_tables(name, value)
         else:
             typer.echo(f"  {name} = {show(value)}  (default {show(default)})")

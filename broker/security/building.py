@@ -16,6 +16,7 @@ from broker.security.hashing import HashingPool
 from broker.security.http_authenticator import HttpAuthenticator
 from broker.security.password_authenticator import PasswordAuthenticator
 from broker.security.plain_authenticators import AnonymousAuthenticator, CertificateAuthenticator
+from broker.security.rules.book import RuleBook
 from broker.security.scram_authenticator import ScramAuthenticator
 from broker.security.token_authenticator import TokenAuthenticator
 from broker.security.verified import VerifiedCredentials
@@ -81,12 +82,16 @@ async def build(table: AuthenticatorTable, shared: Shared) -> Authenticator:
 
 
 def unusable(settings: Settings) -> list[str]:
-    """What is wrong with the files of the authenticators, one line each. It reads them: not in an event loop."""
+    """What is wrong with the files of authenticators and rules, one line each. It reads them: not in an event loop."""
     return asyncio.run(_unusable(settings))
 
 
 async def _unusable(settings: Settings) -> list[str]:
     problems: list[str] = []
+    try:
+        RuleBook(settings)
+    except SecurityError as error:
+        problems.append(str(error))
     shared = Shared(settings.security, problems.append)
     for table in settings.authenticator:
         try:

@@ -72,11 +72,9 @@ class RuleBook:
                     self._by_user.setdefault(user, []).append(at)
             else:
                 self._for_more.append(at)
-        default = settings.access.default
-        self._default = Verdict(
-            default == "allow" or (not default and not self._tables),
-            f'access.default = "{default}"' if default else "access.default: deny, since there are rules",
-        )
+        default = settings.access.default or ("deny" if self._tables else "allow")
+        why = "" if settings.access.default else f", since there are {'' if self._tables else 'no '}rules"
+        self._default = Verdict(default == "allow", f'access.default: "{default}"{why}')
         self.rules = sum(len(group.rules) for group in self._tables) + (0 if self._acl is None else self._acl.size)
         # Rule sets in use, by the numbers of their tables, so that clients of one kind share one.
         self._sets: WeakValueDictionary[tuple[int, ...], RuleSet] = WeakValueDictionary()
