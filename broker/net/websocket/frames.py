@@ -37,7 +37,6 @@ NO_STATUS: Final = 1005
 POLICY_VIOLATION: Final = 1008
 TOO_LARGE: Final = 1009
 INTERNAL_ERROR: Final = 1011
-TRY_AGAIN_LATER: Final = 1013
 
 _RESERVED_CODES: Final = (1004, 1005, 1006, 1015)
 _BY_INTEGERS: Final = 600
@@ -49,7 +48,8 @@ _HEAD: Final = 14
 
 
 def _translations() -> list[bytes]:
-    return [bytes([value ^ mask for value in range(256)]) for mask in range(256)]
+    every = int.from_bytes(bytes(range(256)), "little")
+    return [(every ^ int.from_bytes(bytes([mask]) * 256, "little")).to_bytes(256, "little") for mask in range(256)]
 
 
 _TRANSLATIONS: Final = _translations()
