@@ -1,7 +1,7 @@
 """The authenticator of the type http: a service says who the client is. docs/security.md has what it is asked.
 
-Owns the bounds: requests under way, CONNECTs that wait for theirs, and answers that are remembered. What is remembered
-stands under a keyed hash of the credentials, and only where it lets the client in.
+Owns the bounds: requests under way, CONNECTs that wait for theirs (addresses in turn), and answers that are remembered:
+those that let a client in, under a keyed hash of the credentials.
 
 Promises: a password goes to the service and nowhere else. A service that fails is told of once, and again when it is
 back, however many clients come meanwhile.
@@ -24,7 +24,9 @@ from typing import Any, Final, NamedTuple
 from broker.core.codec import reasons
 from broker.core.principal import Principal
 from broker.security.authenticator import ASK, Ask, Attempt, Authenticator, Refusal, Verdict
+from broker.security.fair_places import FairPlaces, Full
 from broker.security.fetching import FetchError, HttpClient, tls_context
+from broker.security.network import network
 from broker.security.rules.claims import read_claims
 from broker.settings import HttpTable, called
 
@@ -51,8 +53,7 @@ class HttpAuthenticator(Authenticator):
         self._table = table
         self._client = client
         self._told = told
-        self._running = asyncio.Semaphore(table.max_requests)
-        self._waiting = 0
+        self._places = FairPlaces(table.max_requests, table.max_waiting)
         self._key = secrets.token_bytes(32)
         # The one that was used last stands at the end.
         self._remembered: OrderedDict[bytes, _Remembered] = OrderedDict()
@@ -83,23 +84,17 @@ class HttpAuthenticator(Authenticator):
         return found.principal
 
     async def authenticate(self, attempt: Attempt) -> Verdict:
-        if self._running.locked():
-            if 0 < self._table.max_waiting <= self._waiting:
-                return FULL
-            self._waiting += 1
-            try:
-                await self._running.acquire()
-            finally:
-                self._waiting -= 1
-        else:
-            await self._running.acquire()
+        try:
+            await self._places.take(network(attempt.origin.host))
+        except Full:
+            return FULL
         try:
             status, content = await self._client.ask("POST", self._table.url, question(attempt))
             verdict = read_answer(status, content, attempt)
         except FetchError as error:
             return self._failed(attempt, str(error))
         finally:
-            self._running.release()
+            self._places.give_back()
         if self._failing:
             self._failing = False
             self._told(f"{self._table.url}: the service answers again")
@@ -120,17 +115,12 @@ class HttpAuthenticator(Authenticator):
 
     async def close(self) -> None:
         # Another one may have taken its place: whoever was asked for here has the answer first.
-        taken = 0
         try:
             async with asyncio.timeout(self._table.timeout):
-                while taken < self._table.max_requests:
-                    await self._running.acquire()
-                    taken += 1
+                await self._places.emptied()
         except TimeoutError:
             pass
         await self._client.close()
-        for _ in range(taken):
-            self._running.release()
 
     def _failed(self, attempt: Attempt, why: str) -> Verdict:
         if not self._failing:

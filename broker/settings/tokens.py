@@ -189,7 +189,8 @@ class HttpTable(AuthenticatorTable):
     max_requests: Annotated[int, Field(ge=1, le=65_535)] = 32
     """Requests under way at a time, each on a connection of its own."""
     max_waiting: CountOrUnlimited = 1_000
-    """CONNECTs that wait for their request; one more is refused with 0x89. 0: no limit."""
+    """CONNECTs that wait for their request. Addresses have their turn one after the other; where the list is full, the
+    address with most in it gives way: its CONNECT is refused with 0x89. 0: no limit."""
     max_answer_bytes: Bytes = 65_536
     """Bytes that an answer may have, from 256."""
     cache_time: SecondsOrOff = 0.0

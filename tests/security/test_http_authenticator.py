@@ -355,3 +355,17 @@ class TestMemory:
         assert isinstance(await coming, Principal)
         await closing
         assert is_refused(await ask(attempt()), 0x88)
+
+    async def test_an_address_with_many_connects_keeps_no_other_out(self, there: Service, make: Make) -> None:
+        there.says(204)
+        there.open.clear()
+        ask = await make(max_requests=1, max_waiting=10)
+        crowd = [asyncio.create_task(ask(attempt(f"u{each}", host="192.0.2.66"))) for each in range(50)]
+        await until(lambda: sum(task.done() for task in crowd) == 39)
+        alone = asyncio.create_task(ask(attempt("ann")))
+        await until(lambda: sum(task.done() for task in crowd) == 40)
+        there.open.set()
+        assert isinstance(await alone, Principal)
+        await asyncio.gather(*crowd)
+        # Behind one that was asked about already, and one of the crowd.
+        assert [each["user_name"] for each in there.asked].index("ann") <= 2

@@ -1,0 +1,97 @@
+"""A bounded number of places, and a bounded list of those that wait for one.
+
+Owns the order: addresses have their turn one after the other, so that one that sends a thousand CONNECTs delays nobody
+but itself. Promises: at most `most` wait; where the list is full, the address that has most in it gives way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TypeAlias
+
+_Waiter: TypeAlias = "asyncio.Future[bool]"
+
+
+class Full(Exception):
+    """Too many wait for a place."""
+
+
+class FairPlaces:
+    """`places` that can be taken at a time, and a list of at most `most` that wait (0: no limit). For one loop."""
+
+    def __init__(self, places: int, most: int) -> None:
+        self._places = places
+        self._most = most
+        # By address, in the order in which they have their turn. True: has a place; False: gave way.
+        self._waiting: dict[str, deque[_Waiter]] = {}
+        self.waiting = 0
+        self.taken = 0
+        self._empty: asyncio.Event = asyncio.Event()
+        self._empty.set()
+
+    async def take(self, host: str) -> None:
+        """Wait for a place; `give_back` has to follow.
+
+        Raises:
+            Full: the list is full, at once or by an address that has fewer in it.
+        """
+        if self.taken < self._places:
+            self.taken += 1
+            self._empty.clear()
+            return
+        waiter: _Waiter = asyncio.get_running_loop().create_future()
+        self._line_up(host, waiter)
+        try:
+            if not await waiter:
+                raise Full
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.result():
+                self.give_back()
+            else:
+                self._forget(host, waiter)
+            raise
+
+    def give_back(self) -> None:
+        """A place is free: the next address has its turn."""
+        while self._waiting:
+            host, waiters = next(iter(self._waiting.items()))
+            del self._waiting[host]
+            waiter = waiters.popleft()
+            self.waiting -= 1
+            if waiters:
+                # Behind the others.
+                self._waiting[host] = waiters
+            if not waiter.done():
+                waiter.set_result(True)
+                return
+        self.taken -= 1
+        if self.taken == 0:
+            self._empty.set()
+
+    async def emptied(self) -> None:
+        """Wait until nobody has a place, or waits for one."""
+        await self._empty.wait()
+
+    def _line_up(self, host: str, waiter: _Waiter) -> None:
+        mine = self._waiting.get(host)
+        if 0 < self._most <= self.waiting:
+            longest = max(self._waiting.values(), key=len)
+            if mine is longest or len(longest) <= (0 if mine is None else len(mine)) + 1:
+                raise Full
+            given_way = longest.pop()
+            self.waiting -= 1
+            if not given_way.done():
+                given_way.set_result(False)
+        if mine is None:
+            mine = self._waiting[host] = deque()
+        mine.append(waiter)
+        self.waiting += 1
+
+    def _forget(self, host: str, waiter: _Waiter) -> None:
+        waiters = self._waiting.get(host)
+        if waiters is not None and waiter in waiters:
+            waiters.remove(waiter)
+            self.waiting -= 1
+            if not waiters:
+                del self._waiting[host]
