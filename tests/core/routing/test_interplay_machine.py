@@ -502,7 +502,8 @@ class Interplay(RuleBasedStateMachine):
         )
 
     def _take_shared(self, name: str, packet: Publish) -> None:
-        for each in self.shared:
+        # Two without a payload may look alike: then it is the one that somebody has to have.
+        for each in sorted(self.shared, key=_may_be_lost):
             if not each.taken and any(self._is(name, packet, form) for form in each.forms.get(name, ())):
                 each.taken = True
                 return
@@ -524,6 +525,10 @@ class Interplay(RuleBasedStateMachine):
                 if not self.states[name].connected:
                     self.connect(name, False, 50, False, 0, False, 0, -1, 0)
                 self.everybody_has_what_is_theirs()
+
+
+def _may_be_lost(shared: Shared) -> bool:
+    return shared.loose
 
 
 TestInterplay = Interplay.TestCase
