@@ -12,18 +12,16 @@ import resource
 import signal
 import socket
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-CANOPY = [sys.executable, "-P", "-m", "broker"]
-PATIENCE = 30.0
-"""Seconds until something that should happen counts as not happening."""
+from tests.support.daemon import COMMAND, PATIENCE, Daemon, environment
 
+CANOPY = [*COMMAND]
 # CONNECT of MQTT 3.1.1 and 5.0: clean, keep alive 60 s, client identifier "log-me".
 CONNECT_4 = b"\x10\x12\x00\x04MQTT\x04\x02\x00\x3c\x00\x06log-me"
 CONNECT_5 = b"\x10\x13\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x06log-me"
@@ -32,66 +30,13 @@ PR_CAPBSET_DROP = 24
 UNPRIVILEGED = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 
 
-class Daemon:
-    """A running `canopy serve` that has told where it listens."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.started: dict[str, object] = {}
-        self.url = ""
-        self.port = 0
-        assert process.stderr is not None
-        told: list[str] = []
-        for line in process.stderr:
-            told.append(line)
-            event = json.loads(line)
-            if event["event"] == "started":
-                self.started = event
-                (self.url,) = event["listening"]
-                self.port = int(self.url.rsplit(":", 1)[1])
-                return
-        raise AssertionError(f"it did not start: {told}")
-
-    def connect(self, packet: bytes) -> socket.socket:
-        """A connection whose CONNECT was accepted."""
-        connection = socket.create_connection(("127.0.0.1", self.port), PATIENCE)
-        connection.sendall(packet)
-        head = connection.recv(2, socket.MSG_WAITALL)
-        assert head[0] == 0x20
-        answer = connection.recv(head[1], socket.MSG_WAITALL)
-        assert answer[1] == 0
-        return connection
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, list[str]]:
-        """Send the signal; the exit code, and what was written to standard error since the start."""
-        self.process.send_signal(number)
-        _, rest = self.process.communicate(timeout=PATIENCE)
-        return self.process.returncode, rest.splitlines()
-
-
-@contextmanager
-def serving(*arguments: str, prepare: Callable[[], None] | None = None) -> Iterator[Daemon]:
-    """`prepare` is called in the daemon's process before it is one."""
-    command = [*CANOPY, "serve", "--listen", "mqtt://127.0.0.1:0", *arguments]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("CANOPY_")}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ, preexec_fn=prepare
-    ) as process:
-        try:
-            yield Daemon(process)
-        finally:
-            if process.poll() is None:
-                process.kill()
-
-
 def failing(*arguments: str, prepare: Callable[[], None] | None = None) -> tuple[int, str]:
     """Exit code and standard error of a `canopy serve` that ends by itself. Standard output stays empty."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("CANOPY_")}
     done = subprocess.run(
         [*CANOPY, "serve", *arguments],
         capture_output=True,
         text=True,
-        env=environ,
+        env=environment(),
         timeout=PATIENCE,
         preexec_fn=prepare,
         check=False,
@@ -110,7 +55,7 @@ def one_line(stderr: str) -> str:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_starts_serves_and_stops(number: signal.Signals) -> None:
-    with serving() as daemon:
+    with Daemon() as daemon:
         assert daemon.started["version"] == version("canopy-mqtt")
         assert (daemon.started["level"], daemon.started["store"]) == ("info", "memory")
         health = [*CANOPY, "health", "--target", daemon.url]
@@ -123,7 +68,7 @@ def test_starts_serves_and_stops(number: signal.Signals) -> None:
 def test_stopping_tells_5_0_clients_why_and_closes_3_1_1_clients() -> None:
     """DISCONNECT with Server shutting down (0x8B) is for clients that know reasons."""
     with (
-        serving() as daemon,
+        Daemon() as daemon,
         daemon.connect(CONNECT_5) as five,
         daemon.connect(CONNECT_4.replace(b"log-me", b"other1")) as four,
     ):
@@ -137,7 +82,7 @@ def test_stopping_tells_5_0_clients_why_and_closes_3_1_1_clients() -> None:
 
 
 def test_without_a_terminal_each_event_is_a_line_of_json() -> None:
-    with serving("--log-level", "debug") as daemon:
+    with Daemon("--log-level", "debug") as daemon:
         daemon.connect(CONNECT_4).close()
         _, lines = daemon.end()
         events = [json.loads(line) for line in lines]
@@ -146,14 +91,14 @@ def test_without_a_terminal_each_event_is_a_line_of_json() -> None:
 
 
 def test_below_the_level_nothing_is_written() -> None:
-    with serving("--log-level", "error") as daemon:
+    with Daemon("--log-level", "error") as daemon:
         daemon.connect(CONNECT_4).close()
         assert daemon.end() == (0, [])
 
 
 def test_settings_reach_the_broker() -> None:
     """A broker that offers no QoS 2 tells so in CONNACK [MQTT-3.2.2-9]."""
-    with serving("--set", "mqtt.max_qos=1") as daemon:
+    with Daemon("--set", "mqtt.max_qos=1") as daemon:
         connection = socket.create_connection(("127.0.0.1", daemon.port), PATIENCE)
         with connection:
             connection.sendall(CONNECT_5)
@@ -165,31 +110,20 @@ def test_settings_reach_the_broker() -> None:
 class TestHangup:
     """SIGHUP to a real process."""
 
-    @staticmethod
-    def _until(daemon: Daemon, event: str) -> list[dict[str, object]]:
-        """What the daemon logs, up to this event."""
-        assert daemon.process.stderr is not None
-        told: list[dict[str, object]] = []
-        for line in daemon.process.stderr:
-            told.append(json.loads(line))
-            if told[-1]["event"] == event:
-                return told
-        raise AssertionError(f"no {event}: {told}")
-
     def test_the_file_is_read_again(self, tmp_path: Path) -> None:
         config = tmp_path / "canopy.toml"
         config.write_text("[mqtt]\nmax_qos = 1\n")
-        with serving("--config", str(config), "--set", "log.level=info") as daemon:
+        with Daemon("--config", str(config), "--set", "log.level=info") as daemon:
             # The flag is stronger than the file.
             config.write_text('[mqtt]\nmax_qos = 2\n[log]\nlevel = "debug"\n')
             daemon.process.send_signal(signal.SIGHUP)
-            told = self._until(daemon, "settings reloaded")
+            told = daemon.until("settings reloaded")
             assert [(line["event"], line["detail"], line["level"]) for line in told[:-1]] == [
                 ("setting takes a restart", "mqtt.max_qos: 1 stays in force; 2 takes a restart", "warning")
             ]
             config.write_text("[mqtt]\nmax_qos = 3\n")
             daemon.process.send_signal(signal.SIGHUP)
-            (line,) = self._until(daemon, "settings not reloaded")
+            (line,) = daemon.until("settings not reloaded")
             assert line["detail"] == f"{config}: mqtt.max_qos: found 3; allowed: 0 or 1 or 2"
             daemon.connect(CONNECT_4).close()
             assert daemon.end()[0] == 0
@@ -198,24 +132,24 @@ class TestHangup:
         """What is told of subscriptions comes with it."""
         config = tmp_path / "canopy.toml"
         config.write_text('[log]\nlevel = "warning"\n')
-        with serving("--config", str(config)) as daemon:
+        with Daemon("--config", str(config)) as daemon:
             daemon.connect(CONNECT_4).close()
             config.write_text('[log]\nlevel = "debug"\n')
             daemon.process.send_signal(signal.SIGHUP)
-            told = self._until(daemon, "settings reloaded")
+            told = daemon.until("settings reloaded")
             assert [line["event"] for line in told] == ["settings reloaded"]
             with daemon.connect(CONNECT_4) as connection:
                 connection.sendall(b"\x82\x06\x00\x01\x00\x01t\x00")
-                subscribed = self._until(daemon, "subscribed")
+                subscribed = daemon.until("subscribed")
                 assert subscribed[-1]["level"] == "debug"
                 assert "client connected" in [line["event"] for line in subscribed]
             assert daemon.end()[0] == 0
 
     def test_without_a_file_the_daemon_stays_as_it_is(self) -> None:
-        with serving() as daemon:
+        with Daemon() as daemon:
             for _ in range(3):
                 daemon.process.send_signal(signal.SIGHUP)
-            self._until(daemon, "nothing to reload")
+            daemon.until("nothing to reload")
             daemon.connect(CONNECT_4).close()
             # However late it comes: the last ones meet a process that is about to end.
             daemon.process.send_signal(signal.SIGTERM)

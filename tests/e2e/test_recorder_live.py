@@ -25,8 +25,8 @@ from typer.testing import CliRunner
 
 from broker.cli import app
 from tests.e2e import wire
-from tests.e2e.test_daemon import PATIENCE, Daemon, serving
 from tests.record.scenes import STATE, stored
+from tests.support.daemon import PATIENCE, Daemon
 
 WINDOW: Final = 50
 """Publishes that wait for their acknowledgement."""
@@ -112,7 +112,7 @@ def test_killed_under_load(tmp_path: Path) -> None:
     acknowledged: list[dict[str, int]] = []
     for _ in range(2):
         changed = threading.Condition()
-        with serving(*recorder(tmp_path)) as daemon, load(daemon, changed) as publishers, changed:
+        with Daemon(*recorder(tmp_path)) as daemon, load(daemon, changed) as publishers, changed:
             before = len(list(tmp_path.glob("date=*/hour=*/[!.]*.parquet")))
 
             def enough(these: list[Publisher] = publishers, before: int = before) -> bool:
@@ -124,7 +124,7 @@ def test_killed_under_load(tmp_path: Path) -> None:
             assert changed.wait_for(enough, PATIENCE)
             daemon.process.kill()
         acknowledged.append({publisher.name: publisher.acknowledged for publisher in publishers})
-    with serving(*recorder(tmp_path)) as daemon:
+    with Daemon(*recorder(tmp_path)) as daemon:
         assert daemon.end(signal.SIGTERM)[0] == 0
     said = record("verify", tmp_path)
     gaps = [(int(first), int(last)) for first, last in re.findall(r"^gap: (\d+)\.\.(\d+),.*\(crash\)$", said, re.M)]
@@ -152,7 +152,7 @@ def test_stopped_under_load(tmp_path: Path) -> None:
     """SIGTERM: all that was acknowledged is there, and no number is missing."""
     changed = threading.Condition()
     with (
-        serving(*recorder(tmp_path, segment_seconds=60)) as daemon,
+        Daemon(*recorder(tmp_path, segment_seconds=60)) as daemon,
         load(daemon, changed) as publishers,
     ):
         with changed:
@@ -174,7 +174,7 @@ def test_stopped_under_load(tmp_path: Path) -> None:
 def test_a_queue_that_is_too_small(tmp_path: Path) -> None:
     """What is recorded and what the gaps name is what was sent, to the message."""
     sent = 20_000
-    with serving(*recorder(tmp_path, queue_events=100)) as daemon:
+    with Daemon(*recorder(tmp_path, queue_events=100)) as daemon:
         connection = daemon.connect(wire.connect("p", version=4))
         with closing(connection):
             frame = wire.publish("t", b"x", version=4)
@@ -221,7 +221,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     """The recorder gives up and says so, the broker goes on; with room again the next start names what is missing."""
     root = tmp_path / "record"
     settings = [*recorder(root, segment_seconds=60, segment_bytes=65_536), "--set", "sys.interval=0.1"]
-    with serving(*settings, prepare=small_files) as daemon:
+    with Daemon(*settings, prepare=small_files) as daemon:
         with (
             closing(daemon.connect(wire.connect("w", version=4))) as watcher,
             closing(daemon.connect(wire.connect("p", version=4))) as publisher,
@@ -239,6 +239,6 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
         assert status == 0
         events = [json.loads(line) for line in lines]
         assert [event["level"] for event in events if event["event"] == "recorder gave up"] == ["error"]
-    with serving(*recorder(root)) as daemon:
+    with Daemon(*recorder(root)) as daemon:
         assert daemon.end()[0] == 0
     assert re.search(r"^gap: .*\(stopped\)$", record("verify", root), re.M)

@@ -12,11 +12,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import os
-import signal
-import subprocess
-import sys
-import threading
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
@@ -27,6 +22,7 @@ pytest.register_assert_rewrite("tests.e2e.clients.contract")
 from tests.e2e import wire  # noqa: E402  (assertions are rewritten from here on)
 from tests.e2e.clients.drivers import PATIENCE, Driver, Opener  # noqa: E402
 from tests.e2e.conftest import Address  # noqa: E402
+from tests.support.daemon import Daemon  # noqa: E402
 
 Unique = Callable[[str], str]
 Elapse = Callable[[int], Awaitable[None]]
@@ -55,70 +51,33 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> M
     return LOOPS if item.path.name in EMBEDDED else {"asyncio": asyncio.new_event_loop}
 
 
-class Daemon:
-    """A `canopy serve` with default settings that has said where it listens."""
+class Served(Daemon):
+    """A daemon with default settings, over TCP and over WebSocket."""
 
-    def __init__(self, *arguments: str) -> None:
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("CANOPY_")}
-        environ["CANOPY_LISTENER"] = '[{url = "ws://127.0.0.1:0", name = "web"}]'
-        command = [sys.executable, "-P", "-m", "broker", "serve", "--listen", "mqtt://127.0.0.1:0", *arguments]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ)
-        self.lines: list[str] = []
-        # Over TCP, and over WebSocket.
-        self.port = self.web_port = 0
-        self._listening = threading.Event()
-        # A pipe that nobody reads would stop the broker.
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        if not self._listening.wait(PATIENCE) or not self.port:
-            self.process.kill()
-            self.process.wait()
-            raise AssertionError(f"the broker did not start to listen: {self.lines}")
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(line.rstrip("\n"))
-            if '"listening": ' in line:
-                self.port, self.web_port = (int(url.rsplit(":", 1)[1]) for url in json.loads(line)["listening"])
-                self._listening.set()
-        self._listening.set()
+    def __init__(self) -> None:
+        super().__init__(environ={"CANOPY_LISTENER": '[{url = "ws://127.0.0.1:0", name = "web"}]'}, patience=PATIENCE)
+        _, self.web_port = self.ports
 
     @property
     def address(self) -> Address:
         """Where it listens."""
         return Address("127.0.0.1", self.port)
 
-    def stop(self) -> tuple[int, list[str]]:
-        """Ask it to stop; the exit code, and what it complained of (errors and tracebacks) in its life."""
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            status = self.process.wait(PATIENCE)
-        finally:
-            if self.process.poll() is None:
-                self.process.kill()
-                self.process.wait()
-            self._reader.join(PATIENCE)
-            assert self.process.stderr is not None
-            self.process.stderr.close()
-        return status, [line for line in self.lines if self._is_complaint(line)]
 
-    @staticmethod
-    def _is_complaint(line: str) -> bool:
-        if line.startswith("{"):
-            return json.loads(line)["level"] in ("error", "critical")
-        return "Traceback" in line or "Error" in line or "Exception" in line
+def is_complaint(line: str) -> bool:
+    """Whether a line of a daemon's log is an error or a traceback."""
+    if line.startswith("{"):
+        return json.loads(line)["level"] in ("error", "critical")
+    return "Traceback" in line or "Error" in line or "Exception" in line
 
 
 @pytest.fixture(scope="session")
-def daemon() -> Iterator[Daemon]:
+def daemon() -> Iterator[Served]:
     """The broker that the real clients talk to. It must have survived them all without an error of its own."""
-    running = Daemon()
-    try:
+    with Served() as running:
         yield running
-    finally:
-        status, complaints = running.stop()
-    assert (status, complaints) == (0, [])
+        status, _ = running.end()
+        assert (status, [line for line in running.lines if is_complaint(line)]) == (0, [])
 
 
 @pytest.fixture
@@ -130,7 +89,7 @@ def unique() -> Unique:
 
 
 @pytest.fixture
-async def elapse(daemon: Daemon, unique: Unique) -> Elapse:
+async def elapse(daemon: Served, unique: Unique) -> Elapse:
     """Let seconds pass at the broker: its clock runs when a delayed Will is due."""
 
     async def wait(seconds: int) -> None:
@@ -156,7 +115,7 @@ async def elapse(daemon: Daemon, unique: Unique) -> Elapse:
 
 
 @pytest.fixture
-async def opener(daemon: Daemon) -> AsyncIterator[Opener]:
+async def opener(daemon: Served) -> AsyncIterator[Opener]:
     """Connect clients; whatever state they are in, they are gone after the test."""
     opened: list[Driver] = []
 

@@ -9,7 +9,7 @@ import pytest
 from tests.e2e import wire
 from tests.e2e.clients.aiomqtt_driver import Aio, Aio5
 from tests.e2e.clients.amqtt_driver import Amqtt
-from tests.e2e.clients.conftest import Daemon, Elapse, Unique
+from tests.e2e.clients.conftest import Elapse, Served, Unique
 from tests.e2e.clients.drivers import Opener
 from tests.e2e.clients.gmqtt_driver import Gmqtt, Gmqtt311
 from tests.e2e.clients.paho_driver import Paho, Paho5
@@ -25,7 +25,7 @@ LONGER = 7
 
 @pytest.mark.long
 async def test_idle_clients_stay_and_silent_ones_go(
-    opener: Opener, daemon: Daemon, unique: Unique, elapse: Elapse
+    opener: Opener, daemon: Served, unique: Unique, elapse: Elapse
 ) -> None:
     """[MQTT-3.1.2-22] [MQTT-3.12.4-1] All at once: it is a test of waiting."""
     topic = unique("alive")

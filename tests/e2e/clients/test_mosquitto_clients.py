@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import wire
-from tests.e2e.clients.conftest import Daemon, Unique
+from tests.e2e.clients.conftest import Served, Unique
 from tests.e2e.clients.drivers import PATIENCE, within
 
 PUB, SUB = shutil.which("mosquitto_pub"), shutil.which("mosquitto_sub")
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not PUB or not SUB, reason="mosquitto_pub and mo
 VERSIONS = pytest.mark.parametrize("version", ["mqttv311", "mqttv5"], ids=["3.1.1", "5.0"])
 
 
-async def run(program: str | None, daemon: Daemon, *arguments: str, stdin: bytes = b"") -> bytes:
+async def run(program: str | None, daemon: Served, *arguments: str, stdin: bytes = b"") -> bytes:
     """Run a client to its end, which must be a success; what it printed."""
     assert program is not None
     process = await asyncio.create_subprocess_exec(
@@ -48,7 +48,7 @@ async def run(program: str | None, daemon: Daemon, *arguments: str, stdin: bytes
     return out
 
 
-async def publish(daemon: Daemon, *arguments: str, stdin: bytes = b"") -> None:
+async def publish(daemon: Served, *arguments: str, stdin: bytes = b"") -> None:
     """mosquitto_pub."""
     await run(PUB, daemon, *arguments, stdin=stdin)
 
@@ -101,7 +101,7 @@ def _wait_until_it_sleeps(process_id: int) -> None:
 
 
 @asynccontextmanager
-async def subscriber(daemon: Daemon, *arguments: str) -> AsyncIterator[Subscriber]:
+async def subscriber(daemon: Served, *arguments: str) -> AsyncIterator[Subscriber]:
     """Start mosquitto_sub and wait for its SUBACK."""
     process = await asyncio.create_subprocess_exec(
         *BY_LINES,
@@ -122,7 +122,7 @@ async def subscriber(daemon: Daemon, *arguments: str) -> AsyncIterator[Subscribe
 
 @VERSIONS
 @pytest.mark.parametrize("qos", ["0", "1", "2"])
-async def test_what_is_published_is_printed(daemon: Daemon, unique: Unique, version: str, qos: str) -> None:
+async def test_what_is_published_is_printed(daemon: Served, unique: Unique, version: str, qos: str) -> None:
     topic = unique("news")
     async with subscriber(daemon, "-V", version, "-q", qos, "-t", f"{topic}/#", "-F", "%t|%q|%r|%p") as reader:
         await publish(daemon, "-V", version, "-q", qos, "-t", f"{topic}/grüße/世界", "-m", "hello ¡hola! 🌍")
@@ -130,7 +130,7 @@ async def test_what_is_published_is_printed(daemon: Daemon, unique: Unique, vers
 
 
 @VERSIONS
-async def test_a_thousand_lines(daemon: Daemon, unique: Unique, version: str) -> None:
+async def test_a_thousand_lines(daemon: Served, unique: Unique, version: str) -> None:
     """`mosquitto_pub -l` publishes each line of its input, here with QoS 2."""
     topic, count = unique("lines"), 1000
     reading = asyncio.create_task(_count(daemon, topic, version, count))
@@ -145,7 +145,7 @@ async def test_a_thousand_lines(daemon: Daemon, unique: Unique, version: str) ->
     assert found == [str(number) for number in range(count)]
 
 
-async def _count(daemon: Daemon, topic: str, version: str, count: int) -> Subscriber:
+async def _count(daemon: Served, topic: str, version: str, count: int) -> Subscriber:
     process = await asyncio.create_subprocess_exec(
         *BY_LINES,
         *("-d", "-h", "127.0.0.1", "-p", str(daemon.port), "-V", version, "-q", "2", "-t", topic, "-C", str(count)),
@@ -157,7 +157,7 @@ async def _count(daemon: Daemon, topic: str, version: str, count: int) -> Subscr
 
 
 @VERSIONS
-async def test_retained_messages(daemon: Daemon, unique: Unique, version: str) -> None:
+async def test_retained_messages(daemon: Served, unique: Unique, version: str) -> None:
     """Set, replaced, read by `-C 1`, cleared by `-n -r`."""
     topic, fence = unique("kept"), unique("fence")
     for payload in ("old", "new"):
@@ -172,7 +172,7 @@ async def test_retained_messages(daemon: Daemon, unique: Unique, version: str) -
 
 @VERSIONS
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
-async def test_the_will(daemon: Daemon, unique: Unique, version: str, number: signal.Signals) -> None:
+async def test_the_will(daemon: Served, unique: Unique, version: str, number: signal.Signals) -> None:
     """Published when the client is killed, and when 5.0 asks for it: mosquitto_sub leaves with DISCONNECT 0x04 there.
 
     Not when a 3.1.1 client leaves in order.
@@ -189,7 +189,7 @@ async def test_the_will(daemon: Daemon, unique: Unique, version: str, number: si
 
 
 @VERSIONS
-async def test_a_kept_session(daemon: Daemon, unique: Unique, version: str) -> None:
+async def test_a_kept_session(daemon: Served, unique: Unique, version: str) -> None:
     """`-c` and a client identifier: what came meanwhile is printed after the return."""
     topic, client_id = unique("missed"), unique("keeper")
     keep: tuple[str, ...] = ("-V", version, "-c", "-i", client_id, "-q", "1", "-t", topic)
@@ -204,7 +204,7 @@ async def test_a_kept_session(daemon: Daemon, unique: Unique, version: str) -> N
     assert await run(SUB, daemon, *keep, "-C", "3") == b"one\ntwo\nthree\n"
 
 
-async def test_a_second_client_with_the_same_identifier(daemon: Daemon, unique: Unique) -> None:
+async def test_a_second_client_with_the_same_identifier(daemon: Served, unique: Unique) -> None:
     """The first is told, 0x8E, and ends; it would otherwise connect again and again."""
     client_id, topic = unique("twin"), unique("topic")
     async with subscriber(daemon, "-V", "mqttv5", "-i", client_id, "-t", topic) as first:
@@ -215,7 +215,7 @@ async def test_a_second_client_with_the_same_identifier(daemon: Daemon, unique: 
         await peer.disconnect()
 
 
-async def test_a_shared_subscription(daemon: Daemon, unique: Unique) -> None:
+async def test_a_shared_subscription(daemon: Served, unique: Unique) -> None:
     topic = unique("work")
     share = f"$share/{topic}/{topic}/#"
     async with (
@@ -230,7 +230,7 @@ async def test_a_shared_subscription(daemon: Daemon, unique: Unique) -> None:
     assert sorted(found) == list(range(20))
 
 
-async def test_properties(daemon: Daemon, unique: Unique) -> None:
+async def test_properties(daemon: Served, unique: Unique) -> None:
     """5.0: what a publisher attaches is printed by the subscriber's JSON output."""
     topic = unique("props")
     async with subscriber(daemon, "-V", "mqttv5", "-q", "1", "-t", topic, "-F", "%A|%C|%D|%P|%R|%p") as reader:
@@ -246,7 +246,7 @@ async def test_properties(daemon: Daemon, unique: Unique) -> None:
         assert await reader.line() == "|text/plain|42|first:1 second:ñ|answers/here|body"
 
 
-async def test_a_file_of_nearly_a_megabyte(daemon: Daemon, unique: Unique) -> None:
+async def test_a_file_of_nearly_a_megabyte(daemon: Served, unique: Unique) -> None:
     topic = unique("big")
     payload = b"0123456789abcdef" * 65_000
     reading = asyncio.create_task(_count(daemon, topic, "mqttv5", 1))
@@ -259,7 +259,7 @@ async def test_a_file_of_nearly_a_megabyte(daemon: Daemon, unique: Unique) -> No
 
 
 @VERSIONS
-async def test_unsubscribing_and_wildcards(daemon: Daemon, unique: Unique, version: str) -> None:
+async def test_unsubscribing_and_wildcards(daemon: Served, unique: Unique, version: str) -> None:
     """`-U` unsubscribes after subscribing: with a kept session, for good."""
     topic = unique("level")
     async with subscriber(daemon, "-V", version, "-q", "1", "-t", f"{topic}/+/x", "-F", "%t") as reader:
@@ -268,7 +268,7 @@ async def test_unsubscribing_and_wildcards(daemon: Daemon, unique: Unique, versi
         assert [await reader.line(), await reader.line()] == [f"{topic}/a/x", f"{topic}/b/x"]
 
 
-async def test_the_broker_tells_of_itself(daemon: Daemon) -> None:
+async def test_the_broker_tells_of_itself(daemon: Served) -> None:
     """$SYS, as people look at it."""
     out = await run(SUB, daemon, "-t", "$SYS/broker/version", "-C", "1")
     assert out.startswith(b"canopy ")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from broker import Broker, Settings
-from tests.e2e.clients.conftest import Daemon, Unique
+from tests.e2e.clients.conftest import Served, Unique
 from tests.e2e.clients.drivers import within
 from tests.support.certificates import Authority
 
@@ -51,7 +51,7 @@ async def run(scenario: str, url: str, version: int, name: str, **environment: s
 
 
 @pytest.fixture(params=["mqtt", "ws"])
-def see(daemon: Daemon, unique: Unique, request: pytest.FixtureRequest) -> Scenario:
+def see(daemon: Served, unique: Unique, request: pytest.FixtureRequest) -> Scenario:
     """Run a scenario; what it saw."""
     port = {"mqtt": daemon.port, "ws": daemon.web_port}[request.param]
     url = f"{request.param}://127.0.0.1:{port}"

@@ -7,12 +7,12 @@ import gc
 import resource
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.overload.scene import Daemon, Scene, close_all
+from tests.e2e.overload.scene import Scene, close_all, serve
+from tests.support.daemon import Daemon
 
 SetScene = Callable[..., Awaitable[Scene]]
 StartDaemon = Callable[..., Daemon]
@@ -41,12 +41,12 @@ async def scene() -> AsyncIterator[SetScene]:
 
 
 @pytest.fixture
-async def daemon(tmp_path: Path) -> AsyncIterator[StartDaemon]:
+async def daemon() -> AsyncIterator[StartDaemon]:
     """Brokers in processes of their own: `daemon({"queue.live_bytes": 65_536})`."""
     started: list[Daemon] = []
 
     def start(settings: dict[str, object] | None = None) -> Daemon:
-        made = Daemon(tmp_path / f"broker{len(started)}.log", settings or {})
+        made = serve(settings or {})
         started.append(made)
         return made
 
@@ -55,7 +55,7 @@ async def daemon(tmp_path: Path) -> AsyncIterator[StartDaemon]:
     finally:
         await close_all()
         for made in started:
-            made.stop()
+            made.close()
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """What the overload tests share: brokers with clients near and far, fast readers, and the daemon seen from outside.
 
 Owns: `Scene` (an embedded broker, a `FaultProxy` in front of it, clients on both ways), `Tap` (a subscriber that reads
-as fast as anybody can, and remembers numbers and times), `Daemon` (a `canopy serve` with its `$SYS` values, its memory
-and its descriptors).
+as fast as anybody can, and remembers numbers and times), `serve` (a daemon whose settings suit these tests) and `Watch`
+(its `$SYS` values).
 
 Promises: waits are bounded; nothing that a test opened stays open. A message of these tests says who it is:
 `stamped(number)` begins with its number and the time at which it was made.
@@ -17,14 +17,10 @@ import asyncio
 import os
 import re
 import resource
-import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any, Final, Self
 
 import pytest
@@ -37,6 +33,7 @@ from tests.e2e import wire
 from tests.e2e.clients.frozen import until
 from tests.e2e.faults import FaultProxy, Link, shrink
 from tests.e2e.wire import Packet, Peer, Properties
+from tests.support.daemon import Daemon
 from tests.support.losses import dropped_by_cause
 
 SCALE: Final = float(os.environ.get("CANOPY_OVERLOAD_SCALE", "1"))
@@ -454,53 +451,10 @@ def percentile(values: Sequence[float], share: float) -> float:
 # ----------------------------------------------------------------------------------------------------------- the daemon
 
 
-class Daemon:
-    """A `canopy serve` in a process of its own. Made by the fixture `daemon`; its log goes to a file."""
-
-    def __init__(self, log: Path, settings: dict[str, object]) -> None:
-        values = {"sys.interval": 0.1, "shutdown.flush_timeout": 0.0, "queue.stall_timeout": NEVER, **settings}
-        command = [sys.executable, "-P", "-m", "broker", "serve", "--listen", "mqtt://127.0.0.1:0"]
-        for name, value in values.items():
-            command += ["--set", f"{name}={value}"]
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("CANOPY_")}
-        self.log = log
-        with log.open("wb") as file:
-            self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file, env=environ)
-        self.port = self._listens()
-        self._folder = Path(f"/proc/{self._process.pid}")
-
-    def _listens(self) -> int:
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline and self._process.poll() is None:
-            text = self.log.read_text()
-            found = re.search(r'"listening": \["mqtt://127\.0\.0\.1:(\d+)"', text)
-            if found is not None:
-                return int(found[1])
-            time.sleep(0.02)
-        self.stop()
-        raise AssertionError(f"it did not start: {self.log.read_text()}")
-
-    def stop(self) -> None:
-        """End it, and take its exit code."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-
-    @property
-    def resident(self) -> int:
-        """Bytes of memory that the process has now."""
-        found = re.search(r"^VmRSS:\s+(\d+) kB", (self._folder / "status").read_text(), re.MULTILINE)
-        assert found is not None
-        return int(found[1]) * 1024
-
-    @property
-    def descriptors(self) -> int:
-        """Files and sockets that the process has open now."""
-        return len(os.listdir(self._folder / "fd"))
+def serve(settings: dict[str, object]) -> Daemon:
+    """A `canopy serve` in a process of its own, with these settings and those that tests of overload need."""
+    values = {"sys.interval": 0.1, "shutdown.flush_timeout": 0.0, "queue.stall_timeout": NEVER, **settings}
+    return Daemon(*[part for name, value in values.items() for part in ("--set", f"{name}={value}")])
 
 
 class Watch:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import socket
 import subprocess
@@ -19,6 +18,7 @@ from pyspark.sql import SparkSession
 
 import pipeline.mqtt
 from loadtest.brokers.process import free_port
+from tests.support.daemon import Daemon
 
 PATIENCE = 100.0
 """Seconds until a test gives up waiting: a Spark on a busy machine takes its time."""
@@ -29,15 +29,8 @@ MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sb
 @contextmanager
 def canopy() -> Iterator[int]:
     """A Canopy broker; the port."""
-    serve = [sys.executable, "-P", "-m", "broker", "serve", "--listen", "mqtt://127.0.0.1:0", "--log-level", "error"]
-    with subprocess.Popen(serve, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        try:
-            line = next(line for line in process.stderr if '"listening": ' in line)
-            yield int(json.loads(line)["listening"][0].rsplit(":", 1)[1])
-        finally:
-            process.terminate()
-            process.wait(PATIENCE)
+    with Daemon("--log-level", "error", patience=PATIENCE) as daemon:
+        yield daemon.port
 
 
 @contextmanager
