@@ -99,7 +99,7 @@ def serve(
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings in TOML.")] = None,
     listen: Annotated[
         list[str] | None,
-        typer.Option(metavar="URL", help="Listen on mqtt://HOST:PORT, instead of what the settings say. Repeatable."),
+        typer.Option(metavar="URL", help="Listen on mqtt://HOST:PORT, in place of `listen` in FILE. Repeatable."),
     ] = None,
     sets: Annotated[
         list[str] | None,

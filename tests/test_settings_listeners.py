@@ -221,17 +221,6 @@ def test_default_toml_explains_every_key_and_has_its_default(toml: Path) -> None
     assert len(load(toml, text + "\n".join(table) + "\n").listener) == 2
 
 
-def test_an_authenticator_that_there_is_not(toml: Path) -> None:
-    door = '[[listener]]\nurl = "mqtt://127.0.0.1:0"\nauthenticators = ["staff"]\n'
-    staff = '[[authenticator]]\ntype = "anonymous"\nname = "staff"\n'
-    assert load(toml, staff + door).listener[0].authenticators == ("staff",)
-    with pytest.raises(SettingsError) as caught:
-        load(toml, door)
-    assert caught.value.problems == (
-        f'{toml}: listener[0].authenticators: found "staff"; allowed: the name of an authenticator that there is',
-    )
-
-
 def test_docs_listeners_has_every_key_and_its_examples_are_good(toml: Path) -> None:
     text = (CONFIG.parent / "docs" / "listeners.md").read_text(encoding="utf-8")
     for key in [*Listener.model_fields, *Tls.model_fields]:

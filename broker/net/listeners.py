@@ -280,14 +280,6 @@ class Listeners:
             await self.close()
             raise
 
-    def files(self) -> tuple[str, ...]:
-        """The files that certificates are read from."""
-        found: dict[str, None] = {}
-        for listener in self.open:
-            if listener.settings.tls is not None:
-                found |= dict.fromkeys(tls.files(listener.settings.tls))
-        return tuple(found)
-
     async def prepare(self, new: Settings) -> Renewal:
         """Read all certificates again, as other settings name them, and change nothing.
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict
 from pydantic_core import PydanticCustomError
 
-from broker.settings.authenticators import AuthenticatorList, called
+from broker.settings.authenticators import AuthenticatorList
 from broker.settings.listeners import Endpoint, Listener
 from broker.settings.rules import Access, Rules
 from broker.settings.sections import (
@@ -105,18 +105,6 @@ class Settings(BaseModel):
     log: Log = Log()
     shutdown: Shutdown = Shutdown()
     runtime: Runtime = Runtime()
-
-    @field_validator("listener")
-    @classmethod
-    def _known_authenticators(cls, listeners: Sequence[Listener], info: ValidationInfo) -> Sequence[Listener]:
-        # Tables that are wrong are missing here, and said already.
-        if "authenticator" in info.data:
-            known = {called(table) for table in info.data["authenticator"]}
-            for at, listener in enumerate(listeners):
-                for name in listener.authenticators:
-                    if name not in known:
-                        raise wrong("the name of an authenticator that there is", f"[{at}].authenticators", name)
-        return listeners
 
     @property
     def listeners(self) -> tuple[Listener, ...]:
