@@ -1,0 +1,129 @@
+"""The same mosquitto.conf in mosquitto and, converted, in Canopy: the same clients come in, and hear the same."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from broker import Broker
+from broker.configuration import load_settings
+from broker.convert import mosquitto
+from loadtest.brokers.process import free_port
+from tests.e2e import wire
+from tests.e2e.upstream.net import MOSQUITTO, Process
+from tests.e2e.wire import CONNACK, PUBLISH, Closed, Peer
+
+PASSWD: Final = shutil.which("mosquitto_passwd")
+
+pytestmark = [
+    pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed"),
+    pytest.mark.skipif(PASSWD is None, reason="mosquitto_passwd is not installed"),
+]
+
+PASSWORDS: Final = {"ann": "hunter2", "bob": "s3cret"}
+
+ACL: Final = """\
+topic read news/#
+user ann
+topic readwrite ann/#
+topic deny ann/secret
+pattern readwrite users/%u/#
+"""
+
+CLIENTS: Final = ((None, None), ("ann", "hunter2"), ("ann", "wrong"), ("bob", "s3cret"), ("eve", "x"), ("eve", None))
+TOPICS: Final = ("news/today", "ann/desk", "ann/secret", "users/ann/x", "users/bob/x")
+
+CONFS: Final = {
+    "users": "listener P 127.0.0.1\npassword_file FOLDER/passwd\n",
+    "users and guests": "password_file FOLDER/passwd\nallow_anonymous true\nlistener P 127.0.0.1\n",
+    "everybody": "listener P 127.0.0.1\nallow_anonymous true\n",
+    "nobody": "listener P 127.0.0.1\n",
+    "rules": "listener P 127.0.0.1\npassword_file FOLDER/passwd\nacl_file FOLDER/acl\nallow_anonymous true\n",
+    "the default listener": "bind_address 127.0.0.1\nport P\npassword_file FOLDER/passwd\nacl_file FOLDER/acl\n",
+    "each listener for itself": (
+        "per_listener_settings true\n"
+        "listener P 127.0.0.1\npassword_file FOLDER/passwd\n"
+        "listener Q 127.0.0.1\npassword_file FOLDER/passwd\nallow_anonymous true\n"
+    ),
+}
+
+
+async def heard(port: int, user: str | None, password: str | None) -> list[str]:
+    """What a client of 3.1.1 gets of messages that it sends to itself, topic by topic; "refused" when it is."""
+    peer = await Peer.open("127.0.0.1", port, 4)
+    try:
+        data = None if password is None else password.encode()
+        await peer.send(wire.connect("self", version=4, user=user, password=data))
+        connack = await peer.expect(CONNACK)
+        if connack.code != 0:
+            return ["refused"]
+        for topic in TOPICS:
+            await peer.subscribe(topic)
+            await peer.send(wire.publish(topic, b"x", version=4))
+        return [str(packet.topic) for packet in await peer.fence() if packet.kind == PUBLISH]
+    except Closed:
+        return ["refused"]
+    finally:
+        peer.abort()
+
+
+async def table(ports: list[int]) -> dict[str, list[str]]:
+    return {
+        f"{at} {user} {word}": await heard(port, user, word) for at, port in enumerate(ports) for user, word in CLIENTS
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "acl").write_text(ACL)
+    return tmp_path
+
+
+@pytest.fixture
+def ports() -> list[int]:
+    with ExitStack() as stack:
+        found = []
+        for _ in range(2):
+            found.append(free_port())
+            taken = stack.enter_context(socket.socket())
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind(("127.0.0.1", found[-1]))
+        return found
+
+
+@pytest.mark.parametrize("name", CONFS)
+async def test_the_same_clients_come_in_and_hear_the_same(name: str, folder: Path, ports: list[int]) -> None:
+    assert MOSQUITTO is not None
+    assert PASSWD is not None
+    passwd = folder / "passwd"
+    for user, password in PASSWORDS.items():
+        create = [] if user != "ann" else ["-c"]
+        process = await asyncio.create_subprocess_exec(PASSWD, *create, "-b", str(passwd), user, password)
+        assert await process.wait() == 0
+    conf, settings = folder / "mosquitto.conf", folder / "canopy.toml"
+    # Started by root, it would become another user, who may not read here.
+    text = CONFS[name].replace("FOLDER", str(folder)).replace(" P", f" {ports[0]}").replace(" Q", f" {ports[1]}")
+    await asyncio.to_thread(conf.write_text, f"user root\n{text}")
+    listening = ports[: 1 + (" Q" in CONFS[name])]
+
+    theirs = Process([MOSQUITTO, "-c", str(conf)], "running")
+    await theirs.start()
+    try:
+        expected = await table(listening)
+    finally:
+        await theirs.end()
+    converted = await asyncio.to_thread(mosquitto.convert, conf)
+    assert converted.guards == ()
+    await asyncio.to_thread(settings.write_text, converted.toml)
+    ours = await asyncio.to_thread(
+        load_settings, settings, ("security.failure_delay=0", "security.ban_after=0"), (), {}
+    )
+    async with Broker(ours) as broker:
+        assert broker.ports == listening
+        assert await table(listening) == expected
