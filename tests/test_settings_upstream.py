@@ -322,6 +322,7 @@ class TestSources:
         text = (CONFIG / "default.toml").read_text(encoding="utf-8")
         example = [line.removeprefix("#     ") for line in text.splitlines() if line.startswith("#     ")]
         table = example[example.index("[[upstream]]") :]
+        table = table[: next((at for at, line in enumerate(table) if at and line.startswith("[[")), None)]
         for before, at in pairwise(table):
             assert at.startswith("# ") or before.startswith("# "), at
         raw = tomllib.loads("\n".join(table))["upstream"][0]

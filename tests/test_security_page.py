@@ -1,0 +1,52 @@
+"""docs/security.md: its examples are good settings, the settings that it names exist, and it names what there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from broker.configuration import load_settings
+from broker.settings import Security, Settings, flatten
+from broker.settings.authenticators import TYPES
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = (ROOT / "docs/security.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_an_example_is_good(example: str, tmp_path: Path) -> None:
+    file = tmp_path / "canopy.toml"
+    file.write_text(example)
+    assert load_settings(file, environ={}) != Settings()
+
+
+def test_settings_that_are_named_exist() -> None:
+    known = set(flatten(Settings()))
+    named = set(re.findall(r"`((?:security|limits|session|mqtt|access)\.[a-z_]+)", PAGE))
+    assert named - known == set()
+    # Each of the section stands in the page, alone or behind the first of its kind.
+    assert [name for name in Security.model_fields if f"{name}`" not in PAGE and f"{name} =" not in PAGE] == [
+        "max_guessers"
+    ]
+
+
+def test_each_type_of_authenticator_has_a_complete_example() -> None:
+    assert set(re.findall(r'^type = "([\w-]+)"', PAGE, re.MULTILINE)) == set(TYPES)
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([\w-]+\.md)", PAGE):
+        assert (ROOT / "docs" / target).is_file()
+
+
+def test_the_secure_example_shuts_out_strangers() -> None:
+    """TLS wherever other machines come in, users, and rules."""
+    settings = load_settings(ROOT / "config/secure.toml", environ={})
+    for listener in settings.listeners:
+        assert listener.tls is not None or listener.endpoint.host == "127.0.0.1"
+    assert [table.type for table in settings.authenticator] == ["password-file"]
+    assert settings.rule
+    assert settings.security.client_ids
