@@ -5,7 +5,8 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 
-from broker.settings import Listener, Settings
+from broker.settings import HttpTable, JwtTable, Listener, Settings
+from broker.settings.tokens import in_clear, is_url
 
 
 def exposed(settings: Settings, authenticated: bool = False) -> Iterator[str]:
@@ -15,6 +16,7 @@ def exposed(settings: Settings, authenticated: bool = False) -> Iterator[str]:
     `auth_methods`).
     """
     yield from _certificates(settings)
+    yield from _services(settings)
     checked = authenticated or bool(settings.authenticator)
     if not settings.mqtt.allow_anonymous and not checked:
         yield (
@@ -49,6 +51,26 @@ def _certificates(settings: Settings) -> Iterator[str]:
             yield (
                 'the authenticator of the type "certificate" knows nobody: no listener asks for client_certificates in '
                 "its [listener.tls]"
+            )
+
+
+def _services(settings: Settings) -> Iterator[str]:
+    """Services that authenticators speak to in clear."""
+    for at, table in enumerate(settings.authenticator):
+        if isinstance(table, HttpTable) and in_clear(table.url):
+            yield (
+                f"authenticator[{at}].url: passwords go to another machine as text, and whoever is on the way can let "
+                "anybody in. Use https://"
+            )
+        if isinstance(table, JwtTable) and is_url(table.jwks) and in_clear(table.jwks):
+            yield (
+                f"authenticator[{at}].jwks: the keys come from another machine as text, and whoever is on the way can "
+                "have the broker take any token. Use https://"
+            )
+        if isinstance(table, HttpTable) and table.on_error == "allow":
+            yield (
+                f'authenticator[{at}].on_error = "allow": whoever keeps the service from answering comes in, under any '
+                "name"
             )
 
 

@@ -57,3 +57,27 @@ def test_anonymous_clients_that_do_not_come_in() -> None:
     assert list(exposed(Settings(authenticator=tables))) == []
     (line,) = exposed(Settings(authenticator=tables, mqtt=Mqtt(allow_anonymous=False)))
     assert line.startswith('the authenticator of the type "anonymous" lets nobody in')
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ({"type": "http", "url": "http://auth:8080/x"}, "authenticator[0].url: passwords go to another machine"),
+        ({"type": "http", "url": "https://auth/x"}, ""),
+        ({"type": "http", "url": "http://127.0.0.1:8080/x"}, ""),
+        (
+            {"type": "http", "url": "https://auth/x", "on_error": "allow"},
+            'authenticator[0].on_error = "allow": whoever',
+        ),
+        (
+            {"type": "jwt", "algorithms": ["RS256"], "jwks": "http://id/keys"},
+            "authenticator[0].jwks: the keys come from another machine",
+        ),
+        ({"type": "jwt", "algorithms": ["RS256"], "jwks": "https://id/keys"}, ""),
+        ({"type": "jwt", "algorithms": ["RS256"], "jwks": "/etc/keys.json"}, ""),
+    ],
+)
+def test_services_that_are_spoken_to_in_clear(table: dict[str, Any], told: str) -> None:
+    lines = list(exposed(Settings.model_validate({"authenticator": [table]})))
+    assert len(lines) == (1 if told else 0)
+    assert "".join(lines).startswith(told)

@@ -14,7 +14,7 @@ import pytest
 from broker import Broker, Settings
 from broker.security.scram_file import credential_line
 from tests.e2e import wire
-from tests.e2e.wire import AUTH, CONNACK, DISCONNECT, Packet, Peer
+from tests.e2e.wire import AUTH, CONNACK, DISCONNECT, PUBACK, Packet, Peer
 from tests.security.http_service import service
 from tests.security.key_material import SECRET, token, unsigned
 from tests.security.scram_client import ScramClient
@@ -88,6 +88,20 @@ class TestTokens:
         assert broker.router.sessions["c1"].principal.user_name == "bob"
         broker = await start({**JWT, "same_user": True})
         assert (await connected(broker, peers, token(sub="bob"), "root")).code == 0x86
+
+    async def test_its_rules_come_before_those_of_the_settings(self, start: Start, peers: list[Peer]) -> None:
+        rules = [{"filters": ["shared/#", "secret"]}]
+        broker = await start(JWT, rule=rules)
+        acl = [{"permission": "deny", "topic": "secret"}, {"action": "publish", "topic": "own/#"}]
+        assert (await connected(broker, peers, token(acl=acl))).code == 0
+        topics = ("own/x", "shared/x", "secret", "other")
+        assert await peers[-1].subscribe(*topics) == (0x87, 0, 0x87, 0x87)
+        codes = []
+        for packet_id, topic in enumerate(topics, 100):
+            await peers[-1].send(wire.publish(topic, b"x", qos=1, packet_id=packet_id))
+            codes.append((await peers[-1].wait_for(PUBACK)).code)
+        assert [code in (0x00, 0x10) for code in codes] == [True, True, False, False]
+        assert codes[2:] == [0x87, 0x87]
 
     async def test_its_end_is_that_of_the_connection(self, start: Start, peers: list[Peer]) -> None:
         broker = await start(JWT)
