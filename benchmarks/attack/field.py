@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
+from benchmarks.attack.doors import Doors
 from broker.core.codec.encoder import encode
 from broker.core.codec.packets import V5, Connect, Packet, Publish, Subscribe, SubscriptionRequest, Will
 from broker.core.codec.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL, Properties
@@ -49,6 +50,7 @@ class Field:
     until: float
     # 1.0 is the whole attack; tests run a part of it.
     scale: float = 1.0
+    doors: Doors = field(default_factory=Doors)
     sent: int = 0
     connections: int = 0
     # What was refused, by packet and reason code, and how connections ended.
@@ -74,7 +76,14 @@ class Field:
 
     def socket(self, *, reads: bool = True, narrow: bool = False) -> Hostile:
         """A connection on which nothing has been sent. `narrow`: the system takes little for a client."""
-        hostile = Hostile(self, reads, narrow)
+        hostile = Hostile(self, self.port, reads, narrow)
+        self._opened.append(hostile)
+        return hostile
+
+    def raw(self, port: int) -> Hostile:
+        """A connection to another listener, on which nothing has been sent, and that does not answer in MQTT."""
+        hostile = Hostile(self, port, True, False)
+        hostile.mqtt = False
         self._opened.append(hostile)
         return hostile
 
@@ -132,8 +141,10 @@ class Field:
 class Hostile:
     """One hostile connection: it sends what it is told to and counts what it is answered."""
 
-    def __init__(self, owner: Field, reads: bool, narrow: bool) -> None:
+    def __init__(self, owner: Field, port: int, reads: bool, narrow: bool) -> None:
         self.field = owner
+        # Whether answers are packets; else what HTTP says is counted.
+        self.mqtt = True
         self.reads = reads
         self.version = V5
         self.closed = False
@@ -145,7 +156,7 @@ class Hostile:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, NARROW)
         self._sock.settimeout(CONNECT_TIMEOUT)
         try:
-            self._sock.connect((HOST, owner.port))
+            self._sock.connect((HOST, port))
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError:
             self._over("not connected")
@@ -262,6 +273,10 @@ class Hostile:
         self.close()
 
     def _read(self, data: bytes) -> None:
+        if not self.mqtt:
+            if data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 101"):
+                self.field.answers[f"HTTP {data[9:12].decode(errors='replace')}"] += 1
+            return
         data = self._rest + data
         at = 0
         while size := frames.packet_size(data, at):

@@ -1,7 +1,8 @@
 """One attack at a time: a fresh broker, the well-behaved clients beside it, and the attack in a process of its own.
 
-The broker is the installed one with its default settings, but for the log (JSON, read here) and `$SYS` (each second);
-it is pinned to one core and everything else to the other. An attack's process gives way to the well-behaved clients.
+The broker is the installed one with its default settings, but for further listeners (`doors`), the log (JSON, read
+here) and `$SYS` (each second); it is pinned to one core and everything else to the other. An attack's process gives way
+to the well-behaved clients.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Final
 
 from benchmarks.attack.attacks import LIST
 from benchmarks.attack.attacks.registry import Attack
+from benchmarks.attack.doors import Doors
 from benchmarks.attack.field import Field, Refused
 from benchmarks.attack.pairs import Measured, World
 from loadtest.brokers import frames
@@ -67,7 +69,8 @@ def run(attack: Attack, world: World, cores: Cores, seconds: float, calm: float,
     port = free_port()
     listen = f"mqtt://{HOST}:{port}"
     settings = [part for setting in SETTINGS for part in ("--set", setting)]
-    command = [*python_module("broker"), "serve", "--listen", listen, *settings]
+    doors = Doors.free()
+    command = [*python_module("broker"), "serve", "--listen", listen, *doors.options(), *settings]
     with BrokerProcess(command, port, cores.broker) as broker:
         world.open(port, broker.pid)
         time.sleep(WARM_UP)
@@ -77,7 +80,7 @@ def run(attack: Attack, world: World, cores: Cores, seconds: float, calm: float,
         resident = broker.resident()
         _forget_peak(broker.pid)
         started = broker.cpu()
-        told, peak = _attack(attack, broker, seconds, scale)
+        told, peak = _attack(attack, broker, doors, seconds, scale)
         broken = ""
         try:
             under = world.measure()
@@ -95,11 +98,13 @@ def run(attack: Attack, world: World, cores: Cores, seconds: float, calm: float,
     return Result(attack, told, max(0, peak - resident), before, under, cpu, log, drops, broken)
 
 
-def _attack(attack: Attack, broker: BrokerProcess, seconds: float, scale: float) -> tuple[Told, int]:
+def _attack(attack: Attack, broker: BrokerProcess, doors: Doors, seconds: float, scale: float) -> tuple[Told, int]:
     """Have the attack run in its process; what it tells, and the highest that the broker's memory was seen at."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_hostile, args=(theirs, attack.name, broker.port, seconds, scale), daemon=True)
+    process = context.Process(
+        target=_hostile, args=(theirs, attack.name, broker.port, doors, seconds, scale), daemon=True
+    )
     process.start()
     theirs.close()
     peak = 0
@@ -120,10 +125,10 @@ def _attack(attack: Attack, broker: BrokerProcess, seconds: float, scale: float)
     return told, peak
 
 
-def _hostile(pipe: Connection, name: str, port: int, seconds: float, scale: float) -> None:
+def _hostile(pipe: Connection, name: str, port: int, doors: Doors, seconds: float, scale: float) -> None:
     """The attack's process. It holds its connections until it has told."""
     os.nice(NICE)
-    field = Field(port, time.monotonic() + seconds, scale)
+    field = Field(port, time.monotonic() + seconds, scale, doors)
     error = ""
     try:
         LIST[name].run(field)

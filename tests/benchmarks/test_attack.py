@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from benchmarks.attack.attacks import LIST
 from benchmarks.attack.bars import Bars, calm_p99
 from benchmarks.attack.cli import app
+from benchmarks.attack.doors import Doors
 from benchmarks.attack.field import Field, Refused
 from benchmarks.attack.pairs import Measured, World, p99
 from benchmarks.attack.runner import Result, Told
@@ -30,9 +31,15 @@ SECONDS = 0.2
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[BrokerProcess]:
+def doors() -> Doors:
+    return Doors.free()
+
+
+@pytest.fixture(scope="module")
+def broker(doors: Doors) -> Iterator[BrokerProcess]:
     port = free_port()
-    with BrokerProcess([*python_module("broker"), "serve", "--listen", f"mqtt://{HOST}:{port}"], port, None) as started:
+    command = [*python_module("broker"), "serve", "--listen", f"mqtt://{HOST}:{port}", *doors.options()]
+    with BrokerProcess(command, port, None) as started:
         yield started
 
 
@@ -44,10 +51,10 @@ def world(broker: BrokerProcess) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("name", LIST)
-def test_nobody_else_loses_anything(name: str, broker: BrokerProcess, world: World) -> None:
+def test_nobody_else_loses_anything(name: str, broker: BrokerProcess, doors: Doors, world: World) -> None:
     world.measure()
     before = broker.resident()
-    field = Field(broker.port, time.monotonic() + SECONDS, scale=0.01)
+    field = Field(broker.port, time.monotonic() + SECONDS, 0.01, doors)
     # The broker may turn an attack away; it must not be the world's loss.
     with suppress(Refused):
         LIST[name].run(field)

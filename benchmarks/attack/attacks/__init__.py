@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.attack.attacks import acknowledgements, connections, publishing, sessions, subscriptions
+from benchmarks.attack.attacks import acknowledgements, connections, publishing, sessions, subscriptions, websockets
 from benchmarks.attack.attacks.registry import REGISTRY, Attack
 
 LIST: Final[dict[str, Attack]] = REGISTRY
 
-__all__ = ["LIST", "Attack", "acknowledgements", "connections", "publishing", "sessions", "subscriptions"]
+__all__ = ["LIST", "Attack", "acknowledgements", "connections", "publishing", "sessions", "subscriptions", "websockets"]

@@ -1,0 +1,35 @@
+"""The listeners of an attacked broker beside its first: WebSocket, and behind proxies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from loadtest.brokers.process import HOST, free_port
+
+
+@dataclass(frozen=True)
+class Doors:
+    """Their ports. `proxied` believes PROXY headers of this machine, `forged` those of other machines alone."""
+
+    web: int = 0
+    proxied: int = 0
+    forged: int = 0
+
+    @classmethod
+    def free(cls) -> Self:
+        """On ports that nobody listens on."""
+        return cls(free_port(), free_port(), free_port())
+
+    def options(self) -> list[str]:
+        """What `canopy serve` is given for them."""
+        tables = (
+            f'{{url = "ws://{HOST}:{self.web}", name = "web"}}',
+            f'{{url = "mqtt://{HOST}:{self.proxied}", name = "proxied", {_behind(f"{HOST}/32")}}}',
+            f'{{url = "mqtt://{HOST}:{self.forged}", name = "forged", {_behind("10.0.0.0/8")}}}',
+        )
+        return ["--set", f"listener=[{', '.join(tables)}]"]
+
+
+def _behind(network: str) -> str:
+    return f'proxy_protocol = "v2", proxy_from = ["{network}"]'
