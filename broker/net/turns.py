@@ -95,6 +95,8 @@ class Turns:
         self._again: deque[Turn] = deque()
         self._writers: deque[Turn] = deque()
         self._gone: deque[Turn] = deque()
+        # The server's: it stops, and nobody waits for a turn to be forgotten.
+        self.ending = False
         # The hub's: writers of a batch for very many are still to be woken.
         self.held = False
         # Writers that waited when clients last had turns: they come before the next one.
@@ -127,7 +129,7 @@ class Turns:
     @property
     def spent(self) -> bool:
         """Whether this round has room for little only."""
-        return self._done >= ROUND_WORK
+        return self._done >= ROUND_WORK and not self.ending
 
     def _note(self) -> None:
         if not self._noted and not self._running:
@@ -203,7 +205,7 @@ class Turns:
                 self._owed -= 1
             turn.write_turn()
         gone = self._gone
-        while gone and self._done < ROUND_WORK // 2:
+        while gone and (self._done < ROUND_WORK // 2 or self.ending):
             gone.popleft().leave()
         if self._owed > 0 or self.held:
             self.work = LIGHT_WORK

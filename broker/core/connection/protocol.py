@@ -73,13 +73,12 @@ class ServerProtocol(Peer):
         self._filters = FilterHandler(router, outbox, self.decoder, self._answers)
         self.origin = origin
         # Known from the CONNECT on; `session` while it is connected.
-        self.v5 = False
+        self.v5 = self.accepted = False
         self.version = self.keep_alive = 0
         self.session: Session | None = None
         self.state: i64 = CONNECTING
         self.client_id = self.close_cause = self.close_text = ""
         self.last_received = 0.0
-        self.accepted = False
         outbox.peer = self
         # What the log tells of the connection. The user is whom the CONNECT names, then whom the client proved to be.
         self.user_name: str | None = None
@@ -92,14 +91,12 @@ class ServerProtocol(Peer):
         self._publish_limit = publish_limit(router.limits)
         if self._publish_limit is not None:
             self._publishing.longest_run = 1  # it is asked after each packet
-        # The shell's, before the first `receive`: with which code to refuse its CONNECT, for there are too many.
-        self.refused = 0
+        self.refused = 0  # the shell's, before the first `receive`: with which code to refuse its CONNECT
         self.final_packet = self._first_bytes = b""  # the second: of the first read, until the client is accepted
         # The shell's, where there is access control: it calls `admitted`, and looks at the connection after.
         self.answer_later: Callable[[int], None] | None = None
-        self._asking = False  # while access control is asked
         self._early_answer = LATER  # what it said by its ticket before it returned
-        self._answered = False
+        self._asking = self._answered = False  # while access control is asked; it has answered late
         # The CONNECT until it is decided on, who says who the client is, and the exchange, if it named a method.
         self._connect: Connect | None = None
         self._ticket: Ticket | None = None
@@ -229,6 +226,9 @@ class ServerProtocol(Peer):
             action = phases.action(self.state, kind)
             if action == phases.PUBLISH:
                 taken = publishing.publish(now)
+                if taken == 0:
+                    self.unfinished = True
+                    return
                 counters.messages_received += taken
                 work += taken - 1
                 counters.packets_received += taken - 1

@@ -28,6 +28,7 @@ from broker.core.queues.message import OVERHEAD, Message
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.requests import Request
 from broker.core.routing.bursts import Run
+from broker.core.routing.crowds import PLAIN_CROWD
 from broker.core.routing.fanout import REFUSED_BY_ALL
 from broker.core.routing.loop_detection import visited
 from broker.core.routing.router import Router
@@ -99,13 +100,17 @@ class PublishHandler:
             aliases.forget()
 
     def publish(self, now: float) -> int:
-        """Take the decoder's current frame, a PUBLISH. How many it took: those behind it that go the same way as well.
+        """Take the decoder's current frame, a PUBLISH. How many it took, with those that go the same way; 0: it waits.
 
         The hot path: a PUBLISH without retain, DUP and properties, to a topic that was routed before. With QoS 0 it
         goes on as the bytes it came in. Everything else is decoded in full, by `_on_publish`.
         """
         decoder = self._decoder
         router = self._router
+        if router.delivery.crowded and self._comes_later():
+            decoder.end = decoder.start
+            router.counters.packets_received -= 1
+            return 0
         header: i64 = decoder.header
         buffer = decoder.buffer
         body: i64 = decoder.body
@@ -154,6 +159,14 @@ class PublishHandler:
         route.publish_key = key
         return True
 
+    def _comes_later(self) -> bool:
+        """While a message is on its way to very many, others that are for very many wait for it."""
+        publish = self._decoder.publish()
+        topic = publish.topic
+        if publish.topic_alias > 0:
+            topic = self._aliased(topic, publish.topic_alias)
+        return self._router.delivery.would_wait(topic)
+
     def _publish_plain(self, route: Route, topic: bytes, payload_at: i64) -> int:
         """Route the current frame, of QoS 0, and those behind it that go the same way to a single filter.
 
@@ -180,7 +193,13 @@ class PublishHandler:
         if entry is not None and not router.delivery.open(route):
             # Not for everybody who listens there.
             entry = None
-        if entry is not None and end < len(data) and data[end] == 0x30 and not entry.groups:
+        if (
+            entry is not None
+            and end < len(data)
+            and data[end] == 0x30
+            and not entry.groups
+            and entry.ordinary_count <= PLAIN_CROWD
+        ):
             router.runs.permit(router.permissions, session.principal)
             count, largest = router.runs.find(decoder, payload_at, entry, v5, route.tapped)
             end = decoder.end

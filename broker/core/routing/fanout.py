@@ -14,6 +14,7 @@ Promises:
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final, cast
 
 from mypy_extensions import i64
@@ -24,7 +25,10 @@ from broker.core.queues.delivery import Delivery, queue_of
 from broker.core.queues.message import Message
 from broker.core.queues.outbox import ACCEPTED, KEPT_BACK
 from broker.core.queues.queue_totals import QueueTotals
+from broker.core.queues.requests import RequestMessage
 from broker.core.routing.bursts import Run
+from broker.core.routing.crowds import CROWD, PLAIN_CROWD, Crowd, listeners
+from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.plans import FanoutPlan
 from broker.core.routing.reach import Reach
 from broker.core.routing.subscription_table import SubscriptionTable
@@ -62,8 +66,9 @@ WAITS: Final = 2
 class Fanout:
     """The way from a topic to those who asked for it."""
 
-    def __init__(self, table: SubscriptionTable, load: QueueTotals) -> None:
+    def __init__(self, table: SubscriptionTable, load: QueueTotals, deadlines: Deadlines) -> None:
         self.table = table
+        self._deadlines = deadlines
         self._load = load
         self._trie = table.trie
         self._cache = table.cache
@@ -75,6 +80,10 @@ class Fanout:
         self.permissions: Permissions | None = None
         # The same where it wants to know whom a message went to, and only while one that is recorded is routed.
         self._telling: Tap | None = None
+        # Messages that are on their way to very many; whether there are any; whether a store keeps what is accepted.
+        self._crowds: deque[Crowd] = deque()
+        self.crowded = False
+        self.kept = False
 
     def forward(self, route: Route, message: Message, origin: Session | None) -> int:
         """Have a message recorded where its topic is, and offer it to everybody on the route: see `spread`."""
@@ -154,7 +163,10 @@ class Fanout:
             sharable = message.sharable()
             # Somebody will want to know how the queues answered.
             asked = message.qos > 0
-            for subscription in entry.subscriptions if reach is None else reach.subscriptions:
+            subscriptions = entry.subscriptions
+            if len(subscriptions) > CROWD and self._goes_in_turns(len(subscriptions), message):
+                return self._begin_crowd(route, message, origin)
+            for subscription in subscriptions if reach is None else reach.subscriptions:
                 session = cast(Session, subscription.session)
                 if subscription.no_local and session is origin:
                     continue
@@ -200,7 +212,86 @@ class Fanout:
             return REFUSED_BY_ALL if asked and 0 < answers < TOOK else count
         if not entries:
             return 0
+        if self._has_no_plan(route, message):
+            return self._begin_crowd(route, message, origin)
         return self._forward_plan(self._plan(route), message, origin, reach)
+
+    # -- a message for very many ---------------------------------------------------------------------------------------
+
+    def _goes_in_turns(self, count: i64, message: Message) -> bool:
+        """Whether a message for so many subscriptions is handed to them in turns."""
+        return count > (CROWD if message.qos > 0 else PLAIN_CROWD) and self._may_wait(message)
+
+    def _may_wait(self, message: Message) -> bool:
+        """Not for a record of deliveries, access control, a store that keeps what is acknowledged, or a request."""
+        permissions = self.permissions
+        return (
+            self._telling is None
+            and (permissions is None or not permissions.filters)
+            and not (message.qos > 0 and self.kept)
+            and not isinstance(message, RequestMessage)
+        )
+
+    def _has_no_plan(self, route: Route, message: Message) -> bool:
+        """Whether there is no plan for a route of several filters, and to make it would take long."""
+        version = route.version()
+        plan = cast("FanoutPlan | None", route.plan)
+        if plan is not None and route.plan_version == version:
+            return False
+        if listeners(route) <= CROWD or not self._may_wait(message):
+            return False
+        if plan is not None and plan.mend(route.entries):
+            self.work += len(route.entries) + len(plan.groups)
+            route.plan_version = version
+            self._cache.charge(route, plan.references)
+            return False
+        route.plan = None
+        return True
+
+    def would_wait(self, topic: bytes) -> bool:
+        """Whether a publish to a topic comes after those that are on their way: it is for very many, or may be."""
+        route = self._cache.lookup(topic)
+        return route is None or listeners(route) > CROWD
+
+    def _begin_crowd(self, route: Route, message: Message, origin: Session | None) -> int:
+        """Have a message go to very many from the next turn on. How many they are."""
+        crowd = Crowd(route, message, origin)
+        self._crowds.append(crowd)
+        self.crowded = True
+        self.work += SLOW + crowd.count // 64  # they are written down
+        self._deadlines.set(self, self._load.now)
+        return crowd.count
+
+    def work_off(self, until: i64) -> None:
+        """Hand messages to very many, until `work` has come to `until`: the first message first."""
+        crowds = self._crowds
+        while crowds and self.work < until:
+            if self._crowd_turn(crowds[0], until):
+                crowds.popleft()
+        self.crowded = len(crowds) > 0
+        if self.crowded:
+            self._deadlines.set(self, self._load.now)
+
+    def _crowd_turn(self, crowd: Crowd, until: i64) -> bool:
+        """Go on with one message. True when all have it."""
+        message = crowd.message
+        while self.work < until:
+            subscription = crowd.step()
+            if subscription is None:
+                for group in crowd.groups:
+                    if group.size > 0:
+                        self._share(group, message, None)
+                        self.work += SLOW
+                plan = crowd.plan()
+                if plan is not None:
+                    crowd.route.plan = plan
+                    crowd.route.plan_version = crowd.version
+                    self._cache.charge(crowd.route, plan.references)
+                return True
+            self.work += 1
+            if crowd.deliver(subscription):
+                self.work += SLOW + (len(crowd.entries) >> 1)
+        return False
 
     def _tell(self, answer: int, session: Session, qos: int, retain: bool, shared: str | None) -> None:
         """Have it recorded how a session answered to the message that is being routed."""

@@ -157,6 +157,20 @@ class FanoutPlan:
         self.made = len(self.targets)
         self._look(entries)
 
+    @staticmethod
+    def of(targets: list[Recipient], entries: list[FilterEntry]) -> FanoutPlan:
+        """The plan of recipients that are settled: those of these filters as they are now."""
+        plan = FanoutPlan([])
+        plan.targets = targets
+        place: i64 = 0
+        for target in targets:
+            target.place = place
+            place += 1
+            plan.references += target.references()
+        plan.made = place
+        plan._look(entries)
+        return plan
+
     def mend(self, entries: list[FilterEntry]) -> bool:
         """Bring the plan up to date with the present filters of its route. False: it has to be made anew."""
         sessions: dict[Session, None] = {}

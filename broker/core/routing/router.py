@@ -69,7 +69,8 @@ class Router(PeerListener):
         self.table = SubscriptionTable(trie, match_cache, self._load)
         self.trie = self.table.trie
         self.cache = self.table.cache
-        self.delivery = Fanout(self.table, self._load)
+        self.deadlines = Deadlines()
+        self.delivery = Fanout(self.table, self._load, self.deadlines)
         # How this broker calls itself in the path of a message (`path`); empty: it has no name yet, and meets no loop.
         self.broker_id = ""
         self.cache.guarded = limits.presence_topic
@@ -83,11 +84,10 @@ class Router(PeerListener):
         self.fanout = FanoutState(load)
         self.session_table = SessionTable()
         self.sessions = self.session_table.sessions
-        self.deadlines = Deadlines()
         self.retained_store = RetainedStore(limits, self.counters, self.deadlines, self.sessions, self.delivery)
         self.retained = self.retained_store.tree
         self.publisher = Publisher(limits, self.delivery, self.retained_store)
-        self.wills = WillQueue(self.publisher, self.counters, self.deadlines)
+        self.wills = WillQueue(self.publisher, self.counters, self.deadlines, self.delivery)
         self.queue_limits = QueueLimits(limits, self.delivery)
         load.reliever = GlobalLimiter(self.sessions, load)
         self.alias_bytes: i64 = 0  # that the topic aliases of all clients take
@@ -117,6 +117,7 @@ class Router(PeerListener):
     @journal.setter
     def journal(self, journal: Journal | None) -> None:
         self._journal = journal
+        self.delivery.kept = journal is not None
         self.retained_store.journal = journal
 
     @property
@@ -442,9 +443,9 @@ class Router(PeerListener):
     def tick(self, now: float) -> bool:
         """Do what has fallen due: delayed wills, session expiry, expiry of retained messages, answers to requests.
 
-        And take away the subscriptions of sessions that are over. One turn of some milliseconds, which ends early when
-        a queue has become half full, so that its writer can empty it. True when more is due: call again when the
-        writers have had their turn (`deadlines.next_due` says when).
+        Also messages for very many, and the subscriptions of sessions that are over. One turn of some milliseconds,
+        which ends early when a queue has become half full. True when more is due: call again when the writers have had
+        their turn (`deadlines.next_due` says when).
         """
         self.fanout.drain(self, now)
         counters = self.counters
@@ -454,6 +455,7 @@ class Router(PeerListener):
         half_full = counters.half_full
         backed_up = counters.backed_up
         until: i64 = self.work + TICK_WORK
+        self.delivery.work_off(until - TICK_WORK // 2)
         if self.table.leaving:
             self.work += DROP_WORK * self.table.work_off(self.table.drops)
         while self.work < until and counters.half_full == half_full and counters.backed_up == backed_up:
@@ -466,7 +468,7 @@ class Router(PeerListener):
             elif isinstance(thing, str):
                 self.retained_store.expire(thing, now)
             elif isinstance(thing, DueWill):
-                self.wills.due(thing)
+                self.wills.due(thing, now)
             elif isinstance(thing, Request):
                 thing.give_up()
         if counters.backed_up != backed_up:

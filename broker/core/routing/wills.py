@@ -7,13 +7,19 @@ a turn.
 
 from __future__ import annotations
 
+from typing import Final
+
 from broker.core.codec.packets import Will
 from broker.core.counters import Counters
 from broker.core.permissions import Permissions
 from broker.core.queues.message import Message
 from broker.core.routing.deadlines import Deadlines
+from broker.core.routing.fanout import Fanout
 from broker.core.routing.publisher import Publisher
 from broker.core.session.session import Session
+
+CROWD_PAUSE: Final = 0.005
+"""Seconds that a will waits again while another message is on its way to very many."""
 
 
 class DueWill:
@@ -27,32 +33,36 @@ class DueWill:
 class WillQueue:
     """Publishes wills, now or in a turn of the router."""
 
-    def __init__(self, publisher: Publisher, counters: Counters, deadlines: Deadlines) -> None:
+    def __init__(self, publisher: Publisher, counters: Counters, deadlines: Deadlines, fanout: Fanout) -> None:
         self._publisher = publisher
+        self._fanout = fanout
         self._counters = counters
         self._deadlines = deadlines
         # What access control says, if there is one.
         self.permissions: Permissions | None = None
-        # Whether the last will has half filled a queue: the next ones wait.
+        # Whether the last will has half filled a queue, or is on its way to very many: the next ones wait.
         self._pressed = False
         # How many wait.
         self.waiting = 0
 
     def begin_turn(self) -> None:
         """The writers have had theirs."""
-        self._pressed = False
+        self._pressed = self._fanout.crowded
 
     def publish(self, will: Will, session: Session, now: float) -> None:
         """Publish the will of a session; where those before it have half filled a queue, it waits for a turn."""
         message = will_message(will, session.client_id, now)
-        if self._pressed:
+        if self._pressed or self._fanout.crowded:
             self.waiting += 1
             self._deadlines.set(DueWill(message, session), now)
         else:
             self._send(message, session)
 
-    def due(self, waiting: DueWill) -> None:
+    def due(self, waiting: DueWill, now: float) -> None:
         """It is the turn of one that waited."""
+        if self._fanout.crowded:
+            self._deadlines.set(waiting, now + CROWD_PAUSE)
+            return
         self.waiting -= 1
         self._send(waiting.message, waiting.session)
 
@@ -67,7 +77,7 @@ class WillQueue:
         half_full = counters.half_full
         backed_up = counters.backed_up
         self._publisher.publish(message, session)
-        if counters.half_full != half_full or counters.backed_up != backed_up:
+        if counters.half_full != half_full or counters.backed_up != backed_up or self._fanout.crowded:
             self._pressed = True
 
 

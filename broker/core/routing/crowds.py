@@ -1,0 +1,121 @@
+"""A message for very many: who is to get it, one after another, over as many turns as it takes.
+
+Owns, for one message, the subscriptions that matched when it came, and how far it has got. Promises: one delivery to
+each session, as with a `FanoutPlan`; whoever unsubscribes before its turn gets nothing, whoever subscribes after the
+message neither. What it finds of few sessions with very many filters is their plan, for the messages that follow.
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from mypy_extensions import i64
+
+from broker.core.queues.message import Message
+from broker.core.routing.plans import FanoutPlan, Recipient
+from broker.core.session.session import Session
+from broker.core.topics.match_cache import Route
+from broker.core.topics.subscription import FilterEntry, SharedGroup, Subscription
+
+CROWD: Final = 4_096
+"""Subscriptions from which on a message goes to them in turns: so many deliveries, or a plan of them, are some
+milliseconds."""
+
+PLAIN_CROWD: Final = 16_384
+"""The same for QoS 0 and a single filter, where most get the very same frame."""
+
+
+def listeners(route: Route) -> i64:
+    """How many ordinary subscriptions match a topic."""
+    count: i64 = 0
+    for entry in route.entries:
+        count += entry.ordinary_count
+    return count
+
+
+class Crowd:
+    """One message on its way."""
+
+    def __init__(self, route: Route, message: Message, origin: Session | None) -> None:
+        self.message = message
+        # The publishing session, for No Local.
+        self.origin = origin
+        self.route = route
+        self.version = route.version()
+        self.entries: list[FilterEntry] = []
+        self.groups: list[SharedGroup] = []
+        # How many subscriptions and groups there are.
+        self.count: i64 = 0
+        self._listeners: list[list[Subscription]] = []
+        self._entry: i64 = 0
+        self._at: i64 = 0
+        self._seen: set[Session] = set()
+        # What a plan would have; None: too many.
+        self._targets: list[Recipient] | None = []
+        for entry in route.entries:
+            if not entry.retired:
+                self.entries.append(entry)
+                self._listeners.append(list(entry.subscriptions))
+                self.groups.extend(entry.groups.values())
+                self.count += len(entry.subscriptions) + len(entry.groups)
+
+    def step(self) -> Subscription | None:
+        """The next subscription; None when there are no more."""
+        listeners = self._listeners
+        while self._entry < len(listeners):
+            present = listeners[self._entry]
+            if self._at < len(present):
+                self._at += 1
+                return present[self._at - 1]
+            self._entry += 1
+            self._at = 0
+        return None
+
+    def recipient(self, subscription: Subscription) -> Recipient | None:
+        """All that its session has to do with the message; None where it had it, or does not subscribe any more."""
+        entries = self.entries
+        if subscription.entry is not entries[self._entry]:
+            return None
+        session = cast(Session, subscription.session)
+        target = Recipient(session)
+        if len(entries) == 1:
+            target.add(subscription)
+        elif session in self._seen:
+            return None
+        else:
+            self._seen.add(session)
+            subscriptions = session.subscriptions
+            for entry in entries:
+                # Ordinary subscriptions stand under their filter.
+                other = subscriptions.get(entry.topic_filter)
+                if other is not None and other.entry is entry and other.group is None:
+                    target.add(other)
+        target.settle()
+        targets = self._targets
+        if targets is not None:
+            targets.append(target)
+            if len(targets) > CROWD:
+                self._targets = None
+        return target
+
+    def deliver(self, subscription: Subscription) -> bool:
+        """Offer the message to the session of a subscription. False where there was nothing to do."""
+        target = self.recipient(subscription)
+        if target is None:
+            return False
+        message = self.message
+        if target.no_local and target.session is self.origin:
+            rest = target.rest
+            if rest is None:
+                return True
+            target = rest
+        qos = message.qos if message.qos < target.qos else target.qos
+        retain = message.retain and target.retain_as_published
+        target.session.deliver(message, qos, retain, target.identifiers, None, target.sub_queue)
+        return True
+
+    def plan(self) -> FanoutPlan | None:
+        """The plan for what follows; None where there are too many, or something has changed meanwhile."""
+        if self._targets is None or len(self.entries) < 2 or self.route.version() != self.version:
+            return None
+        return FanoutPlan.of(self._targets, self.route.entries)

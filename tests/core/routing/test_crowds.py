@@ -1,0 +1,202 @@
+"""A message for very many: it goes to them over some turns, and each gets what a plan would have given it."""
+
+from __future__ import annotations
+
+from itertools import islice, product
+
+import pytest
+
+from broker.core.codec.packets import SubscriptionRequest as Request
+from broker.core.codec.packets import Will
+from broker.core.persistence.journal import Journal
+from broker.core.queues.message import Message
+from broker.core.routing.crowds import CROWD, PLAIN_CROWD
+from broker.core.routing.fanout import SLOW
+from broker.core.routing.plans import FanoutPlan
+from broker.core.routing.router import TICK_WORK, Router
+from broker.core.session.session import Session
+from tests.core.harness import Network
+from tests.core.routing.test_plans import whole
+
+TOPIC = b"a/b"
+FILTERS = ("a/+", "#")
+MANY = CROWD // 2 + 100
+"""Sessions with two subscriptions each."""
+
+
+def message(qos: int = 0, payload: bytes = b"x", topic: bytes = TOPIC) -> Message:
+    return Message(topic, payload, qos, False, b"", 0.0, "p")
+
+
+def sessions(network: Network, count: int = MANY, filters: tuple[str, ...] = FILTERS) -> list[Session]:
+    """So many connected sessions that have subscribed to these."""
+    router = network.router
+    found = []
+    for number in range(count):
+        client = network.idle(f"c{number}")
+        client.dial()
+        session, _ = router.connect(f"c{number}", True, client.wire.outbox, 5, 10, True, network.now)
+        for name in filters:
+            router.subscribe(session, "", name, Request(name, 1), 0)
+        found.append(session)
+    return found
+
+
+def finish(router: Router, now: float) -> int:
+    """Tick until nobody waits for a message any more; how many ticks, each of which is bounded."""
+    ticks = 0
+    while router.delivery.crowded:
+        before = router.work
+        router.tick(now)
+        # One more than there was room for.
+        assert router.work - before <= TICK_WORK + 2 * SLOW
+        ticks += 1
+    return ticks
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_it_goes_in_turns(qos: int) -> None:
+    """No call makes more than a turn's deliveries, and each session has the message once."""
+    network = Network()
+    router = network.router
+    crowd = sessions(network)
+    before = router.work
+    assert router.publish(message(qos), None) == 2 * MANY
+    assert router.work - before < TICK_WORK
+    assert router.deadlines.next_due() == network.now
+    assert sum(session.offered for session in crowd) == sum(session.queued() for session in crowd) == 0
+    assert finish(router, network.now) >= MANY * SLOW // TICK_WORK
+    assert {session.queued() for session in crowd} == {1}
+
+
+def test_one_filter_of_very_many_with_qos_0() -> None:
+    network = Network()
+    crowd = sessions(network, PLAIN_CROWD + 1, ("#",))
+    router = network.router
+    assert router.publish(message(), None) == PLAIN_CROWD + 1
+    assert crowd[0].queued() == 0
+    finish(router, network.now)
+    assert {session.queued() for session in crowd} == {1}
+
+
+def test_who_goes_or_comes_meanwhile() -> None:
+    """Who has unsubscribed gets nothing, with one filter left its share; who subscribes after the message nothing."""
+    network = Network()
+    router = network.router
+    crowd = sessions(network)
+    router.publish(message(), None)
+    gone, half, ended = crowd[-1], crowd[-2], crowd[-3]
+    for name in FILTERS:
+        router.unsubscribe(gone, name)
+    router.unsubscribe(half, "a/+")
+    router.end_session(ended, network.now)
+    client = network.idle("late")
+    client.dial()
+    new, _ = router.connect("late", True, client.wire.outbox, 5, 10, True, network.now)
+    router.subscribe(new, "", "#", Request("#", 0), 0)
+    finish(router, network.now)
+    assert [session.queued() for session in (gone, half, new, crowd[0])] == [0, 1, 0, 1]
+    assert ended.offered == 0
+
+
+def test_no_local_and_share_groups() -> None:
+    network = Network()
+    router = network.router
+    crowd = sessions(network)
+    origin = crowd[5]
+    for name in FILTERS:
+        router.subscribe(origin, "", name, Request(name, 1, True), 0)
+    for session in crowd[10:13]:
+        router.subscribe(session, "g", "a/#", Request("$share/g/a/#", 1), 0)
+    router.publish(message(1), origin)
+    finish(router, network.now)
+    assert origin.queued() == 0
+    assert sorted(session.queued() for session in crowd[10:13]) == [1, 1, 2]
+    assert crowd[0].queued() == 1
+
+
+def test_what_is_for_very_many_waits_for_what_is_before_it_and_nothing_else_does() -> None:
+    """So that two messages of one client come in their order, and no more than one of each client is written down."""
+    network = Network()
+    crowd = sessions(network)
+    listener = network.client("listener")
+    listener.subscribe("other")
+    publishers = [network.client(f"p{number}") for number in range(3)]
+    other = network.client("q")
+    other.publish("other", b"before")
+    router = network.router
+    for publisher in publishers:
+        for number in range(3):
+            publisher.post(TOPIC.decode(), b"%d" % number, 1)
+        publisher.wire.to_channel()
+    assert router.delivery.crowded
+    assert len(router.delivery._crowds) == 1
+    assert all(publisher.wire.protocol.unfinished for publisher in publishers)
+    other.post("other", b"now")
+    other.wire.to_channel()
+    assert not other.wire.protocol.unfinished
+    most = 1
+    for _ in range(10_000):
+        for publisher in publishers:
+            if publisher.wire.protocol.unfinished:
+                publisher.wire.protocol.go_on(network.now)
+        most = max(most, len(router.delivery._crowds))
+        router.tick(network.now)
+        if router.counters.messages_received == 3 * 3 + 2 and not router.delivery._crowds:
+            break
+    assert most == 1
+    for client in (listener, *publishers):
+        client.wire.flush()
+        client.wire.to_client()
+    assert listener.payloads() == [b"before", b"now"]
+    # And twice what the other client has published.
+    assert {session.offered for session in crowd} == {3 * 3 + 2}
+    assert router.counters.messages_received == 3 * 3 + 2
+    for publisher in publishers:
+        assert len(publisher.acks(4)) == 3
+
+
+def test_few_with_very_many_filters_have_a_plan_after() -> None:
+    """It is what a plan made at once would be."""
+    network = Network()
+    router = network.router
+    names = ["/".join(each) for each in islice(product("a+", repeat=13), CROWD + 50)]
+    (session,) = sessions(network, 1, tuple(names))
+    topic = b"/".join([b"a"] * 13)
+    router.publish(message(1, topic=topic), None)
+    assert session.queued() == 0
+    finish(router, network.now)
+    assert session.queued() == 1
+    route = router.cache.route(topic)
+    assert isinstance(route.plan, FanoutPlan)
+    assert whole(route.plan) == whole(FanoutPlan(route.entries))
+    # From here on at once, also when some of it changes.
+    router.unsubscribe(session, names[3])
+    router.publish(message(1, topic=topic), None)
+    assert not router.delivery.crowded
+    assert session.queued() == 2
+
+
+def test_where_a_store_keeps_what_is_acknowledged_all_have_it_before() -> None:
+    network = Network()
+    network.router.journal = Journal()
+    crowd = sessions(network)
+    network.router.publish(message(1), None)
+    assert {session.queued() for session in crowd} == {1}
+
+
+def test_wills_for_very_many_come_one_after_another() -> None:
+    network = Network()
+    router = network.router
+    crowd = sessions(network)
+    leaving = [network.client(f"w{number}", will=Will("a/b", b"gone", 1)) for number in range(4)]
+    for client in leaving:
+        client.cut()
+    assert len(router.delivery._crowds) == 1
+    for _ in range(1_000):
+        network.now += 0.01
+        router.tick(network.now)
+        assert len(router.delivery._crowds) <= 1
+        if not router.delivery.crowded and not router.wills.waiting:
+            break
+    assert {session.queued() for session in crowd} == {4}
