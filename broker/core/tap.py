@@ -2,19 +2,7 @@
 
 Owns the numbers, the bounded queue between the event loop and the recorder's thread, and the account of what did not
 fit into it. The core tells a `Tap` what happens, in the order in which it happens; the shell gives it a clock and a
-`Sink`, and takes what has come together.
-
-Promises:
-- Every event takes the next number, also one that is lost: numbers that are missing are named by a `gap` event, as soon
-  as there is room again. Nothing else is ever missing.
-- Bounded in events and bytes. Publishes and deliveries leave a part of the room to the others (who came, who subscribed
-  to what): without those, what the others mean could not be known.
-- A burst of QoS 0 messages is one entry here, as it is in a subscriber's queue: nothing is copied or taken apart in the
-  event loop.
-- Losses are told once for each client and cause between two hand-overs, however many messages they were; a message that
-  was refused at a queue's door is told by itself where deliveries are recorded.
-
-Refuses: files, threads and the wall clock; that is `broker.record`.
+`Sink`, and takes what has come together. Files, threads and the wall clock are `broker.record`'s.
 """
 
 from __future__ import annotations
@@ -69,7 +57,18 @@ class Sink:
 
 
 class Tap(LossRecorder):
-    """The numbered events of one run of a broker, until they are taken."""
+    """The numbered events of one run of a broker, until they are taken.
+
+    Promises:
+    - Every event takes the next number, also one that is lost: a `gap` event names the numbers that are missing, as
+      soon as there is room again. Nothing else is ever missing.
+    - Bounded in events and bytes. Publishes and deliveries leave a part of the room to the others (who came, who
+      subscribed to what): without those, what the others mean could not be known.
+    - A burst of QoS 0 messages is one entry here, as it is in a subscriber's queue: nothing is copied or taken apart in
+      the event loop.
+    - Losses are told once for each client and cause between two hand-overs, however many messages they were; a message
+      that was refused at a queue is told by itself where deliveries are recorded.
+    """
 
     def __init__(
         self, clock: Callable[[], int], sink: Sink, memo: Any, max_events: int, max_bytes: int, deliveries: bool

@@ -1,16 +1,9 @@
 """Which connections get as far as their CONNECT: how many in all, from one address, and in a second.
 
-Owns `Admission`: the connections counted, by address and in all, and the rate at which new ones come; and
-`ListenerAdmission`, the further limits of one listener. A connection counts from its arrival until its protocol is over
-(`leave`), and not for the seconds that its socket may take after that. What a CONNECT is worth (names, sessions,
-takeover) is the core's business.
-
-Promises:
-- The cost of a flood is bounded. One that is over a limit waits for its CONNECT only to be told so, at most
-  `HALF_OPEN_ROOM` such connections exist at a time, and any more are closed at once, without a word.
-- An address with no connection takes no memory.
-
-Refuses: sockets and clocks; callers pass `now` in seconds of the loop's time.
+`Admission` counts connections by address and in all, and the rate at which new ones come; `ListenerAdmission` has the
+further limits of one listener. A connection counts from its arrival until its protocol is over (`leave`). One that is
+over a limit waits for its CONNECT only to be told so; at most `HALF_OPEN_ROOM` such connections exist at a time, and
+any more are closed at once, without a word. Callers pass `now` in seconds of the loop's time.
 """
 
 from __future__ import annotations

@@ -2,12 +2,8 @@
 
 Owns the way from a routed batch back to the connections behind the outboxes, the one timer for what falls due in the
 router, and the settings as the connections need them: plain fields, since each of them is read for every connect or
-every message.
-
-Promises: a writer is woken once for each batch, however many messages the batch had for its peer; a batch that touched
-nobody costs two comparisons. A connection that raises when it is woken is ended, and the others are woken.
-
-Compiled with the core (see `setup.py`), like `connection` and `timers`: the code that runs for every message.
+every message. A writer is woken once for each batch, however many messages the batch had for its peer; a batch that
+touched nobody costs two comparisons. A connection that raises when it is woken is ended, and the others are woken.
 """
 
 from __future__ import annotations

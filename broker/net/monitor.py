@@ -1,16 +1,10 @@
 """What goes on in the queues, looked at once a second: what is too old, who is slow, who has lost what.
 
-Owns `Monitor` (what is looked at, and what is told of it) and `LagMonitor` (the one timer behind it, which also
-measures how late the event loop is).
-
-Promises:
-- One log line for each client and `queue.report_interval`, however many messages were dropped, and each loss in exactly
-  one. At most `LINES` lines of a kind at a time: the rest has its turn at the next look, or is told as a number.
-- A client is called slow when its oldest message has waited for `queue.slow_after` seconds, and no longer when the wait
-  is below half of that: one line each way.
-- A look costs nothing to speak of while no message waits and nobody has lost anything.
-
-Refuses: to be asked by the core. It is told nothing and holds nothing of a connection that ended.
+`Monitor` looks and tells the log; `LagMonitor` is the timer behind it, and measures how late the event loop is. Each
+client has one line for each `queue.report_interval` in which it lost messages, and each loss is in exactly one line. At
+most `LINES` lines of a kind come at a time: the rest has its turn at the next look, or is told as a number. A client is
+slow when its oldest message has waited for `queue.slow_after` seconds, and no longer when the wait is below half of
+that: one line each way. A look costs next to nothing while no message waits and nobody has lost anything.
 """
 
 from __future__ import annotations

@@ -438,7 +438,7 @@ def _beyond_bounds(broker: Broker) -> str:
     router = broker.router
     sizes = {
         "sessions": (len(router.sessions), MAX_SESSIONS),
-        "retained messages": (len(router.retained) - router.system_retained, MAX_RETAINED),
+        "retained messages": (len(router.retained) - router.retained_store.system_count, MAX_RETAINED),
         "retained bytes": (router.retained_bytes, MAX_RETAINED_BYTES),
         "cached topics": (len(router.cache), MAX_CACHED),
         "subscriptions": (router.subscription_count, MAX_SESSIONS * 20),
@@ -472,7 +472,7 @@ def _retained_size(broker: Broker) -> int:
     """
     router = broker.router
     nodes = [node for topic_filter in ("#", "$x/#") for node in router.retained.matching(topic_filter)]
-    if len(nodes) != len(router.retained) - router.system_retained:
+    if len(nodes) != len(router.retained) - router.retained_store.system_count:
         return router.retained_bytes
     size = 0
     levels: set[str] = set()

@@ -1,14 +1,9 @@
 """Frames to packets: what stands in each packet of one network connection (section 3 of both documents).
 
 The owner of a `Decoder` calls `feed` for each read, then `next_frame` until it says False, and for each frame
-`publish` or `short_ack` (when it is one) or `packet`.
-
-Promises: every check that can be made on a packet alone is made here, and a peer can cause nothing but a
-`ProtocolError`, which carries the reason code. After an error the decoder is of no use any more: the connection
-ends.
-
-Refuses: to know what came before on the connection (a second CONNECT, aliases, packet identifiers in use, keep
-alive).
+`publish` or `short_ack` (when it is one) or `packet`. The decoder makes every check that can be made on a packet
+alone. A peer can cause nothing but a `ProtocolError`, which carries the reason code; then the connection ends.
+What came before (a second CONNECT, aliases, packet identifiers in use, keep alive) is for others to check.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Packets to bytes, for every packet type, version and direction (sections 2 and 3 of both documents).
 
-Owns the short forms that the specification allows: what can be left out is left out. Promises: a packet that the
-specification allows is read back by the decoder as an equal one; what has no encoding raises `ValueError` (that is a
-fault of this program, never of a peer). In 3.1 and 3.1.1 there is no place for properties and reason codes: they are
-left out.
-
-Refuses: to judge topics, filters, sessions and order. `ack`, `publish` and `publish_properties` are for the hot
-path; nothing here keeps state.
+The encoder leaves out what the specification allows to leave out; 3.1 and 3.1.1 have no place for properties and
+reason codes. The decoder reads a packet that the specification allows back as an equal one. What has no encoding
+raises `ValueError`: that is a fault of this program, never of a peer. `ack`, `publish` and `publish_properties` are for
+the hot path; nothing here keeps state.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """The frames of one network connection: where each packet in the incoming bytes begins and ends (section 2.1).
 
-Owns the bytes of a connection that are not parsed yet, and the rules of the fixed header. `decoder.Decoder` is built
-on it and looks into the packets.
-
-Promises: a read is parsed where it lies, without a copy when nothing of the read before is left over. Nothing is
-allocated for a declared length; a packet above `max_packet_size` is refused as soon as its fixed header is there; a
+Owns the bytes of a connection that are not parsed yet, and the rules of the fixed header; `decoder.Decoder` looks into
+the packets. A read is parsed where it lies, without a copy when nothing of the read before is left over. Nothing is
+allocated for a declared length: a packet above `max_packet_size` is refused as soon as its fixed header is there. A
 packet that comes in many reads costs time and memory in proportion to its size.
-
-Refuses: to look behind the fixed header.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def varint(value: int) -> bytes:
         ValueError: outside 0..268,435,455.
     """
     number: i64 = value
-    if number < 0 or number > 268_435_455:
+    if number < 0 or number > MAX_VARINT:
         raise ValueError(f"no variable byte integer can hold {value}")
     if number < 128:
         return BYTE[number]

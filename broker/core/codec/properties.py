@@ -1,13 +1,10 @@
 """MQTT 5.0 properties (section 2.2.2): the table of all of them, the bag that most packets carry, and their codec.
 
-Owns what section 2.2.2 says of every property: type, the packets it may stand in, whether it may be repeated, and
-the values that are allowed. `parse` and `encode` turn a whole section into `Properties` and back. `ForwardScan` is
-the way of PUBLISH and Will: it validates a section just as fully, takes out what concerns this hop only and hands on
-the rest as it came, without building anything.
-
-Promises: an identifier that is unknown or may not stand in the packet, and a value not of its type, is a Malformed
-Packet (section 2.2.2.2); a repetition and a value out of range is a Protocol Error. Refuses: to know who sent the
-packet (a few properties depend on it; the decoder checks those), and to look into payloads.
+The table has the type of every property, the packets it may stand in, whether it may be repeated, and its values.
+`parse` and `encode` turn a whole section into `Properties` and back. `ForwardScan`, for PUBLISH and Will, validates a
+section as fully, takes out what concerns this hop only, and hands on the rest as it came, without building anything.
+An unknown or misplaced identifier and a value not of its type are a Malformed Packet; a repetition and a value out of
+range are a Protocol Error (section 2.2.2.2).
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """Topic names and topic filters: what is well-formed, and what matches what (section 4.7 of both specifications).
 
-Owns the rules as pure functions over `str`. The trie, the retained tree and the match cache rest on them and repeat
-none. Levels are what stands between the slashes; an empty level is a level like any other, and nothing is
-normalised: two strings are equal when their code points are equal [MQTT-4.7.3-4].
-
-Promises: each `validate_*` either returns or raises a `ProtocolError` with the reason code to answer with: 0x81 for
-what breaks the grammar, 0x8F or 0x90 for what is well-formed and more than this server takes.
-
-Refuses: to decide what a client may see. That is authorisation, elsewhere.
+Pure functions over `str`; the tries, the retained tree and the match cache rest on them. Levels are what stands between
+the slashes; an empty level is a level like any other. Nothing is normalised: two strings are equal when their code
+points are [MQTT-4.7.3-4]. Each `validate_*` returns, or raises a `ProtocolError` with the reason code to answer with:
+0x81 for what breaks the grammar, 0x8F or 0x90 for what is well-formed and more than this server takes.
 """
 
 from __future__ import annotations
@@ -20,10 +16,6 @@ from broker.core.codec.errors import MalformedPacket, Refused
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
-
-SEPARATOR: Final = "/"
-SINGLE_LEVEL: Final = "+"
-MULTI_LEVEL: Final = "#"
 
 # Topics below this are the broker's own, made anew at each start: no client publishes there, no journal hears of them.
 SYSTEM_TOPICS: Final = b"$SYS/"

@@ -1,12 +1,8 @@
 """How fast is too fast: a rate with a burst, and what the publishing of one client is held to.
 
-Owns `TokenBucket`, and `PublishLimit`, which says until when a client is held back and when that has gone on for too
-long.
-
-Promises: a few additions for each call, whatever the load. What is over the rate goes into debt and is waited for, so
-that the rate holds in the long run also where many packets are taken at once.
-
-Refuses: clocks and timers. Callers pass `now`, in seconds of one monotonic clock, and do the waiting.
+`TokenBucket` costs a few additions for each call, whatever the load. What is over the rate goes into debt and is waited
+for, so that the rate holds in the long run also where many packets are taken at once. `PublishLimit` says until when
+a client is held back, and when that has gone on for too long. Callers pass `now`, in seconds of one monotonic clock.
 """
 
 from __future__ import annotations

@@ -1,25 +1,8 @@
 """What must outlive a connection or the process: who is told of each change of it, and the records it comes back as.
 
-Owns the interface between the core and a store. `Journal` is told what happens, in the order in which it happens; a
-store keeps it. `Saved` is what a store gives back, and `restore.restore` builds a router from it.
-
-Promises, to whoever implements `Journal`:
-- Only sessions with a Session Expiry Interval above 0 are told of: `session_kept` comes first for a client
-  identifier, and after `session_gone` nothing until the next `session_kept`. `session_gone` stands for the end of
-  all it had.
-- What happens in one call of the core (a read of a connection, a tick) is told without a break: a store that commits
-  only between two such calls never keeps half of it, such as the identifier of a QoS 2 publish without the message.
-- A `Delivery` is the same object from `queued` or `in_flight` to `finished`, so that it can be the key of a
-  dictionary; a `Message` is one object for all its deliveries of one fanout. A restored delivery is a new object:
-  see `restored`.
-- With no journal set, nothing here is called: a session, or a router, looks at one attribute, and QoS 0 to a
-  connected client not even at that.
-
-Times: the core knows only the caller's monotonic clock. Journal methods get points of that clock; records carry
-seconds relative to the moment of loading. What lies between two processes is the store's to know (a wall clock).
-
-Refuses: files, threads, clocks, and errors: a journal's methods neither block nor raise, since they are called from
-the middle of a fanout. What cannot be kept is the store's to report.
+`Journal` is told what happens, in the order in which it happens; a store keeps it. `Saved` is what a store gives back,
+and `restore.restore` builds a router from it. Without a journal nothing here is called: a session, or a router, looks
+at one attribute, and QoS 0 to a connected client not even at that.
 """
 
 from __future__ import annotations
@@ -36,7 +19,24 @@ from broker.core.topics.subscription import Subscription
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Journal:
-    """Who is told of every change of what is to be kept. The default ignores it."""
+    """Who is told of every change of what is to be kept. The default ignores it.
+
+    Promises, to whoever implements it:
+    - Only sessions with a Session Expiry Interval above 0 are told of: `session_kept` comes first for a client
+      identifier, and after `session_gone` nothing until the next `session_kept`. `session_gone` stands for the end of
+      all it had.
+    - What happens in one call of the core (a read of a connection, a tick) is told without a break: a store that
+      commits only between two such calls never keeps half of it, such as the identifier of a QoS 2 publish without the
+      message.
+    - A `Delivery` is the same object from `queued` or `in_flight` to `finished`, so that it can be the key of a
+      dictionary; a `Message` is one object for all its deliveries of one fanout. A restored delivery is a new object:
+      see `restored`.
+
+    The core knows only the caller's monotonic clock. The methods get points of that clock; records carry seconds
+    relative to the moment of loading. What lies between two processes is the store's to know (a wall clock). The
+    methods neither block nor raise, since they are called from the middle of a fanout: the store reports what it cannot
+    keep.
+    """
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 

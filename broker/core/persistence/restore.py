@@ -1,19 +1,10 @@
 """A router made of what a store kept: sessions with all their state, and retained messages.
 
-Owns the way from records to living state; it is the second half of `Router`, and the only other place that fills
-one.
-
-Promises:
-- Subscriptions, queues in their order, deliveries in flight with packet identifiers and states, packet identifiers
-  of the client's QoS 2 publishes, retained messages, session expiry and delayed wills are as they were, the time
-  between counted. Exactly-once delivery goes on where it was (section 4.3.3), and a client is told of a present
-  session.
-- A session whose client was connected when the broker died counts as disconnected now, and so does its will's delay.
-- What has fallen due meanwhile is not done here: call `Router.tick` afterwards, when everybody is there for the
-  wills.
-- The present limits hold: what no longer fits into a queue is dropped and counted.
-
-Refuses: a router that is in use already.
+Subscriptions, queues in their order, deliveries in flight, packet identifiers of the client's QoS 2 publishes, session
+expiry and delayed wills are as they were, the time between counted: exactly-once delivery goes on where it was
+(section 4.3.3). A session whose client was connected counts as disconnected now, and so does its will's delay. The
+present limits hold: what no longer fits into a queue is dropped and counted. What has fallen due meanwhile is left to
+`Router.tick`, which is called when everybody is there for the wills.
 """
 
 from __future__ import annotations

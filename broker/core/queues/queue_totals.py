@@ -1,11 +1,8 @@
-"""What the whole broker has to bear now: everything that waits in its queues, the time of the batch, the loop's lag.
+"""What all queues of one broker hold together, the time of the batch, and the lag of the event loop.
 
-Owns `QueueTotals`, one for each broker: the sums over all queues with their bounds, the list of ledgers that have a
-loss to report, and the clock of a batch. Queues add to it and take from it themselves; the shell writes the time and
-the lag.
-
-Promises: reading the time here costs nothing, so that a message's wait can be known without a clock for each message.
-Refuses: to shed. Whoever finds the bound reached asks for relief, which is another's business (`shedding`).
+Queues add to the sums and take from them; the shell writes the time and the lag. Reading the time here costs nothing,
+so that a message's wait is known without a clock for each message. Whoever finds a bound reached asks the `Reliever`
+(`session.global_limit`) for room.
 """
 
 from __future__ import annotations

@@ -1,19 +1,7 @@
 """Requests: publishes with a Response Topic whose acknowledgement tells whether anybody was reached, also over links.
 
-Owns `Request`, one publish of QoS 1 or 2 that went to links of other brokers and perhaps to nobody else. Each of those
-says in its own acknowledgement whether it reached anybody (0x10: it did not), and the publisher is told what they said.
-
-Promises:
-- The publisher is told once: that somebody was reached, as soon as one link says so, or that nobody was, as soon as
-  all have said that. Nothing but 0x10 counts as "nobody".
-- Nothing hangs on a link that says nothing for `limits.answer_timeout` seconds, nor on one that is gone: whatever else
-  becomes of a delivery (dropped, expired, given to another, its connection ended) counts as reached, since nobody can
-  know. A link that was waited for in vain is not asked again before it has acknowledged (`AskedLink`).
-- Bounded: a request is referred to by its deliveries, which are bounded by their queues, and by the publisher's
-  connection, which may have no more of them than its Receive Maximum. It refers to that connection while this lasts,
-  and no longer.
-
-Refuses: to route, and to write acknowledgements. `Router.ask` does the one and a `Peer` the other.
+A request goes to links of other brokers. Each of them says in its own acknowledgement whether it reached anybody (0x10:
+it did not), and the publisher is told what they said.
 """
 
 from __future__ import annotations
@@ -35,7 +23,18 @@ class AskedLink:
 
 
 class Request:
-    """A publish that waits for what links say of it. `packet_id` and `qos` (1 or 2) are its publisher's."""
+    """A publish that waits for what links say of it. `packet_id` and `qos` (1 or 2) are its publisher's.
+
+    Promises:
+    - The publisher is told once: that somebody was reached, as soon as one link says so, or that nobody was, as soon as
+      all have said that. Nothing but 0x10 counts as "nobody".
+    - Nothing waits for a link that says nothing for `limits.answer_timeout` seconds, nor for one that is gone: whatever
+      else becomes of a delivery (dropped, expired, given to another, its connection ended) counts as reached, since
+      nobody can know. A link that was waited for in vain is not asked again before it has acknowledged (`AskedLink`).
+    - Bounded: a request is referred to by its deliveries, which are bounded by their queues, and by the publisher's
+      connection, which may have no more of them than its Receive Maximum. It refers to that connection until it has
+      answered.
+    """
 
     def __init__(self, packet_id: int, qos: int) -> None:
         self.packet_id = packet_id

@@ -1,16 +1,10 @@
 """The messages that wait in a session: for the client's return, or for its window.
 
 Owns the session's own queue with its bounds, the accounts of what has terms of its own (`SubscriptionQueue`), and the
-choice of what is shed when something does not fit: here, or in the outbox on behalf of a subscription.
-
-Promises:
-- The queue is bounded in messages and bytes, and by what the broker allows in all its queues. What does not fit is
-  dropped, or what makes room for it is, and counted by cause.
-- Nothing that is in flight is shed; nor is the order of what stays changed.
-- Shedding costs the same whatever waits, amortised. What was shed from the middle stays as a gap that holds nothing,
-  and gaps never outnumber what waits (but for a few).
-
-Refuses: packet identifiers, quotas and acknowledgements (`send_window`), and everything about frames (`outbox`).
+choice of what is dropped when something does not fit: here, or in the outbox on behalf of a subscription. Each drop is
+counted by cause. What is in flight is never dropped, and what stays keeps its order. Dropping costs the same whatever
+waits, amortised: what was dropped from the middle leaves a gap that holds nothing, and gaps never outnumber what waits
+(but for a few).
 """
 
 from __future__ import annotations

@@ -1,16 +1,10 @@
 """Consecutive publishes that go the same way, taken as one.
 
-Owns `Run`: two or more whole QoS 0 PUBLISH frames that stand side by side in a read and whose topics all have one and
-the same filter for their match. Whoever listens there, in the publisher's version and with nothing of its own in the
-frame, gets the bytes as they came, in one piece: a burst then costs each receiver one entry in its outbox, and not one
-for each message. For all others the run is taken apart, once, into its messages.
-
-Promises: a run holds what `PublishHandler` would route one by one on its hot path, in the same order, and nothing
-else: QoS 0, no retain, no properties, a topic that the match cache knows. Never more than `most` messages and
-`most_bytes` bytes (unless a single frame is longer), so that a queue that is bounded in messages and bytes takes runs
-as it takes messages.
-
-Refuses: QoS 1 and 2, which have an identifier of their own for each receiver.
+A `Run` is two or more whole QoS 0 PUBLISH frames that stand side by side in a read and whose topics all have the same
+single filter for their match. A receiver in the publisher's version, with nothing of its own in the frame, gets the
+bytes as they came, in one piece: a burst costs it one entry in its outbox. For all others the run is taken apart, once,
+into its messages. A run holds only what `PublishHandler` would route one by one on its hot path, in the same order, and
+never more than `most` messages and `most_bytes` bytes (unless a single frame is longer).
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
 """Who gets a message: from the filters that match its topic to the sessions behind them. The heart of the hot path.
 
-Owns the table of subscriptions, and what is computed from it: for a topic that several filters match, the merged
-`FanoutPlan`.
-
-Promises:
-- One look-up for each message, none of the trie where the cache answers; no lock, no await; a cost for each receiver
-  and none for those who match nothing.
-- What a message costs does not grow with the absent members of a share group, nor, as long as no subscription changes,
-  with the number of filters behind a plan; but subscription identifiers have to be sent.
-- One delivery to each session whose filters match, with the highest QoS among them and every subscription identifier
-  [MQTT-3.3.4-2] [MQTT-3.3.4-3]; one to each share group.
+A message costs one look-up (none of the trie where the cache answers) and one step for each receiver; no lock, no
+await. Its cost does not grow with the absent members of a share group nor, as long as no subscription changes, with the
+number of filters behind a plan (`plans`). Each session whose filters match gets one delivery, with the highest QoS
+among them and every subscription identifier [MQTT-3.3.4-2] [MQTT-3.3.4-3]; each share group gets one.
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
 """The way of a message over links between brokers: one user property for each broker that handed it on.
 
 Owns the names (`LINK` in a CONNECT and its CONNACK, `VIA` in a PUBLISH, `UPLINKS` for a broker's own links), and how
-the path is read and made longer.
-
-Promises:
-- Properties without a path cost one search for its name, and nothing is built. Whatever else is in them (other user
-  properties that hold the name, or correlation data that looks like a path) is told apart.
-- `with_hop` keeps what is there as it is, and in its order: a path is only ever appended to [MQTT-3.3.2-18].
-
-Refuses: to judge. What an id in the path means is the caller's to say; anybody can write any path, so that it is good
-for ending loops and for nothing that must be trusted.
+the path is read and made longer. Properties without a path cost one search for its name. `with_hop` keeps what is there
+and appends to it [MQTT-3.3.2-18]. Anybody can write any path: it is good for ending loops, and for nothing that must be
+trusted.
 """
 
 from __future__ import annotations

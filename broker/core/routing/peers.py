@@ -1,12 +1,9 @@
 """Who is connected. The one place where a session gets or loses its outbox.
 
-Owns the set of connected peers. It is changed by `apply` alone, with two events: `PeerConnected` and
-`PeerDisconnected`. Whoever sees a peer come or go (a protocol, a writer that cannot write, a timer) posts an event;
-events are applied before each batch of packets is routed, and between packets where a CONNECT asks for it, so that
-nobody joins or leaves in the middle of a fanout.
-
-Promises: a peer that matches nothing costs nothing; after its `PeerDisconnected` was applied, a half-open peer is
-referred to by nothing here. No lock, no await: this module does not know that an event loop exists.
+Whoever sees a peer come or go (a protocol, a writer that cannot write, a timer) posts a `PeerConnected` or
+`PeerDisconnected`. `FanoutState` applies these before each batch of packets is routed, and between packets where a
+CONNECT asks for it, so that nobody joins or leaves in the middle of a fanout. A peer that matches nothing costs
+nothing, and after its `PeerDisconnected` nothing here refers to it.
 """
 
 from __future__ import annotations

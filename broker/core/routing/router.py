@@ -165,11 +165,6 @@ class Router(PeerListener):
         """Bytes of retained messages that count against the limit."""
         return self.retained_store.bytes
 
-    @property
-    def system_retained(self) -> int:
-        """Retained messages of the broker's own."""
-        return self.retained_store.system_count
-
     # -- subscriptions -------------------------------------------------------------------------------------------------
 
     @property

@@ -1,12 +1,9 @@
 """All subscriptions of a broker: the filters they hang at, what they take, and how they go when their session ends.
 
-Owns the trie, the match cache, the accounts of subscriptions, and the sessions that are over and still have some.
-
-Promises:
-- The accounts are exact: what a subscription added is what its end takes away (`topics.filter_bytes`).
-- The shared subscriptions of a session that ends are gone at once; the others in turns, however many there are. The
-  session gets no message meanwhile (`Session.deliver`), and whoever subscribes takes two of them away first, so that
-  they never pile up.
+Owns the trie, the match cache, the accounts of subscriptions, and the sessions that are over and still have some. The
+accounts are exact: what a subscription added is what its end takes away (`topics.filter_bytes`). The shared
+subscriptions of a session that ends are gone at once, the others in turns; the session gets no message meanwhile
+(`Session.deliver`), and whoever subscribes takes two of them away first, so that they never pile up.
 """
 
 from __future__ import annotations

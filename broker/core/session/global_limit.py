@@ -1,14 +1,10 @@
-"""Relief when all queues of the broker together hold too much: the fullest ones give first.
+"""Room when all queues of the broker together hold too much: the fullest ones give first.
 
-Owns `GlobalLimiter`, which finds the fullest queues and has them drop what has waited longest (cause `global`) until
-there is room, and more than was asked for, so that a look at all sessions is worth its cost. Live and offline queues
-alike; what is in flight is not touched.
-
-Promises:
-- No queue gives anything while a fuller one has more to give: what is left of those that gave is level. A live queue
-  of a single piece gives nothing.
-- A look costs in proportion to the sessions, and comes at most once for each `PART` of the bound that arrives, or once
-  in `RETRY` seconds where less can be shed. Where not even what arrives would have room, nothing is shed for it.
+`GlobalLimiter` has the fullest queues, live and offline alike, drop what has waited longest (cause `global`). No queue
+gives anything while a fuller one has more to give; a live queue of a single piece gives nothing, and what is in flight
+is not touched. A look costs in proportion to the sessions. It makes room for a `PART` of the bound, so that it seldom
+comes, and comes once in `RETRY` seconds at most where less can be dropped. Where not even what arrives would have room,
+nothing is dropped for it.
 """
 
 from __future__ import annotations

@@ -1,24 +1,8 @@
 """The match cache: what the trie answered for the topics that are published now.
 
-Owns `MatchCache`, which stands in front of a trie and through which filters enter and leave it, and `Route`, what it
-answers: the filter entries that match a topic, with room for what the router computes from them.
-
-Promises:
-- An answer is always what the trie would say now. A route holds live entries: subscribers that come and go at a
-  filter change the entry's version and never touch the cache. A filter that is new to the trie is added to the
-  routes of the topics it matches, and no others are looked at: a tree of the cached topics leads to them, so that
-  the cost follows what matches and not the size of the cache. One that matches more than `EXTEND_MOST` of them, or
-  makes the search longer than `WALK_MOST`, has all routes forgotten instead: a new filter costs no more than that,
-  whatever is remembered. A filter that leaves stays in the routes that hold it, retired and empty for ever, until
-  they are next added to; the same filter coming back is a new filter with a new entry.
-- Bounded: at most `max_topics` routes, and at most `max_weight` references held by them all, the router's plans
-  included, and the names and the levels of the tree of topics as what they weigh; none for a topic name longer than
-  `LONGEST_TOPIC` bytes.
-- A flood of topics that never come back costs little and pushes out nothing that is used. When the cache is full, a
-  topic gets in on its second miss, if the door still remembers the first; and the routes stand on a clock, whose
-  hand passes over a route that was used since it last came by, once, and evicts the first that was not.
-
-Refuses: to look at who is connected or allowed. A route says which filters match, and that is all.
+`MatchCache` stands in front of a trie, and filters enter and leave the trie through it. A `Route` is its answer: the
+filter entries that match a topic, with room for what the router computes from them. A route says which filters match,
+and nothing about who is connected or allowed.
 """
 
 from __future__ import annotations
@@ -154,7 +138,23 @@ class Route(Retainable):
 
 
 class MatchCache:
-    """A trie with a memory of its answers. Insert and remove filters here, not in the trie behind it."""
+    """A trie with a memory of its answers. Insert and remove filters here, not in the trie behind it.
+
+    Promises:
+    - An answer is always what the trie would say now. A route holds live entries: subscribers that come and go at a
+      filter change the entry's version and never touch the cache. A filter that is new to the trie is added to the
+      routes of the topics it matches, and no others are looked at: a tree of the cached topics leads to them, so that
+      the cost follows what matches and not the size of the cache. One that matches more than `EXTEND_MOST` of them, or
+      makes the search longer than `WALK_MOST`, has all routes forgotten instead: a new filter costs no more than that,
+      whatever is remembered. A filter that leaves stays in the routes that hold it, retired and empty for ever, until
+      they are next added to; the same filter coming back is a new filter with a new entry.
+    - Bounded: at most `max_topics` routes, and at most `max_weight` references held by them all, the router's plans
+      included, and the names and the levels of the tree of topics as what they weigh; none for a topic name longer than
+      `LONGEST_TOPIC` bytes.
+    - A flood of topics that never come back costs little and evicts nothing that is used. When the cache is full, a
+      topic gets in on its second miss, if the doorkeeper still remembers the first; and the routes stand on a clock,
+      whose hand passes over a route that was used since it last came by, once, and evicts the first that was not.
+    """
 
     def __init__(self, trie: Trie, max_topics: int, max_weight: int = MAX_WEIGHT) -> None:
         """`max_topics`: how many topics to remember; 0 turns the cache off. `max_weight`: see `charge`."""

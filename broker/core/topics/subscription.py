@@ -1,23 +1,7 @@
 """What hangs at a topic filter: its subscriptions and its share groups.
 
-Owns three records that know each other: a `FilterEntry` (one topic filter of the trie), its `Subscription`s, and its
+Three records know each other: a `FilterEntry` (one topic filter of the trie), its `Subscription`s, and its
 `SharedGroup`s. The trie finds entries; sessions hold subscriptions; the router reads both.
-
-Promises:
-- `add` and `discard` cost the same however many subscribers share the filter: each subscription knows its slot in
-  the list it stands in, and leaves by having the last one take its place. The order of subscribers is therefore
-  arbitrary.
-- The members of a share group that are connected stand apart from those that are away. One that comes or goes moves
-  from the one list to the other as cheaply, so that nobody who looks for a receiver ever walks over the absent.
-- An entry that left the trie is retired and takes nobody any more: a subscription that would never get a message is
-  an error at once.
-- `FilterEntry.version` grows at each change of what the entry would deliver, and never goes back. What was computed
-  from an entry holds as long as the version does. An entry with many subscriptions that somebody watches writes down
-  whose changed (`Changed`), so that what was computed can be mended.
-- Memory: two million filters, most with one subscriber, are the case to build for. An entry with a single ordinary
-  subscription points at it; lists and dicts appear with the second, or with the first share group.
-
-Refuses: to choose whom a message goes to. `SharedGroup.next_member` is a turn counter, not a policy.
 """
 
 from __future__ import annotations
@@ -203,7 +187,20 @@ _GONE: Final = SubscriberSet()
 
 
 class FilterEntry:
-    """One topic filter in the trie, and who listens to it."""
+    """One topic filter in the trie, and who listens to it.
+
+    Promises:
+    - `add` and `discard` cost the same however many subscribers share the filter: each subscription knows its slot in
+      the list it stands in, and leaves by having the last one take its place. The order of subscribers is therefore
+      arbitrary.
+    - An entry that left the trie is retired and takes nobody any more: a subscription that would never get a message is
+      an error at once.
+    - `version` grows at each change of what the entry would deliver, and never goes back. What was computed from an
+      entry holds as long as the version does. An entry with many subscriptions that somebody watches writes down whose
+      changed (`Changed`), so that what was computed can be mended.
+    - Memory: two million filters, most with one subscriber, are the case to build for. An entry with a single ordinary
+      subscription points at it; lists and dicts appear with the second, or with the first share group.
+    """
 
     def __init__(self, topic_filter: str, text: i64 = 0, cost: i64 = 0) -> None:
         """`text`, `cost`: the trie's account of it (`filter_bytes`), so that nobody has to make it again."""

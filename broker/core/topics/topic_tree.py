@@ -1,23 +1,8 @@
 """A tree of topic names with a value at each, walked by topic filter.
 
-Owns `RetainedTree`: the retained messages stand in one (section 3.3.1.3), and the match cache keeps another to find
-the cached topics that a new filter matches. Values are opaque: anything that derives from `Retainable`.
-
-Promises:
-- `set`, `get` and `remove` cost one dict look-up a level. `remove` takes away every level that leads nowhere else.
-- A walk descends only where the filter can match; it never looks at the rest of the tree.
-- A walk is a cursor: take a few, do something else, take more. The tree may change in any way between: nothing is
-  raised, no topic comes twice, and a topic that had a value from the first step to the last comes. One that was set
-  or cleared meanwhile may come or not, at most once. One that came and is cleared before it is read has value None.
-- A step is bounded too: a filter that matches little in a wide tree gives short or empty batches, not a long stall.
-
-How a walk survives changes: nodes are numbered as they are created, and the children of a node stand in that order,
-so that a cursor's place among them is a number and not a position. Nodes younger than the cursor are passed over:
-they can hold only topics that were not there when it began, or were taken out and came back. A node that was taken
-out has no value and no children, so that a walk that still meets it finds nothing.
-
-Refuses: to check topics or filters; `topics.validate_*` is the caller's. No look at time: expiry is the caller's
-too.
+The retained messages stand in a `RetainedTree` (section 3.3.1.3), and the match cache keeps another to find the cached
+topics that a new filter matches. Values are opaque: anything that derives from `Retainable`. Topics and filters are
+valid, and expiry is the caller's.
 """
 
 from __future__ import annotations
@@ -125,7 +110,21 @@ class Children:
 
 
 class RetainedTree:
-    """Topics with a value each: see the top of this file."""
+    """Topics with a value each: see the top of this file.
+
+    Promises:
+    - `set`, `get` and `remove` cost one dict look-up a level. `remove` takes away every level that leads nowhere else.
+    - A walk descends only where the filter can match; it never looks at the rest of the tree.
+    - A walk is a cursor: take a few, do something else, take more. The tree may change in any way between: nothing is
+      raised, no topic comes twice, and a topic that had a value from the first step to the last comes. One that was set
+      or cleared meanwhile may come or not, at most once. One that came and is cleared before it is read has value None.
+    - A step is bounded too: a filter that matches little in a wide tree gives short or empty batches, not a long stall.
+
+    How a walk survives changes: nodes are numbered as they are created, and the children of a node stand in that order,
+    so that a cursor's place among them is a number and not a position. Nodes younger than the cursor are passed over:
+    they can hold only topics that were not there when it began, or were taken out and came back. A node that was taken
+    out has no value and no children, so that a walk that still meets it finds nothing.
+    """
 
     def __init__(self) -> None:
         self._root = TopicNode("", 0, False)

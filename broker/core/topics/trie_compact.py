@@ -1,28 +1,8 @@
-"""The compacted layout of the topic-filter trie: no nodes and no edges.
+"""The compacted layout of the topic-filter trie: no nodes and no edges, but two tables.
 
-Owns two tables. One has every filter under its own spelling. The other has, for each prefix of a wildcard filter
-that has something after it, what may follow. Nothing links them: to match, one spells the filters that could be
-there and looks whether they are.
-
-With `compaction` (the default) a filter is cut after each wildcard only: "a/b/+/c/d/#" is the segments "a/b/+" and
-"c/d/#", and its one inner prefix is "a/b/+". A prefix remembers the *shapes* of the segments that follow it, as
-pairs of how many literal levels a segment has and how it ends: by `+`, by `#`, or with the filter itself. How a
-shape would be spelt follows from the topic, and each takes one probe of a table.
-
-Without, every level ends a segment, and a prefix remembers only how many filters go through it. That is simpler and
-larger, and there to be compared with.
-
-Promises (with compaction):
-- From one prefix there are at most 2r + 3 probes, r being the levels of the topic that are left, and never more than
-  the shapes that the filters there have. Where all filters share one fixed beginning (`device/{id}/+/{num}/#`), a
-  match takes one probe for each segment and one for the filter without wildcards, and at the very worst levels × 2 +
-  2 in all.
-- Each prefix is visited at most once for a topic, so that the number of `+` prefixes that filters really have bounds
-  a match, as it does in the node layout.
-- No recursion.
-
-Refuses: nothing; see `Trie` for what it takes for granted. A key is as long as the prefix it spells, so that a
-filter of n levels can cost memory in n²: `bytes` counts it, and the router's limits bound that.
+One table has every filter under its own spelling. The other has, for each prefix of a wildcard filter that has
+something after it, what may follow. To match, one spells the filters that could be there and looks whether they are.
+See `Trie` for what it takes for granted.
 """
 
 from __future__ import annotations
@@ -109,7 +89,28 @@ class Shapes:
 
 
 class CompactTrie(Trie):
-    """The trie without nodes: see the top of this file."""
+    """The trie without nodes: see the top of this file.
+
+    With `compaction` (the default) a filter is cut after each wildcard only: "a/b/+/c/d/#" is the segments "a/b/+" and
+    "c/d/#", and its one inner prefix is "a/b/+". A prefix remembers the *shapes* of the segments that follow it, as
+    pairs of how many literal levels a segment has and how it ends: by `+`, by `#`, or with the filter itself. How a
+    shape would be spelt follows from the topic, and each takes one probe of a table.
+
+    Without, every level ends a segment, and a prefix remembers only how many filters go through it. That is simpler and
+    larger, and there to be compared with.
+
+    Promises (with compaction):
+    - From one prefix there are at most 2r + 3 probes, r being the levels of the topic that are left, and never more
+      than the shapes that the filters there have. Where all filters share one fixed beginning
+      (`device/{id}/+/{num}/#`), a match takes one probe for each segment and one for the filter without wildcards, and
+      at the very worst levels × 2 + 2 in all.
+    - Each prefix is visited at most once for a topic, so that the number of `+` prefixes that filters really have
+      bounds a match, as it does in the node layout.
+    - No recursion.
+
+    A key is as long as the prefix it spells, so that a filter of n levels can cost memory in n²: `bytes` counts it, and
+    the router's limits bound that.
+    """
 
     def __init__(self, compaction: bool = True) -> None:
         super().__init__()

@@ -1,25 +1,8 @@
-"""The node layout of the topic-filter trie.
+"""The node layout of the topic-filter trie: a tree with one node for each distinct prefix of a wildcard filter.
 
-Owns a tree with one node for each distinct prefix of a wildcard filter. A node has a dict of literal children, a
-field for `+` and a field for `#`: wildcards are fields and never keys, so that no level can be mistaken for one. `#`
-ends every filter it is in, so that its field holds the entry itself. Filters without wildcards stand in one plain
-dict.
-
-A literal level that leads to a single filter, which ends there or with "#" right after, gets no node: its parent's
-dict holds the entry (a *folded* child). Two million filters `device/{id}/+/{n}/#` are then two million entries and
-no more nodes than there are devices. A folded child becomes a node when a second filter needs it, and is folded
-again when that one has left: what the tree looks like depends on the filters in it, and not on the way they came.
-
-Promises:
-- `match` walks with a loop and a stack of untried `+` branches, never by recursion: a topic of 65,536 levels needs
-  no more of the C stack than one of two.
-- Its cost: each node is visited at most once for a topic, and at most 2^d nodes at depth d. So a match never visits
-  more nodes than the filters of its depth put there: a topic "a/a/a/..." can be made dear only by subscribing to as
-  many mixtures of "a" and "+" first, and limits on subscriptions bound it.
-- `remove` takes the branch away up to the first node that something else needs.
-
-Refuses: nothing; see `Trie` for what it takes for granted. A filter costs memory for each of its levels, some 300
-bytes where nobody else has them: `bytes` counts them, and the router's limits bound that.
+A node has a dict of literal children, a field for `+` and a field for `#`: wildcards are fields and never keys, so that
+no level can be mistaken for one. `#` ends every filter it is in, so that its field holds the entry itself. Filters
+without wildcards stand in one plain dict. See `Trie` for what it takes for granted.
 """
 
 from __future__ import annotations
@@ -67,7 +50,24 @@ def unfold(entry: FilterEntry) -> Node:
 
 
 class NodeTrie(Trie):
-    """The trie with nodes: see the top of this file."""
+    """The trie with nodes: see the top of this file.
+
+    A literal level that leads to a single filter, which ends there or with "#" right after, gets no node: its parent's
+    dict holds the entry (a *folded* child). Two million filters `device/{id}/+/{n}/#` are then two million entries and
+    no more nodes than there are devices. A folded child becomes a node when a second filter needs it, and is folded
+    again when that one has left: what the tree looks like depends on the filters in it, and not on the way they came.
+
+    Promises:
+    - `match` walks with a loop and a stack of untried `+` branches, never by recursion: a topic of 65,536 levels needs
+      no more of the C stack than one of two.
+    - Its cost: each node is visited at most once for a topic, and at most 2^d nodes at depth d. So a match never visits
+      more nodes than the filters of its depth put there: a topic "a/a/a/..." can be made dear only by subscribing to as
+      many mixtures of "a" and "+" first, and limits on subscriptions bound it.
+    - `remove` takes the branch away up to the first node that something else needs.
+
+    A filter costs memory for each of its levels, some 300 bytes where nobody else has them: `bytes` counts them, and
+    the router's limits bound that.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -189,7 +189,7 @@ class TestRouting:
         assert router.counters.retained_refused == 1
         for name in (b"$SYS", *(b"$SYS/broker/%d/x" % number for number in range(50)), b"a", b"b"):
             router.retain(Message(name, b"", 0, True, b"", 0.0, ""))
-        assert (len(router.retained), router.retained_bytes, router.system_retained) == (0, 0, 0)
+        assert (len(router.retained), router.retained_bytes, router.retained_store.system_count) == (0, 0, 0)
 
     def test_watcher(self) -> None:
         """Whoever watches is told of subscriptions and ended sessions."""
