@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from broker.security.hashing import Busy, HashingPool
+from broker.security.hashing import NICENESS, Busy, HashingPool
 from tests.support.waiting import until
 
 
@@ -120,3 +122,18 @@ async def test_closing_refuses_those_that_wait(gate: Gate) -> None:
     with pytest.raises(Busy):
         await second
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("canopy-hashing")]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own here")
+async def test_the_event_loop_goes_first(pool: HashingPool, gate: Gate) -> None:
+    gate.open.set()
+    found: list[int] = []
+
+    def look() -> bool:
+        found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return True
+
+    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    await pool.run("a", look)
+    assert found == [max(before, NICENESS)]
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
