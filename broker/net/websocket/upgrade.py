@@ -19,7 +19,7 @@ SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
 
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _LONGEST_METHOD: Final = 8
-_TOKEN: Final = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+_TOKEN: Final = b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _STATUS: Final = {
     400: "Bad Request",
     403: "Forbidden",
@@ -181,7 +181,7 @@ def _tokens(value: str, *, lower: bool = True) -> list[str]:
 
 
 def _is_token(name: bytes) -> bool:
-    return len(name) > 0 and all(byte in _TOKEN for byte in name)
+    return len(name) > 0 and not name.translate(None, _TOKEN)
 
 
 def _is_key(key: str) -> bool:
