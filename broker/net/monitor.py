@@ -23,7 +23,7 @@ from broker.core.session.session import Session
 from broker.net.admission import Admission
 from broker.settings import Settings
 
-BEAT: Final = 0.25
+TICK: Final = 0.25
 """Seconds between two beats, each of which measures the lag of the event loop."""
 
 LOOK: Final = 1.0
@@ -105,7 +105,7 @@ class Monitor:
     def look(self, now: float) -> bool:
         """Once a second: shed what has waited too long, see who is slow, and report losses when their time has come.
 
-        True when there are too many peers for one look: another one is to follow with the next beat.
+        True when there are too many peers for one look: another one is to follow with the next tick.
         """
         self._router.sweep(now)
         self._watch(now)
@@ -257,10 +257,10 @@ def _delay(client: SlowClient) -> float:
 
 
 class LagMonitor:
-    """Beats four times a second, tells the core how late the beat was, and has somebody look once a second."""
+    """Ticks four times a second, tells the core how late the tick was, and has somebody look once a second."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, load: QueueTotals, look: Callable[[float], bool]) -> None:
-        """`look` is called once a second, and again with the next beat when it answers True."""
+        """`look` is called once a second, and again with the next tick when it answers True."""
         self._loop = loop
         self._load = load
         self._look = look
@@ -275,11 +275,11 @@ class LagMonitor:
         self._arm(now)
 
     def close(self) -> None:
-        """Beat no more; the lag is unknown from here on."""
+        """Tick no more; the lag is unknown from here on."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._load.beat_at = 0.0
+        self._load.tick_due = 0.0
         self._load.lag = 0.0
 
     def take_worst(self, now: float) -> float:
@@ -289,13 +289,13 @@ class LagMonitor:
         return worst
 
     def _arm(self, now: float) -> None:
-        self._load.beat_at = now + BEAT
-        self._timer = self._loop.call_at(now + BEAT, self._beat)
+        self._load.tick_due = now + TICK
+        self._timer = self._loop.call_at(now + TICK, self._tick)
 
-    def _beat(self) -> None:
+    def _tick(self) -> None:
         now = self._loop.time()
         # A timer may come a little early.
-        lag = max(0.0, now - self._load.beat_at)
+        lag = max(0.0, now - self._load.tick_due)
         self._load.lag = lag
         self._worst = max(self._worst, lag)
         self._arm(now)

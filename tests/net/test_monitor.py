@@ -15,7 +15,7 @@ from broker.core.queues.queue_totals import QueueTotals
 from broker.core.routing.router import Router
 from broker.net import monitor as module
 from broker.net.admission import Admission
-from broker.net.monitor import BEAT, LINES, LOOK, LagMonitor, Monitor
+from broker.net.monitor import LINES, LOOK, TICK, LagMonitor, Monitor
 from broker.settings import Queue, Settings, Sys
 from tests.net.test_timers import Loop
 
@@ -329,14 +329,14 @@ class TestSlow:
             broker.queue(client, 2.0 + number)
         assert broker.look() == []
         broker.leave(clients[20])
-        assert broker.look(BEAT) == []
-        lines = broker.look(BEAT)
+        assert broker.look(TICK) == []
+        lines = broker.look(TICK)
         assert [fields["client_id"] for _, _, fields in lines] == [f"c{n}" for n in range(25) if n != 20]
         assert [client.client_id for client in broker.monitor.slowest] == ["c24", "c23", "c22"]
         for client in clients[:5]:
             broker.queue(client, 0.0)
-        assert [broker.look(LOOK), broker.look(BEAT)] == [[], []]
-        lines = broker.look(BEAT)
+        assert [broker.look(LOOK), broker.look(TICK)] == [[], []]
+        lines = broker.look(TICK)
         assert [(event, fields["client_id"]) for _, event, fields in lines] == [
             ("subscriber keeps up again", f"c{number}") for number in range(5)
         ]
@@ -371,7 +371,7 @@ class TestPulse:
 
         pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), load, look)
         pulse.start()
-        loop.pass_time(5 * LOOK + BEAT / 2)
+        loop.pass_time(5 * LOOK + TICK / 2)
         assert looks == [100.0 + LOOK * (count + 1) for count in range(5)]
         assert load.lag == 0.0
         pulse.close()
@@ -388,9 +388,9 @@ class TestPulse:
 
         pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), QueueTotals(), look)
         pulse.start()
-        loop.pass_time(2 * LOOK + 2 * BEAT + BEAT / 2)
+        loop.pass_time(2 * LOOK + 2 * TICK + TICK / 2)
         first = 100.0 + LOOK
-        assert looks == [first, first + BEAT, first + 2 * BEAT, first + 2 * BEAT + LOOK]
+        assert looks == [first, first + TICK, first + 2 * TICK, first + 2 * TICK + LOOK]
         pulse.close()
 
     def test_how_late(self) -> None:
@@ -399,12 +399,12 @@ class TestPulse:
         pulse = LagMonitor(cast(asyncio.AbstractEventLoop, loop), load, lambda _: False)
         pulse.start()
         loop.pass_time(1.0)
-        assert load.lag_at(loop.now + BEAT) == 0.0
-        assert load.lag_at(loop.now + BEAT + 3.0) == pytest.approx(3.0)
-        loop.block(BEAT + 3.0)
+        assert load.lag_at(loop.now + TICK) == 0.0
+        assert load.lag_at(loop.now + TICK + 3.0) == pytest.approx(3.0)
+        loop.block(TICK + 3.0)
         assert load.lag == pytest.approx(3.0)
         assert load.lag_at(loop.now + 0.1) == pytest.approx(3.0)
-        loop.pass_time(BEAT)
+        loop.pass_time(TICK)
         assert load.lag_at(loop.now) == pytest.approx(0.0)
         # The worst is remembered for whoever asks seldom.
         assert pulse.take_worst(loop.now) == pytest.approx(3.0)

@@ -74,9 +74,9 @@ class QueueTotals:
         self.permissions: Permissions | None = None
         # Ledgers with losses that no log line has told of yet, each once.
         self.unreported: list[Losses] = []
-        # The event loop: how late its last beat was, and when the next one is due (0.0: nobody measures).
+        # The event loop: how late its last tick was, and when the next one is due (0.0: nobody measures).
         self.lag: float = 0.0
-        self.beat_at: float = 0.0
+        self.tick_due: float = 0.0
 
     def has_room(self, messages: i64, size: i64) -> bool:
         """Whether all queues together may hold so much more."""
@@ -92,6 +92,6 @@ class QueueTotals:
         return reliever is not None and reliever.relieve(messages, size)
 
     def lag_at(self, now: float) -> float:
-        """How late the event loop is: its last beat, or the one that is overdue now, whichever is worse."""
-        overdue = now - self.beat_at if self.beat_at > 0.0 else 0.0
+        """How late the event loop is: its last tick, or the one that is overdue now, whichever is worse."""
+        overdue = now - self.tick_due if self.tick_due > 0.0 else 0.0
         return overdue if overdue > self.lag else self.lag

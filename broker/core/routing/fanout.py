@@ -1,4 +1,4 @@
-"""Who gets a message: from the filters that match its topic to the sessions behind them. The heart of the hot path.
+"""Who gets a message: from the filters that match its topic to the sessions behind them.
 
 A message costs one look-up (none of the trie where the cache answers) and one step for each receiver; no lock, no
 await. Its cost does not grow with the absent members of a share group nor, as long as no subscription changes, with the

@@ -56,7 +56,7 @@ class GlobalLimiter(Reliever):
         """Make room for so many messages and bytes more. False when it cannot be had; nothing is shed then."""
         load = self._load
         if messages > load.max_messages or size > load.max_bytes:
-            # Not for anything in the world.
+            # It would not fit if all else were dropped.
             return False
         if load.now < self._again_at and messages >= self._failed and size >= self._failed_bytes:
             return False

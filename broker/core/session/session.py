@@ -371,7 +371,7 @@ class Session(Subscriber):
     def _fill_from_streams(self, streams: RetainedStreams, outbox: Outbox, now: float) -> bool:
         """Queue retained messages at the receiver's pace: none is dropped, they wait until there is room."""
         while (delivery := streams.next(outbox, None if self.uplink else self.principal, now)) is not None:
-            if self.uplink and not self.dress(delivery):
+            if self.uplink and not self.adapt_retained(delivery):
                 continue
             cause = streams.send(delivery, outbox, self.window)
             if cause == NO_ROOM:
@@ -385,7 +385,7 @@ class Session(Subscriber):
             return False
         return streams.spent
 
-    def dress(self, delivery: Delivery) -> bool:
+    def adapt_retained(self, delivery: Delivery) -> bool:
         """Make a retained message what its receiver is to get, where that is another broker. False: nothing."""
         del delivery
         return True

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 # Topics longer than this are looked up in the trie each time: 10,000 of the longest names would be 655 MB of keys.
 LONGEST_TOPIC: Final = 1024
 
-# The door remembers one byte of a hash in each of so many places for each route. A byte that is equal by chance (1 in
-# 255) lets a newcomer in early, and nothing worse. Two topics that share a place could keep each other out for ever, so
-# that one in so many newcomers is let in unseen.
-DOOR_PLACES: Final = 4
-DOOR_MOST: Final = 1 << 20  # bytes
-DOOR_LUCK: Final = 32
+# The doorkeeper (as in TinyLFU) remembers one byte of a hash in each of so many places for each route. A byte that is
+# equal by chance (1 in 255) admits a newcomer early, and nothing worse. Two topics that share a place could keep each
+# other out for ever, so that one in so many newcomers is admitted at random.
+DOORKEEPER_PLACES: Final = 4
+DOORKEEPER_MOST: Final = 1 << 20  # bytes
+RANDOM_ADMISSION: Final = 32
 
 
 # Cached topics that a new filter matches are found in batches of so many; a cursor bounds what it does for each.
@@ -178,13 +178,13 @@ class MatchCache:
         self.extended: i64 = 0  # because of a new filter
         self.walked: i64 = 0  # levels looked at to find them
         self.cleared: int = 0  # because a new filter matched too many
-        self.turned_away: int = 0  # at the door of the full cache, the lucky ones counted with them
+        self.turned_away: int = 0  # by the doorkeeper of the full cache, those admitted at random counted with them
         self._routes: dict[bytes, Route] = {}
         self._index = RetainedTree()
         self._clock: list[Route | None] = []
         self._free: list[int] = []  # places on the clock that dropped routes left
         self._hand: int = 0
-        self._door = bytearray(min(max(max_topics, 1) * DOOR_PLACES, DOOR_MOST))
+        self._doorkeeper = bytearray(min(max(max_topics, 1) * DOORKEEPER_PLACES, DOORKEEPER_MOST))
 
     def __len__(self) -> int:
         """How many routes are remembered."""
@@ -285,16 +285,16 @@ class MatchCache:
         self.weight = 0
 
     def _admits(self, topic: bytes) -> bool:
-        """Whether a topic may get into the full cache; from now on the door remembers it."""
-        door = self._door
+        """Whether a topic may get into the full cache; from now on the doorkeeper remembers it."""
+        doorkeeper = self._doorkeeper
         number = hash(topic)
-        place = number % len(door)
+        place = number % len(doorkeeper)
         mark = (number >> 32) % 255 + 1
-        if door[place] == mark:
+        if doorkeeper[place] == mark:
             return True
-        door[place] = mark
+        doorkeeper[place] = mark
         self.turned_away += 1
-        return self.turned_away % DOOR_LUCK == 0
+        return self.turned_away % RANDOM_ADMISSION == 0
 
     def _alone(self, route: Route) -> int:
         """What the cache would weigh with nothing but this route in it."""

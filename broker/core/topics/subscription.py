@@ -291,11 +291,11 @@ class FilterEntry:
         if held is _GONE:
             raise ValueError("the topic filter has left the trie")
         if group_name:
-            crowd = self._crowd()
-            group = crowd.groups.get(group_name)
+            subscriber_set = self._subscriber_set()
+            group = subscriber_set.groups.get(group_name)
             if group is None:
                 group = SharedGroup(group_name, self)
-                crowd.groups[group_name] = group
+                subscriber_set.groups[group_name] = group
             subscription.group = group
             group.add(subscription)
             session = subscription.session
@@ -307,9 +307,9 @@ class FilterEntry:
             subscription.slot = 0
             self._held = subscription
         else:
-            crowd = self._crowd()
-            subscription.slot = len(crowd.subscriptions)
-            crowd.subscriptions.append(subscription)
+            subscriber_set = self._subscriber_set()
+            subscription.slot = len(subscriber_set.subscriptions)
+            subscriber_set.subscriptions.append(subscription)
         subscription.entry = self
         self.touch(subscription)
 
@@ -373,15 +373,15 @@ class FilterEntry:
         # Routes that are cached may refer to it for a long time.
         self.topic_filter = ""
 
-    def _crowd(self) -> SubscriberSet:
+    def _subscriber_set(self) -> SubscriberSet:
         held = self._held
         if isinstance(held, SubscriberSet):
             return held
-        crowd = SubscriberSet()
+        subscriber_set = SubscriberSet()
         if isinstance(held, Subscription):
-            crowd.subscriptions.append(held)  # its slot is 0 already
-        self._held = crowd
-        return crowd
+            subscriber_set.subscriptions.append(held)  # its slot is 0 already
+        self._held = subscriber_set
+        return subscriber_set
 
 
 def _take_out(members: list[Subscription], leaving: Subscription) -> None:

@@ -258,7 +258,7 @@ class UpstreamLink(Owner):
         for way in WAYS[settings.version]:
             began = self.loop.time()
             connection = await self._attempt(way)
-            if connection is not None and connection.was_open and self._is_broom(connection):
+            if connection is not None and connection.was_open and self._only_resets_session(connection):
                 # The old session has ended with this connection: now for one that stays.
                 connection = await self._attempt(way)
             if connection is None:
@@ -274,7 +274,7 @@ class UpstreamLink(Owner):
                 return False
         return False
 
-    def _is_broom(self, connection: UpstreamConnection) -> bool:
+    def _only_resets_session(self, connection: UpstreamConnection) -> bool:
         """Whether a connection was only there to have the upstream forget an earlier session of ours.
 
         In 3.1.1 a session that begins anew ends with its connection.
@@ -302,7 +302,7 @@ class UpstreamLink(Owner):
         if version == V311 and settings.session_expiry == 0:
             clean = True
         connection = UpstreamConnection(self.server.hub, uplink, self, clean, PATIENCE)
-        uplink.broom = self._is_broom(connection)
+        uplink.session_reset = self._only_resets_session(connection)
         remote = parse_upstream(settings.url)
         self._done = self.loop.create_future()
         self._connect(connection)
@@ -328,7 +328,7 @@ class UpstreamLink(Owner):
             raise
         await self._done
         self._connect(None)
-        if not (uplink.broom and connection.was_open):
+        if not (uplink.session_reset and connection.was_open):
             self._failed(uplink.close_text)
         return connection
 
@@ -357,7 +357,7 @@ class UpstreamLink(Owner):
         assert connection is not None
         uplink = connection.uplink
         self._known = True
-        if uplink.broom:
+        if uplink.session_reset:
             return
         self.trouble = self._told = ""
         self.connects += 1

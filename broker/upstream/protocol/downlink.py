@@ -89,7 +89,7 @@ class Downlink(Peer):
             incoming_qos2.add(packet_id)
         kind = PUBACK if packet.qos == 1 else PUBREC
         looped = figures.looped
-        message = self._undressed(packet, now)
+        message = self._from_upstream(packet, now)
         reached = figures.looped == looped
         if message is not None:
             router = self._router
@@ -110,7 +110,7 @@ class Downlink(Peer):
             code = reasons.SUCCESS if reached or not self.peer_id else reasons.NO_MATCHING_SUBSCRIBERS
             self.acknowledge(kind, packet_id, code, now)
 
-    def _undressed(self, packet: Publish, now: float) -> Message | None:
+    def _from_upstream(self, packet: Publish, now: float) -> Message | None:
         """The message as it is here; None, and counted: it is not for us."""
         session = self._session
         figures = self._figures

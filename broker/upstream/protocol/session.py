@@ -113,34 +113,34 @@ class UplinkSession(Session):
         del identifiers
         if qos == 0 and self.outbox is None and not self.queue_qos0:
             return super().deliver(message, 0, retain, (), group, sub_queue)
-        dressed = self.dressed(message)
-        if dressed is None:
+        adapted = self.to_upstream(message)
+        if adapted is None:
             return KEPT_BACK
-        if self.trial.bars(dressed.topic, self.totals.now):
+        if self.trial.bars(adapted.topic, self.totals.now):
             self.offered += 1
             return self.drop(REFUSED)
         answer = super().deliver(
-            dressed, min(qos, self.max_qos), retain and self.retain_available, (), group, sub_queue
+            adapted, min(qos, self.max_qos), retain and self.retain_available, (), group, sub_queue
         )
         if self.trial.on and self.outbox is not None:
             # It may be the one that is waited for.
             self.outbox.schedule_flush()
         return answer
 
-    def dress(self, delivery: Delivery) -> bool:
+    def adapt_retained(self, delivery: Delivery) -> bool:
         """Make a retained message what it is upstream. False: it is not sent."""
-        dressed = self.dressed(delivery.message) if self.retain_available else None
-        if dressed is None:
+        adapted = self.to_upstream(delivery.message) if self.retain_available else None
+        if adapted is None:
             return False
-        if self.trial.bars(dressed.topic, self.totals.now):
+        if self.trial.bars(adapted.topic, self.totals.now):
             self.offered += 1
             self.drop(REFUSED)
             return False
-        delivery.message = dressed
+        delivery.message = adapted
         delivery.qos = min(delivery.qos, self.max_qos)
         return True
 
-    def dressed(self, message: Message) -> Message | None:
+    def to_upstream(self, message: Message) -> Message | None:
         """The message as it is upstream; None, and counted: it is kept back."""
         topic = self.mapping.remote_topic(message.topic)
         properties = message.properties

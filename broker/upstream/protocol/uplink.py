@@ -125,7 +125,7 @@ class Uplink(Peer):
         self.final_packet = b""
         # What the CONNECT said; and whether the connection is there only to end an earlier session.
         self.clean_start = False
-        self.broom = False
+        self.session_reset = False
         # What the upstream said.
         self.accepted = False
         self.session_present = False
@@ -391,7 +391,7 @@ class Uplink(Peer):
             self._end(reasons.IMPLEMENTATION_SPECIFIC_ERROR, "the upstream is this broker itself, or has its broker_id")
             return
         self.accepted = True
-        if self.broom:
+        if self.session_reset:
             self.final_packet = encode(Disconnect(reasons.SUCCESS), self.version)
             self._end(reasons.SUCCESS, "an earlier session was ended")
             return

@@ -296,7 +296,7 @@ class TestLoad:
         load.lag = 1.5
         assert late.connect().reason_code == 0
         # A beat that is overdue is lag too.
-        load.beat_at = network.now - 2.5
+        load.tick_due = network.now - 2.5
         assert network.idle("later", version).connect().reason_code == code
 
     def test_no_limit(self) -> None:

@@ -256,7 +256,7 @@ class TestSessions:
         scene.network.client("c").publish("a", b"waits")
         scene.declarer.declare("b")
         scene.dial(V311)
-        scene.link.broom = True
+        scene.link.session_reset = True
         scene.say(Connack())
         assert scene.link.accepted
         assert scene.link.state == CLOSED
