@@ -4,9 +4,27 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.attack.attacks import acknowledgements, connections, publishing, sessions, subscriptions, websockets
+from benchmarks.attack.attacks import (
+    acknowledgements,
+    connections,
+    handshakes,
+    publishing,
+    sessions,
+    subscriptions,
+    websockets,
+)
 from benchmarks.attack.attacks.registry import REGISTRY, Attack
 
 LIST: Final[dict[str, Attack]] = REGISTRY
 
-__all__ = ["LIST", "Attack", "acknowledgements", "connections", "publishing", "sessions", "subscriptions", "websockets"]
+__all__ = [
+    "LIST",
+    "Attack",
+    "acknowledgements",
+    "connections",
+    "handshakes",
+    "publishing",
+    "sessions",
+    "subscriptions",
+    "websockets",
+]
