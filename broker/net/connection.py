@@ -107,7 +107,9 @@ class Connection(Link):
             protocol = self.protocol
             turns = self.hub.turns
             # What a round has no room for may be the end of a client for whom very much waits.
-            work = turns.work if self.outbox.messages < MUCH or not turns.spent else 0
+            work = turns.work
+            if self.outbox.messages >= MUCH and turns.spent:
+                work = 0
             eventful = protocol.receive(data, self.hub.time(), work)
             held = protocol.decoder.held_size + self.in_transport
             if held > 0 or self.patience.held > 0:

@@ -110,7 +110,9 @@ class Turns:
         if self._done >= NOTED:
             self._note()
             left: i64 = ROUND_WORK - self._done
-            self.work = left if left > LIGHT_WORK else LIGHT_WORK
+            if left < LIGHT_WORK:
+                left = LIGHT_WORK
+            self.work = left
 
     def wrote(self, things: i64, size: i64) -> None:
         """So many things were written for one client, of so many bytes in all."""
@@ -232,4 +234,6 @@ class Turns:
             share: i64 = equal if equal < left else left
             if alone:
                 share = TURN_WORK
-            self.did(turn.turn(share if share > SHARE else SHARE))
+            if share < SHARE:
+                share = SHARE
+            self.did(turn.turn(share))

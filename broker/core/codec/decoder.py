@@ -102,8 +102,12 @@ class Decoder(Frames):
             return -1
         if size > 2 and (self.version < 5 or data[body + 2] != 0 or (size == 4 and data[body + 3] != 0)):
             return -1
-        packet_id: i64 = data[body] << 8 | data[body + 1]
-        return packet_id if packet_id != 0 else -1
+        high: i64 = data[body]
+        low: i64 = data[body + 1]
+        packet_id: i64 = (high << 8) + low
+        if packet_id == 0:
+            return -1
+        return packet_id
 
     def publish(self) -> Publish:
         """Decode the current frame, a PUBLISH (section 3.3).

@@ -185,7 +185,9 @@ def frame_end(data: bytes, start: i64, limit: i64) -> i64:
         length |= (digit & 127) << shift
         shift += 7
     end: i64 = at + 1 + length
-    return end if end <= limit else -1
+    if end > limit:
+        return -1
+    return end
 
 
 def frame_count(data: bytes) -> int:

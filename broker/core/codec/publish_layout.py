@@ -43,7 +43,10 @@ def plain_payload(data: bytes, body: i64, end: i64, qos: i64, v5: bool) -> i64:
         if at >= end or data[at] != 0:
             return -1
         at += 1
-    return at if at <= end else -1
+    # In one expression the two would meet as an object.
+    if at > end:
+        return -1
+    return at
 
 
 def build(header: int, topic: bytes, packet_id: int, section: bytes, payload: bytes) -> bytes:

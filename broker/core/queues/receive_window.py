@@ -18,12 +18,19 @@ def ended_publishes(packet: bytes) -> i64:
     """
     kind: i64 = packet[0]
     size: i64 = len(packet)
+    whole = size & 3 == 0
     if kind == 0x40:
-        return 1 if size & 3 else size >> 2
+        if whole:
+            return size >> 2
+        return 1
     if kind == 0x70:
         # With a reason code it is "Packet Identifier not found", the only one there is besides success.
-        return 0 if size & 3 else size >> 2
-    return 1 if kind == 0x50 and size & 3 and packet[4] >= 0x80 else 0
+        if whole:
+            return size >> 2
+        return 0
+    if kind == 0x50 and not whole and packet[4] >= 0x80:
+        return 1
+    return 0
 
 
 class ReceiveWindow:

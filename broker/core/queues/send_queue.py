@@ -211,7 +211,10 @@ class SendQueue:
         self._counters.messages_sent += sent
         self.items = self.items[used:]
         self.gaps -= gaps
-        self._head = self._head - used if self._head > used else 0
+        if self._head > used:
+            self._head -= used
+        else:
+            self._head = 0
         if self._since > 0.0:
             self._ahead -= used
             if self._ahead <= 0 or not self.items:

@@ -203,7 +203,9 @@ class Fanout:
                         slow += 1
                         answers += _weight(answer)
             self.work += count + slow * (SLOW - 1)
-            return REFUSED_BY_ALL if asked and 0 < answers < TOOK else count
+            if asked and 0 < answers < TOOK:
+                return REFUSED_BY_ALL
+            return count
         if not entries:
             return 0
         if self._has_no_plan(route, message):
@@ -385,7 +387,9 @@ class Fanout:
                 count += 1
                 answers += _weight(answer)
         self.work += SLOW * (count + waits) + tagged
-        return REFUSED_BY_ALL if message.qos > 0 and 0 < answers < TOOK else count
+        if message.qos > 0 and 0 < answers < TOOK:
+            return REFUSED_BY_ALL
+        return count
 
     def _share(self, group: SharedGroup, message: Message, reach: Reach | None) -> int:
         """Give a message to one member: the next that is connected and has room, else connected, else any.

@@ -62,7 +62,9 @@ class RetainedMessage(Message):
     @property
     def levels(self) -> int:
         """The bytes that the levels of its topic are charged with; they pass on to the message that replaces it."""
-        return self.charge - self.kept if self.charge > 0 else 0
+        if self.charge <= 0:
+            return 0
+        return self.charge - self.kept
 
 
 class RetainedShares:

@@ -67,4 +67,6 @@ class ClientAccount:
         window = self._window
         window.max_bytes = left if left < self._max_inflight_bytes else self._max_inflight_bytes
         left -= window.bytes
-        self._queue.fit(left if left > MESSAGE_ROOM else MESSAGE_ROOM)
+        if left < MESSAGE_ROOM:
+            left = MESSAGE_ROOM
+        self._queue.fit(left)
