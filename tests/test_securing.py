@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from broker import Broker, Settings, StartupError
 from broker.configuration import SettingsError
-from broker.core.hooks import AccessControl
+from broker.core.hooks import AccessControl, AuthExchange, AuthMethod
 from broker.security import Attempt, Authenticator, Principal, Refusal, Verdict
 from broker.security.password_file import edit
 from broker.security.passwords import make
@@ -178,6 +178,26 @@ async def test_sys_tells_of_it(brokers: Brokers, file: Path) -> None:
     await peer.subscribe("$SYS/broker/security/#")
     topics = {(await peer.message()).topic for _ in range(9)}
     assert "$SYS/broker/security/bans/current" in topics
+
+
+class Proof(AuthMethod):
+    """An authentication method whose clients never prove anything."""
+
+    def begin(self) -> AuthExchange:
+        return AuthExchange()
+
+
+class Proofs(Authenticator):
+    name = "proofs"
+
+    def methods(self) -> dict[str, AuthMethod]:
+        return {"proof": Proof()}
+
+
+async def test_failed_proofs_count_as_guesses(brokers: Brokers) -> None:
+    broker = await brokers.start(authenticators=[Proofs()], security={**FAST, "ban_after": 2, "ban_exempt": []})
+    method = ((0x15, "proof"),)
+    assert [await brokers.code(broker, props=method) for _ in range(3)] == [0x87, 0x87, 0x8A]
 
 
 class TestReload:

@@ -25,6 +25,10 @@ from broker.security.client_ids import belongs
 from broker.security.guessing import Guessing
 from broker.settings import Security
 
+MOST_LINES: Final = 20
+INTERVAL: Final = 10.0
+"""Lines about bans in so many seconds at most, lest who attacks from very many addresses fills the disk."""
+
 HOOK: Final = "authenticator"
 """What exceptions of authenticators are counted as."""
 
@@ -78,7 +82,10 @@ class Chain:
         self._reporter = reporter
         self._log = log
         self.guessing = Guessing(settings)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], tuple[Attempt, Ticket]] = {}
+        # Lines about bans in the present interval, and when it ends.
+        self._lines = 0
+        self._lines_until = 0.0
         self._delayed: dict[Ticket, asyncio.TimerHandle] = {}
         self.admitted = 0
         self.refused = 0
@@ -110,24 +117,25 @@ class Chain:
         now = time.monotonic()
         banned = self.guessing.banned(origin.host, connect.client_id, now)
         if banned:
-            ticket.detail = f"banned for guessing: {banned}"[:256]
+            ticket.detail = _told(banned)
             return reasons.BANNED
         door = self.door(origin.listener)
         if ticket.principal is not None:
             # An authentication method has found out who it is.
-            verdict = OTHER_DOOR if door.excludes(ticket.principal) else ticket.principal
-            return self._answer(door, verdict, Attempt(connect, origin), ticket, now)
+            found = OTHER_DOOR if door.excludes(ticket.principal) else ticket.principal
+            return self._answer(door, found, Attempt(connect, origin), ticket, now)
         attempt = Attempt(connect, origin)
         for at, authenticator in enumerate(door.authenticators):
             try:
                 known = authenticator.at_once(attempt)
+                verdict = None if known is None or known == ASK else _signed(known, authenticator)
             except Exception as error:
                 self._reporter.failed(HOOK, error)
                 return self._answer(door, FAILED, attempt, ticket, now)
             if known == ASK:
                 return self._ask(door, at, attempt, ticket, now)
-            if known is not None:
-                return self._answer(door, _signed(known, authenticator), attempt, ticket, now)
+            if verdict is not None:
+                return self._answer(door, verdict, attempt, ticket, now)
         return self._unknown(door, attempt, ticket, now)
 
     async def close(self) -> None:
@@ -153,19 +161,30 @@ class Chain:
         if len(self._tasks) >= self._settings.max_authentications:
             return self._answer(door, FULL, attempt, ticket, now)
         task = asyncio.get_running_loop().create_task(self._work(door, at, attempt, ticket, now))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = (attempt, ticket)
+        task.add_done_callback(self._done)
         return LATER
 
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+
     async def _work(self, door: Door, at: int, attempt: Attempt, ticket: Ticket, began: float) -> None:
+        this = asyncio.current_task()
+        assert this is not None
         try:
             async with asyncio.timeout(self._settings.authentication_timeout):
                 verdict = await self._verdict(door, at, attempt)
+            asked, door = door, self.door(attempt.origin.listener)
+            if asked is not door and isinstance(verdict, Principal) and not door.still_admits(verdict):
+                # Nobody slips in with what has just been taken back.
+                verdict = UNKNOWN
         except TimeoutError:
             verdict = LATE
         except Exception as error:
             self._reporter.failed(HOOK, error)
             verdict = FAILED
+        # It is decided: a ban that comes of it is for the others.
+        self._tasks.pop(this, None)
         answer = self._answer(door, verdict, attempt, ticket, began)
         if answer != LATER:
             ticket.answer(answer)
@@ -211,9 +230,30 @@ class Chain:
         ticket.answer(code)
 
     def wrong(self, host: str, client_id: str, user: str, secret: bytes) -> None:
-        """Credentials were wrong: count them, and tell of a ban."""
-        for banned in self.guessing.failed(host, client_id, user, secret, time.monotonic()):
-            self._log.warning("banned for guessing", banned=banned[:256], seconds=self._settings.ban_time)
+        """Credentials were wrong: count them. With a ban all that is under way from there ends, and the log tells."""
+        now = time.monotonic()
+        for banned in self.guessing.failed(host, client_id, user, secret, now):
+            self._end_banned(now)
+            if now >= self._lines_until:
+                self._lines, self._lines_until = 0, now + INTERVAL
+            self._lines += 1
+            if self._lines <= MOST_LINES:
+                self._log.warning("banned for guessing", banned=banned[:256], seconds=self._settings.ban_time)
+
+    def _end_banned(self, now: float) -> None:
+        """Else who sends a thousand guesses at once would have an answer to each."""
+        loop = asyncio.get_running_loop()
+        for task, (attempt, ticket) in list(self._tasks.items()):
+            banned = self.guessing.banned(attempt.origin.host, attempt.client_id, now)
+            if banned:
+                del self._tasks[task]
+                task.cancel()
+                ticket.detail = _told(banned)
+                loop.call_soon(ticket.answer, reasons.BANNED)
+
+
+def _told(banned: str) -> str:
+    return f"banned for guessing: {banned}"[:256]
 
 
 def _signed(verdict: Principal | Refusal, authenticator: Authenticator) -> Principal | Refusal:
@@ -221,6 +261,8 @@ def _signed(verdict: Principal | Refusal, authenticator: Authenticator) -> Princ
     if isinstance(verdict, Principal):
         verdict.authenticator = authenticator.name
         return verdict
+    if verdict.reason_code < 0x80:
+        raise ValueError(f"the authenticator {authenticator.name} refuses with reason code {verdict.reason_code:#04x}")
     return verdict._replace(text=f"{authenticator.name}: {verdict.text}")
 
 

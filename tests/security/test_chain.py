@@ -11,8 +11,8 @@ import pytest
 from broker.core.codec import reasons
 from broker.core.hooks import LATER, PeerCertificate
 from broker.core.principal import Principal
-from broker.security.authenticator import Authenticator
-from broker.security.chain import Chain, Door
+from broker.security.authenticator import Attempt, Authenticator, Refusal, Verdict
+from broker.security.chain import MOST_LINES, Chain, Door
 from broker.security.plain_authenticators import AnonymousAuthenticator, CertificateAuthenticator
 from broker.settings import Security
 from tests.security.scripted import Asked, Log, Reporter, Scripted, connect, origin
@@ -288,3 +288,56 @@ async def test_who_may_stay_after_a_reload() -> None:
     assert Door([], False).still_admits(Principal("alice"))
     assert not Door([], False).still_admits(Principal())
     assert Door([staff], True).still_admits(Principal())
+
+
+async def test_a_thousand_guesses_at_once_are_no_more_than_a_few(chains: Chains) -> None:
+    """With the ban, what is under way from there ends unanswered; others go on."""
+    slow = Scripted("slow", {"alice": b"500"})
+    slow.may_go_on.clear()
+    chain = chains(slow, ban_after=3)
+    tickets = [Asked() for _ in range(1_000)]
+    for at, ticket in enumerate(tickets):
+        assert chain.admit(connect("alice", b"%d" % at), origin(), ticket) == LATER
+    other = Asked()
+    assert chain.admit(connect("alice", b"500"), origin("10.0.0.2"), other) == LATER
+    slow.may_go_on.set()
+    await until(lambda: other.answers and all(ticket.answers for ticket in tickets))
+    codes = [ticket.answers for ticket in tickets]
+    assert codes.count([reasons.BAD_USER_NAME_OR_PASSWORD]) == 3
+    assert codes.count([reasons.BANNED]) == 997
+    assert other.answers == [reasons.SUCCESS]
+    await until(lambda: chain.under_way == 0)
+
+
+async def test_lines_about_bans_are_bounded(chains: Chains) -> None:
+    chain = chains(ban_after=1)
+    for at in range(1_000):
+        chain.wrong(f"10.0.{at // 250}.{at % 250}", "c", "alice", b"")
+    assert chain.guessing.bans == 1_000
+    assert len(chains.log.lines) == MOST_LINES
+
+
+async def test_nobody_slips_in_with_what_was_taken_back_meanwhile(chains: Chains) -> None:
+    users = Scripted("users", {"alice": b"1", "bob": b"2"})
+    users.may_go_on.clear()
+    chain = chains(users)
+    alice, bob = Asked(), Asked()
+    for user, password, ticket in (("alice", b"1", alice), ("bob", b"2", bob)):
+        assert chain.admit(connect(user, password), origin(), ticket) == LATER
+    chain.change(Security(failure_delay=0.0), Door([Scripted("users", {"bob": b"2"})]), {})
+    users.may_go_on.set()
+    await until(lambda: alice.answers and bob.answers)
+    assert (alice.answers, bob.answers) == ([reasons.BAD_USER_NAME_OR_PASSWORD], [reasons.SUCCESS])
+
+
+@pytest.mark.parametrize("code", [0, LATER, 0x18])
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_refusal_that_is_none_lets_nobody_in(chains: Chains, code: int, at_once: bool) -> None:
+    class Wrong(Scripted):
+        def _decide(self, attempt: Attempt) -> Verdict:
+            del attempt
+            return Refusal(code)
+
+    chain = chains(Wrong("wrong", {}, at_once))
+    assert await answer(chain, Asked(), "alice", b"1") == reasons.SERVER_UNAVAILABLE
+    assert "reason code" in str(chains.reporter.failures[0][1])
