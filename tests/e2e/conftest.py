@@ -6,7 +6,8 @@
   methods of one's own (`broker.core.hooks`).
 
 With `CANOPY_E2E_BROKER=host:port` the tests that need no settings run against that broker instead, which is how the
-tests themselves are held against other implementations.
+tests themselves are held against other implementations. With `CANOPY_E2E_SCHEME=ws` the tests in `conformance` go over
+WebSocket.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ from tests.e2e.embedded import embed  # noqa: E402 (a fixture; its assertions ar
 __all__ = ["broker", "embed", "start_broker"]
 
 OUTSIDE = os.environ.get("CANOPY_E2E_BROKER", "")
+
+SCHEME = os.environ.get("CANOPY_E2E_SCHEME", "mqtt")
+"""How its clients reach a broker: mqtt or ws."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ async def start_broker() -> AsyncIterator[StartBroker]:
         ) -> Address:
             if OUTSIDE:
                 pytest.skip("the settings of an outside broker cannot be changed")
-            settings = Settings(**{"listen": ("mqtt://127.0.0.1:0",), **sections})
+            settings = Settings.model_validate({"listener": [{"url": f"{SCHEME}://127.0.0.1:0"}], **sections})
             broker = Broker(settings, access_control=access_control, auth_methods=auth_methods)
             running = await stack.enter_async_context(broker)
             return Address("127.0.0.1", running.ports[0])

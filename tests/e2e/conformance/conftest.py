@@ -16,8 +16,9 @@ from typing import Protocol
 import pytest
 
 from tests.e2e import wire
-from tests.e2e.conftest import Address, StartBroker, default_broker
+from tests.e2e.conftest import SCHEME, Address, StartBroker, default_broker
 from tests.e2e.wire import Peer, Properties, Will
+from tests.net.websocket.peer import WebPeer
 
 Unique = Callable[[str], str]
 Elapse = Callable[[int], Awaitable[None]]
@@ -71,7 +72,7 @@ async def opened(start_broker: StartBroker) -> AsyncIterator[Opened]:
             if not default:
                 default.append(await default_broker(start_broker))
             at = default[0]
-        peer = await Peer.open(at.host, at.port, version)
+        peer = await (WebPeer if SCHEME == "ws" else Peer).open(at.host, at.port, version)
         peers.append(peer)
         return peer
 
