@@ -24,7 +24,7 @@ from broker.net.hub import FlushScheduler, Link
 from broker.net.partial_packets import EVICTIONS
 from broker.net.patience import GRACE, Patience
 from broker.net.stream import FULL_READ, LINGER, STALL_LOOKS, Stream
-from broker.net.turns import MUCH
+from broker.net.turns import LARGE, MUCH
 
 if TYPE_CHECKING:
     from broker.net.listeners import Listener
@@ -106,9 +106,9 @@ class Connection(Link):
         try:
             protocol = self.protocol
             turns = self.hub.turns
-            # What a round has no room for may be the end of a client for whom very much waits.
+            # Little of what a round has no room for is acted on; not the end of a client for whom very much waits.
             work = turns.work
-            if self.outbox.messages >= MUCH and turns.spent:
+            if turns.spent and (len(data) > LARGE or self.outbox.messages >= MUCH):
                 work = 0
             eventful = protocol.receive(data, self.hub.time(), work)
             held = protocol.decoder.held_size + self.in_transport

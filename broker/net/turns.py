@@ -26,8 +26,11 @@ alone: two milliseconds."""
 LIGHT_WORK: Final = 512
 """What each may have done when that is used up: some dozens of small messages, or a few filters."""
 
-SHARE: Final = 4_096
-"""The least that one who waits gets in its turn: a fifth of a millisecond."""
+SHARE: Final = 16_384
+"""The least that one who waits gets in its turn: up to a millisecond. Less would cost more than it does."""
+
+LARGE: Final = 4_096
+"""Bytes of a read of which nothing is acted on in a round that is used up: its messages go on in one piece later."""
 
 ROUND_WRITES: Final = 32_768
 """What is written in a round, in the same units, before those with more than a little wait for the next."""

@@ -46,8 +46,9 @@ from broker.core.session.session import Session
 
 TURN_WORK: Final = 65_536
 PACKET_WORK: Final = 8
-"""Deliveries that one connection may cause in a turn, or what takes as long: three to four milliseconds. And what each
-packet counts for."""
+NEXT_WORK: Final = 2
+"""Deliveries that one connection may cause in a turn, or what takes as long: three to four milliseconds. What a packet
+counts for, and what each further PUBLISH that is taken with it."""
 
 LARGE_READ: Final = 1_024
 """Bytes of a read that are a sign of life though no packet was completed: a large packet over a thin link. A client
@@ -120,7 +121,6 @@ class ServerProtocol(Peer):
             self._first_bytes = data[: first_bytes.SHOWN]
         self.decoder.feed(data)
         if now < self.held_until:
-            self.work_done = 0
             return True
         self._turn(reasons.SUCCESS, now, work)
         return (
@@ -152,7 +152,7 @@ class ServerProtocol(Peer):
         router.fanout.drain(router, now)
         counters = router.counters
         before = counters.messages_received
-        packets = counters.packets_received
+        self.work_done = 0
         delivery = router.delivery
         work = delivery.work
         try:
@@ -165,7 +165,7 @@ class ServerProtocol(Peer):
         except ProtocolError as error:
             self._fail(error)
         self.messages_received += counters.messages_received - before
-        self.work_done = (counters.packets_received - packets) * PACKET_WORK + delivery.work - work
+        self.work_done += delivery.work - work
         router.fanout.drain(router, now)
 
     def _run(self, now: float, most: i64) -> None:
@@ -185,7 +185,6 @@ class ServerProtocol(Peer):
         publishing = self._publishing
         acks = self._acks
         filters = self._filters
-        work: i64 = 0
         taken: i64 = 0
         delivery = router.delivery
         before = delivery.work
@@ -203,7 +202,7 @@ class ServerProtocol(Peer):
         # Not a packet more once the connection is over, also of a read that a refused CONNECT began [MQTT-3.1.4-6].
         while self.state != CLOSED and self.state != ADMITTING:
             if (
-                work * PACKET_WORK + delivery.work - before >= most
+                self.work_done + delivery.work - before >= most
                 or counters.half_full != half_full
                 or counters.backed_up != backed_up
                 or window.unwritten + window.held >= most_unread
@@ -215,11 +214,11 @@ class ServerProtocol(Peer):
                     return
             if filters.busy:
                 # Nothing behind a SUBSCRIBE or UNSUBSCRIBE is acted on before it is done.
-                filters.turn(before + most - work * PACKET_WORK, now)
+                filters.turn(before + most - self.work_done, now)
                 continue
             if not decoder.next_frame():
                 return
-            work += 1
+            self.work_done += PACKET_WORK
             self.last_received = now
             counters.packets_received += 1
             kind: i64 = decoder.header >> 4
@@ -230,7 +229,7 @@ class ServerProtocol(Peer):
                     self.unfinished = True
                     return
                 counters.messages_received += taken
-                work += taken - 1
+                self.work_done += NEXT_WORK * (taken - 1)
                 counters.packets_received += taken - 1
                 if rate is not None:
                     self.held_until = rate.published(taken, decoder.end - decoder.start, now)
@@ -242,7 +241,7 @@ class ServerProtocol(Peer):
                 session = self.session
                 assert session is not None
                 taken = acks.take(session, kind, now)
-                work += taken - 1
+                self.work_done += PACKET_WORK * (taken - 1)
                 counters.packets_received += taken - 1
             else:
                 self._act(action, now)
