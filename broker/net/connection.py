@@ -137,6 +137,9 @@ class Connection(Link):
         protocol = self.protocol
         if protocol.accepted is not self._opened:
             self._open()
+        if protocol.renewed:
+            protocol.renewed = False
+            self._watch_expiry()
         self.hub.after_batch()
         if protocol.close_cause:
             self._finish()
@@ -468,6 +471,9 @@ class Connection(Link):
         keep_alive = self.protocol.keep_alive
         if keep_alive > 0:
             self.hub.wheel.add(self, self.protocol.last_received + GRACE * keep_alive)
+        self._watch_expiry()
+
+    def _watch_expiry(self) -> None:
         expires = self.patience.expires(self.loop.time())
         if expires > 0.0:
             self.hub.wheel.add(self, expires)

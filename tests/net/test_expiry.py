@@ -10,9 +10,9 @@ import pytest
 
 from broker import Broker, Settings
 from broker.core.codec.packets import Connect
-from broker.core.hooks import AccessControl, Origin, Ticket
+from broker.core.hooks import AccessControl, AuthExchange, AuthMethod, Origin, Ticket
 from broker.core.principal import Principal
-from broker.settings import Shutdown
+from broker.settings import Limits, Shutdown
 from tests.e2e import wire
 from tests.net.transports import Client, rounds
 from tests.support.waiting import until
@@ -72,7 +72,7 @@ async def test_the_clock_of_the_system_decides(broker: Broker, monkeypatch: pyte
     await rounds()
     now = broker.loop.time()
     again = there.connection.check(now)
-    assert 0 < again - now <= 600.0
+    assert again - now == pytest.approx(600.0)
     later = time.time() + 86_400
     monkeypatch.setattr(time, "time", lambda: later)
     there.connection.check(now)
@@ -83,3 +83,49 @@ async def test_who_has_no_such_end_is_not_looked_at(broker: Broker) -> None:
     ever = client(broker, "ever", "inf")
     await rounds()
     assert ever.connection.check(broker.loop.time()) == 0.0
+
+
+class Lasting(AuthExchange):
+    """Lets everybody in, for as long as the Authentication Data says (seconds); nothing there: for ever."""
+
+    def start(self, connect: Connect, data: bytes | None) -> None:
+        del connect
+        self.again(data)
+
+    def again(self, data: bytes | None) -> None:
+        self.principal = Principal("ann", expires_at=time.time() + float(data) if data else 0.0)
+        self.reason_code = 0
+
+
+class Lastings(AuthMethod):
+    """Makes these exchanges."""
+
+    def begin(self) -> AuthExchange:
+        return Lasting()
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "ends"), [(b"", b"0.2", True), (b"3600", b"0.2", True), (b"0.2", b"", False)]
+)
+async def test_who_authenticates_again_has_another_end(first: bytes, then: bytes, ends: bool) -> None:
+    """An earlier one holds at once, and with a later one the first means nothing. [MQTT-4.12.1-1]"""
+    # Without a time-out for the CONNECT nothing else has the connection looked at.
+    settings = Settings(
+        listen=["mqtt://127.0.0.1:0"], shutdown=Shutdown(flush_timeout=0.0), limits=Limits(connect_timeout=0.0)
+    )
+    method: wire.Property = (wire.AUTH_METHOD, "lasting")
+    async with Broker(settings, auth_methods={"lasting": Lastings()}) as broker:
+        there = Client(broker, "there", says=wire.connect("there", props=[method, (wire.AUTH_DATA, first)]))
+        await rounds()
+        there.connection.data_received(wire.auth(0x19, [method, (wire.AUTH_DATA, then)]))
+        # And what comes behind it is acted on.
+        there.connection.data_received(wire.PING)
+        await rounds()
+        assert there.take().endswith(b"\xd0\x00")
+        if ends:
+            await until(lambda: there.connection.protocol.close_cause)
+            assert there.connection.protocol.close_cause == "credentials-expired"
+        else:
+            assert there.connection.check(broker.loop.time() + 3600) == 0.0
+            assert there.connection.protocol.close_cause == ""
+        there.connection.connection_lost(None)

@@ -86,6 +86,7 @@ class ServerProtocol(Peer):
         self.clean_start = self.session_present = False
         self.messages_received: i64 = 0
         self.work_done: i64 = 0  # in the last turn
+        self.renewed = False  # the client has authenticated again; the shell's to reset
         self.unfinished = False  # a turn ended before the read was through: the shell calls `go_on`
         self.hurried = False  # because a subscriber has fallen behind: a little later, then
         self.held_until = 0.0  # not before this time, when the client publishes too fast; 0.0: it does not
@@ -414,6 +415,8 @@ class ServerProtocol(Peer):
         if answer is not None:
             if self.session is not None and answer.reason_code == reasons.SUCCESS:
                 identity.renew(self.session, authentication.principal, self.origin, self.router)
+                # The shell is to look: the credentials may expire at another time. Asking for a turn is how it does.
+                self.renewed = self.unfinished = True
             self._answers.send(answer)
             return
         assert self._connect is not None
