@@ -26,7 +26,7 @@ RECORD: Final = 16_384
 SLICE: Final = 32_768
 """Bytes of a read that TLS is given at a time, and of a write."""
 
-OWN_RECORDS: Final = 64
+OWN_RECORDS: Final = 32
 """What a slice without a message in it counts for, in records: it may have hundreds of TLS's own."""
 
 RECORDS: Final = 512

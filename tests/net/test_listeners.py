@@ -140,13 +140,13 @@ class TestLimits:
         assert connack.code == 0x9F
         await join(broker, 1)
 
-    def test_the_rates_of_addresses_are_bounded_in_number(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(admission, "MOST_RATES", 3)
+    def test_the_rates_of_addresses_are_bounded_in_number(self) -> None:
         gate = admission.ListenerAdmission(0, 0, 1.0)
-        assert [gate.arrive(f"10.0.0.{number}", 0.0) for number in range(10)] == [0] * 10
-        assert list(gate._rates) == ["10.0.0.7", "10.0.0.8", "10.0.0.9"]
-        assert gate.arrive("10.0.0.9", 0.0) == 0x9F
-        assert gate.arrive("10.0.0.9", 1.0) == 0
+        addresses = [f"10.0.{number >> 8}.{number & 255}" for number in range(admission.MOST_RATES + 10)]
+        assert [gate.arrive(address, 0.0) for address in addresses] == [0] * len(addresses)
+        assert list(gate._rates) == addresses[10:]
+        assert gate.arrive(addresses[-1], 0.0) == 0x9F
+        assert gate.arrive(addresses[-1], 1.0) == 0
 
     async def test_the_size_of_packets(self, start: Start) -> None:
         broker = await start({"max_packet_size": 500}, {}, {"max_packet_size": 5000}, limits={"max_packet_size": 1000})
