@@ -4,7 +4,7 @@ Owns `FrameReader`. Sans-IO: reads in, the payload of binary frames out, whateve
 
 Promises: nothing of a data frame is kept until the frame is complete, so a frame, or a message of any number of
 fragments, costs the bytes of one read at most. What is kept is an incomplete frame header (14 bytes) and an incomplete
-control frame (125 bytes). One call acts on `FRAMES_A_CALL` frames at most, however many a read holds.
+control frame (125 bytes). One call acts on as many frames as it is allowed to, however many a read holds.
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ import struct
 from typing import Final
 
 from mypy_extensions import i64
-
-FRAMES_A_CALL: Final = 2048
-"""Frames that one call acts on, about a millisecond: a read of 256 KiB may hold 43,690 empty ones."""
 
 LONGEST_CONTROL: Final = 125
 """Bytes of a control frame's payload (section 5.5)."""
@@ -102,6 +99,8 @@ class FrameReader:
         self.close_code = 0
         # What the latest PING carried that was not answered; None: there is none.
         self.ping: bytes | None = None
+        # Frames that the last call has acted on.
+        self.frames: i64 = 0
         # An incomplete header; payload that the frame still has to bring, and how it is masked from its next byte on.
         self._head = b""
         self._left: i64 = 0
@@ -122,23 +121,23 @@ class FrameReader:
         """Bytes that are kept for a frame whose rest has not come."""
         return len(self._head) + len(self._control)
 
-    def read(self, data: bytes, start: i64, parts: list[bytes]) -> i64:
-        """Act on a read from `start` on, and append the payload of its binary frames to `parts`.
+    def read(self, data: bytes, start: i64, most: i64, parts: list[bytes]) -> i64:
+        """Act on at most so many frames of a read from `start` on; append the payload of binary ones to `parts`.
 
         Answers up to where it got; the rest is for another call. When the connection is `over`, that is the end.
         """
         size: i64 = len(data)
         at: i64 = start
-        frames: i64 = 0
+        self.frames = 0
         while at < size:
             if data[at] == _WHOLE and self._left == 0 and not self._head and not self._in_message and size - at > 6:
                 # What nearly all frames are: a short message in one piece.
                 length: i64 = data[at + 1] - 0x80
                 end: i64 = at + 6 + length
                 if 0 < length <= LONGEST_CONTROL and end <= size and (self.limit == 0 or length <= self.limit):
-                    frames += 1
-                    if frames > FRAMES_A_CALL:
+                    if self.frames >= most:
                         return at
+                    self.frames += 1
                     parts.append(unmask(data[at + 6 : end], data[at + 2 : at + 6]))
                     at = end
                     continue
@@ -151,9 +150,9 @@ class FrameReader:
                     if self.close_code != 0 or self.error != 0:
                         return size
                 continue
-            frames += 1
-            if frames > FRAMES_A_CALL:
+            if self.frames >= most:
                 return at
+            self.frames += 1
             at = self._header(data, at, size)
             if self.error != 0:
                 return size

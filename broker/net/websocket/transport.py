@@ -28,6 +28,13 @@ from broker.net.websocket.upgrade import Terms, Upgrade, response
 ROOM: Final = 65_536
 """Bytes that a client's first frame may have beyond its CONNECT: it may hold more packets than that one."""
 
+FRAMES_A_TURN: Final = 2048
+"""Frames that a client has acted on in one turn, about a millisecond: a read of 256 KiB may hold 43,690 empty ones."""
+
+FRAME_WORK: Final = 3
+"""What a frame counts for in the work of a round of the event loop (`net.turns`), in bits: 8 units. Where a round has
+room for little only, that is 64 frames for each client."""
+
 UPGRADING: Final = 0
 OPEN: Final = 1
 CLOSING: Final = 2
@@ -159,7 +166,12 @@ class WebSocketTransport:
                 # The decoder bounds packets, and nothing of a frame is kept: it may be as large as it likes.
                 reader.limit = 0
             parts: list[bytes] = []
-            self._at = reader.read(self._rest, self._at, parts)
+            turns = connection.hub.turns
+            most: i64 = turns.work >> FRAME_WORK
+            if most > FRAMES_A_TURN:
+                most = FRAMES_A_TURN
+            self._at = reader.read(self._rest, self._at, most, parts)
+            turns.did(reader.frames << FRAME_WORK)
             left = len(self._rest) - self._at
             if left == 0:
                 self._rest = b""

@@ -10,9 +10,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.net.websocket import frames
-from broker.net.websocket.frames import FRAMES_A_CALL, FrameReader
+from broker.net.websocket.frames import FrameReader
 from tests.net.websocket.framing import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, close, frame
 from tests.net.websocket.framing import frames as read_frames
+
+MANY = 1_000_000
+"""Frames: all that there are."""
 
 masks = st.binary(min_size=4, max_size=4)
 
@@ -22,7 +25,7 @@ def read(reader: FrameReader, data: bytes) -> bytes:
     parts: list[bytes] = []
     at = 0
     while at < len(data):
-        at = reader.read(data, at, parts)
+        at = reader.read(data, at, MANY, parts)
     return b"".join(parts)
 
 
@@ -137,17 +140,20 @@ def test_a_broken_rule_has_its_close_code(wire: bytes, code: int, why: str, step
     assert found[:6] == b"before"
 
 
-def test_no_call_acts_on_more_frames_than_its_turn_has() -> None:
+@pytest.mark.parametrize("payload", [b"", b"x"])
+def test_no_call_acts_on_more_frames_than_it_may(payload: bytes) -> None:
     """However small they are: the rest is for another call, from where the first one stopped."""
-    wire = frame(b"", fin=False) + frame(b"", CONTINUATION, fin=False) * (3 * FRAMES_A_CALL)
+    wire = frame(payload) * 35
     reader = FrameReader(0)
-    size = len(frame(b""))
+    size = len(frame(payload))
+    parts: list[bytes] = []
     stops = []
     at = 0
     while at < len(wire):
-        at = reader.read(wire, at, [])
-        stops.append(at)
-    assert stops == [FRAMES_A_CALL * size, 2 * FRAMES_A_CALL * size, 3 * FRAMES_A_CALL * size, len(wire)]
+        at = reader.read(wire, at, 10, parts)
+        stops.append((at, reader.frames))
+    assert stops == [(10 * size, 10), (20 * size, 10), (30 * size, 10), (35 * size, 5)]
+    assert b"".join(parts) == payload * 35
 
 
 @given(st.binary(max_size=400), st.integers(1, 50))

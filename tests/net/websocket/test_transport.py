@@ -15,8 +15,9 @@ from broker.core import causes
 from broker.core.connection.protocol import TURN_WORK
 from broker.net.connection import Connection
 from broker.net.stream import FULL_READ, LINGER
-from broker.net.websocket.frames import FRAMES_A_CALL, FrameReader
-from broker.net.websocket.transport import ROOM, WebSocketTransport
+from broker.net.turns import LIGHT_WORK, ROUND_WORK
+from broker.net.websocket.frames import FrameReader
+from broker.net.websocket.transport import FRAME_WORK, FRAMES_A_TURN, ROOM, WebSocketTransport
 from broker.net.websocket.upgrade import Upgrade
 from tests.e2e import wire
 from tests.net.transports import Client, Transport, rounds, until
@@ -358,7 +359,7 @@ async def test_a_ping_is_no_sign_of_life_in_mqtt(broker: Broker) -> None:
 async def test_a_read_of_many_small_frames_is_worked_off_in_turns(broker: Broker) -> None:
     """Others come in between, the socket is not read from meanwhile, and nothing is lost."""
     there, source = await accepted(broker, "there", "t"), await accepted(broker, "source")
-    source.says(frame(b"", mask=MASK) * (3 * FRAMES_A_CALL) + frame(wire.publish("t", b"end")))
+    source.says(frame(b"", mask=MASK) * (3 * FRAMES_A_TURN) + frame(wire.publish("t", b"end")))
     turns = 0
     while not source.reads():
         turns += 1
@@ -369,12 +370,27 @@ async def test_a_read_of_many_small_frames_is_worked_off_in_turns(broker: Broker
     assert source.connection.in_transport == 0
 
 
+async def test_floods_of_many_share_a_round_of_the_event_loop(broker: Broker) -> None:
+    """Each has its little; what they have beyond that is no more than one of them alone may have."""
+    clients = [await accepted(broker, f"c{number}") for number in range(40)]
+    await rounds()
+    flood = frame(b"", mask=MASK) * (4 * FRAMES_A_TURN)
+    for client in clients:
+        client.says(flood)
+    left = sum(client.connection.in_transport for client in clients)
+    acted_on = (len(clients) * len(flood) - left) // len(frame(b"", mask=MASK))
+    assert acted_on <= (ROUND_WORK >> FRAME_WORK) + FRAMES_A_TURN + len(clients) * (LIGHT_WORK >> FRAME_WORK)
+    for client in clients:
+        await until(client.reads)
+    assert [client.connection.in_transport for client in clients] == [0] * len(clients)
+
+
 async def test_who_is_not_read_from_keeps_no_more_than_a_read(broker: Broker) -> None:
     """What waits behind the first turn of a read counts with all that clients have begun."""
     client = await accepted(broker, "there")
     filters = [(f"f/{number}", 0) for number in range(TURN_WORK // 4)]
     subscribe = wire.subscribe(1, filters)
-    behind = frame(wire.PING, mask=MASK) * (2 * FRAMES_A_CALL)
+    behind = frame(wire.PING, mask=MASK) * (2 * FRAMES_A_TURN)
     client.says(frame(subscribe, mask=MASK) + behind)
     assert not client.reads()
     assert len(behind) // 2 < broker.hub.partial.bytes <= len(subscribe) + len(behind)
@@ -382,7 +398,7 @@ async def test_who_is_not_read_from_keeps_no_more_than_a_read(broker: Broker) ->
     await rounds()
     assert broker.hub.partial.bytes == 0
     answers = b"".join(one.payload for one in client.take())
-    assert answers.count(b"\xd0\x00") == 2 * FRAMES_A_CALL
+    assert answers.count(b"\xd0\x00") == 2 * FRAMES_A_TURN
 
 
 async def test_a_full_read_is_the_last_before_others_have_their_turn(broker: Broker) -> None:

@@ -16,7 +16,7 @@ import structlog
 
 from broker import Broker, Settings
 from broker.net.connection import Connection
-from broker.net.websocket.frames import FRAMES_A_CALL
+from broker.net.websocket.transport import FRAMES_A_TURN
 from tests.e2e import wire
 from tests.net.websocket.framing import BINARY, PING, PONG, Frame, frame, request
 from tests.net.websocket.peer import WebPeer
@@ -172,13 +172,13 @@ async def test_a_flood_of_pings_and_empty_frames_holds_up_nobody(start: Start, j
     """Others have their turn in between: a flood of many reads is not through before another client's answer."""
     broker = await start(scheme)
     flooder, other = await join(broker, "flooder"), await join(broker, "other")
-    flood = (frame(b"?", PING, mask=bytes(4)) + frame(b"", mask=bytes(4))) * (20 * FRAMES_A_CALL)
+    flood = (frame(b"?", PING, mask=bytes(4)) + frame(b"", mask=bytes(4))) * (20 * FRAMES_A_TURN)
     flooder.frames.write_raw(flood)
     assert await other.fence() == []
     assert await flooder.fence() == []
     pongs = flooder.frames.others
     assert set(pongs) == {Frame(PONG, b"?")}
-    assert len(pongs) < 10 * FRAMES_A_CALL  # one at most for each turn, and not for each PING
+    assert len(pongs) < 10 * FRAMES_A_TURN  # one at most for each turn, and not for each PING
     assert connection_of(broker, "flooder").in_transport == 0
 
 
