@@ -54,7 +54,7 @@ async def answer(chain: Chain, ticket: Asked, *args: Any, **kwargs: Any) -> int:
     host = kwargs.pop("host", "10.0.0.1")
     listener = kwargs.pop("listener", "")
     certificate = kwargs.pop("certificate", None)
-    code = chain.admit(connect(*args, **kwargs), origin(host, listener, certificate), ticket)
+    code = chain.admit(connect(*args, **kwargs), origin(host, listener, certificate), ticket.ticket)
     if code == LATER:
         await until(lambda: ticket.answers)
         (code,) = ticket.answers
@@ -82,10 +82,10 @@ async def test_the_first_that_knows_the_client_decides(chains: Chains) -> None:
 
 async def test_verdicts_that_need_no_waiting_cost_no_task(chains: Chains) -> None:
     chain = chains(Scripted("first", {"alice": b"1"}, at_once=True), Scripted("second", {"bob": b"2"}))
-    assert chain.admit(connect("alice", b"1"), origin(), Asked()) == reasons.SUCCESS
-    assert chain.admit(connect("alice", b"x"), origin(), Asked()) == reasons.BAD_USER_NAME_OR_PASSWORD
+    assert chain.admit(connect("alice", b"1"), origin(), Asked().ticket) == reasons.SUCCESS
+    assert chain.admit(connect("alice", b"x"), origin(), Asked().ticket) == reasons.BAD_USER_NAME_OR_PASSWORD
     assert chain.under_way == 0
-    assert chain.admit(connect("bob", b"2"), origin(), Asked()) == LATER
+    assert chain.admit(connect("bob", b"2"), origin(), Asked().ticket) == LATER
     assert chain.under_way == 1
 
 
@@ -181,7 +181,7 @@ async def test_an_authenticator_that_raises_harms_its_client_alone(chains: Chain
     assert ticket.detail == "an authenticator failed"
     assert await answer(chain, Asked(), "bob", b"2") == reasons.SUCCESS
     at_once = chains(Scripted("broken", {"alice": RuntimeError("x")}, at_once=True))
-    assert at_once.admit(connect("alice"), origin(), Asked()) == reasons.SERVER_UNAVAILABLE
+    assert at_once.admit(connect("alice"), origin(), Asked().ticket) == reasons.SERVER_UNAVAILABLE
     assert [hook for hook, _ in chains.reporter.failures] == ["authenticator"] * 2
 
 
@@ -200,7 +200,7 @@ async def test_no_more_than_so_many_are_worked_on(chains: Chains) -> None:
     slow.may_go_on.clear()
     chain = chains(slow, max_authentications=2)
     tickets = [Asked() for _ in range(3)]
-    codes = [chain.admit(connect("alice", b"1"), origin(), ticket) for ticket in tickets]
+    codes = [chain.admit(connect("alice", b"1"), origin(), ticket.ticket) for ticket in tickets]
     assert codes == [LATER, LATER, reasons.SERVER_BUSY]
     slow.may_go_on.set()
     await until(lambda: tickets[0].answers and tickets[1].answers)
@@ -211,11 +211,11 @@ async def test_wrong_credentials_are_told_later(chains: Chains) -> None:
     chain = chains(Scripted("users", {"alice": b"1"}, at_once=True), failure_delay=0.05, max_authentications=1)
     began = asyncio.get_running_loop().time()
     waiting, beyond = Asked(), Asked()
-    assert chain.admit(connect("alice", b"x"), origin(), waiting) == LATER
+    assert chain.admit(connect("alice", b"x"), origin(), waiting.ticket) == LATER
     # As many as may be worked on wait; the next is told at once. So is who gave no credentials.
-    assert chain.admit(connect("alice", b"x"), origin(), beyond) == reasons.BAD_USER_NAME_OR_PASSWORD
-    assert chain.admit(connect(), origin(), Asked()) == reasons.NOT_AUTHORIZED
-    assert chain.admit(connect("alice", b"1"), origin(), Asked()) == reasons.SUCCESS
+    assert chain.admit(connect("alice", b"x"), origin(), beyond.ticket) == reasons.BAD_USER_NAME_OR_PASSWORD
+    assert chain.admit(connect(), origin(), Asked().ticket) == reasons.NOT_AUTHORIZED
+    assert chain.admit(connect("alice", b"1"), origin(), Asked().ticket) == reasons.SUCCESS
     await until(lambda: waiting.answers)
     assert waiting.answers == [reasons.BAD_USER_NAME_OR_PASSWORD]
     assert asyncio.get_running_loop().time() >= began + 0.05
@@ -224,7 +224,7 @@ async def test_wrong_credentials_are_told_later(chains: Chains) -> None:
 async def test_nobody_is_told_after_the_end(chains: Chains) -> None:
     chain = chains(Scripted("users", {"alice": b"1"}, at_once=True), failure_delay=0.01)
     ticket = Asked()
-    assert chain.admit(connect("alice", b"x"), origin(), ticket) == LATER
+    assert chain.admit(connect("alice", b"x"), origin(), ticket.ticket) == LATER
     await chain.close()
     assert ticket.answers == []
     assert not chain._delayed
@@ -236,7 +236,7 @@ async def test_guessing_ends_in_a_ban(chains: Chains) -> None:
         assert await answer(chain, Asked(), "alice", guess) == reasons.BAD_USER_NAME_OR_PASSWORD
     ticket = Asked()
     # The right password comes too late, from there.
-    assert chain.admit(connect("alice", b"1"), origin(), ticket) == reasons.BANNED
+    assert chain.admit(connect("alice", b"1"), origin(), ticket.ticket) == reasons.BANNED
     assert ticket.detail == "banned for guessing: address 10.0.0.1"
     assert chain.bars(connect("alice"), origin()) == reasons.BANNED
     assert chain.bars(connect("alice"), origin("10.0.0.2")) == 0
@@ -267,12 +267,12 @@ async def test_an_authentication_method_has_decided(chains: Chains) -> None:
     users = Scripted("users", {"alice": b"1"})
     chain = chains(users, client_ids=["{user}-*"], ban_after=1)
     ticket = Asked(Principal("carl"))
-    assert chain.admit(connect("alice", b"x", "carl-1"), origin(), ticket) == reasons.SUCCESS
+    assert chain.admit(connect("alice", b"x", "carl-1"), origin(), ticket.ticket) == reasons.SUCCESS
     assert users.asked == []
-    other = chain.admit(connect("alice", b"x", "alice-1"), origin(), Asked(Principal("carl")))
+    other = chain.admit(connect("alice", b"x", "alice-1"), origin(), Asked(Principal("carl")).ticket)
     assert other == reasons.CLIENT_IDENTIFIER_NOT_VALID
     chain.wrong("10.0.0.1", "c", "carl", b"proof")
-    assert chain.admit(connect(client_id="carl-1"), origin(), Asked(Principal("carl"))) == reasons.BANNED
+    assert chain.admit(connect(client_id="carl-1"), origin(), Asked(Principal("carl")).ticket) == reasons.BANNED
 
 
 async def test_who_may_stay_after_a_reload() -> None:
@@ -297,9 +297,9 @@ async def test_a_thousand_guesses_at_once_are_no_more_than_a_few(chains: Chains)
     chain = chains(slow, ban_after=3)
     tickets = [Asked() for _ in range(1_000)]
     for at, ticket in enumerate(tickets):
-        assert chain.admit(connect("alice", b"%d" % at), origin(), ticket) == LATER
+        assert chain.admit(connect("alice", b"%d" % at), origin(), ticket.ticket) == LATER
     other = Asked()
-    assert chain.admit(connect("alice", b"500"), origin("10.0.0.2"), other) == LATER
+    assert chain.admit(connect("alice", b"500"), origin("10.0.0.2"), other.ticket) == LATER
     slow.may_go_on.set()
     await until(lambda: other.answers and all(ticket.answers for ticket in tickets))
     codes = [ticket.answers for ticket in tickets]
@@ -323,7 +323,7 @@ async def test_nobody_slips_in_with_what_was_taken_back_meanwhile(chains: Chains
     chain = chains(users)
     alice, bob = Asked(), Asked()
     for user, password, ticket in (("alice", b"1", alice), ("bob", b"2", bob)):
-        assert chain.admit(connect(user, password), origin(), ticket) == LATER
+        assert chain.admit(connect(user, password), origin(), ticket.ticket) == LATER
     chain.change(Security(failure_delay=0.0), Door([Scripted("users", {"bob": b"2"})]), {})
     users.may_go_on.set()
     await until(lambda: alice.answers and bob.answers)
