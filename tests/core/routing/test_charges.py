@@ -133,6 +133,39 @@ def test_retained_messages_pay_for_their_place_in_the_tree(deep: int) -> None:
     assert len(network.router.retained) == len(topics)
 
 
+@pytest.mark.parametrize("room", [True, False])
+def test_topics_that_nobody_knows_are_paid_for(room: bool) -> None:
+    """Also what is refused: it was decoded, its route was made, and its place in the tree was looked for."""
+    network = Network(limits() if room else limits(max_retained_messages=1))
+    client = network.client("flooder")
+    read = b"".join(encoder.encode(Publish(b"%d" % number, b"x", retain=True), 5) for number in range(4_000))
+    most = TURN_WORK // (DECODE_WORK + MISS_WORK + RETAIN_WORK) + 1
+    counters = network.router.counters
+    protocol = client.wire.protocol
+    before = counters.messages_received
+    protocol.receive(read, network.now)
+    assert 0 < counters.messages_received - before <= most
+    while protocol.unfinished:
+        before = counters.messages_received
+        protocol.go_on(network.now)
+        assert counters.messages_received - before <= most
+    assert counters.retained_refused == (0 if room else 3_999)
+
+
+def test_identifiers_are_paid_for_where_they_are_sent() -> None:
+    """A small message with thousands of them is a large one, each time it is written."""
+    network = Network()
+    client = network.client("collector")
+    names = ["/".join(levels) for levels in islice(product("a+", repeat=LEVELS), 1_000)]
+    client.subscribe(*names, identifier=200_000_000)
+    topic = "/".join(["a"] * LEVELS)
+    publisher = network.client("publisher")
+    publisher.publish(topic)
+    before = network.router.work
+    publisher.publish(topic)
+    assert network.router.work - before >= len(names)
+
+
 class TestSharedSubscriptions:
     """One client in very many share groups is so many deliveries of each message of anybody."""
 
