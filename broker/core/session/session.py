@@ -36,10 +36,7 @@ if TYPE_CHECKING:
 
 
 class Session(Subscriber):
-    """One client's session. Bounds: `max_messages` and `max_bytes` of queued messages, and as many bytes in flight.
-
-    0: unlimited.
-    """
+    """One client's session. `max_messages`, `max_bytes`: of what waits, and as many bytes in flight; 0: unlimited."""
 
     def __init__(self, client_id: str, max_messages: int, max_bytes: int, counters: Counters) -> None:
         self.client_id = client_id
