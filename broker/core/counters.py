@@ -65,6 +65,9 @@ class Counters:
         self.retained_refused: i64 = 0
         # Publishes that had been here before, or had come over too many links: they went nowhere.
         self.looped: i64 = 0
+        # Publishes, wills among them, and subscriptions that access control has not allowed.
+        self.denied_publishes: i64 = 0
+        self.denied_subscriptions: i64 = 0
         # Publishes with a payload larger than `limits.max_payload_size`: they went nowhere.
         self.oversized: i64 = 0
         # How often an outbox became half full between two batches of its writer: whoever routes looks whether it moved.

@@ -268,6 +268,8 @@ class SysTopics:
             yield f"messages/dropped/{name}", counters.dropped[cause]
         yield "messages/looped", counters.looped
         yield "messages/oversized", counters.oversized
+        yield "messages/not authorized", counters.denied_publishes
+        yield "subscriptions/not authorized", counters.denied_subscriptions
         yield "packets/protocol errors", counters.protocol_errors
         yield "retained messages/count", len(router.retained)
         yield "retained messages/bytes", router.retained_bytes

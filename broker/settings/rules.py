@@ -20,8 +20,9 @@ Action: TypeAlias = Literal["publish", "subscribe", "receive", "all"]
 PLACEHOLDERS: Final = ("{user}", "{client}", "{group}")
 """What stands in the filters of a rule for what is known of the client."""
 
-MOST_RULES: Final = 100_000
-"""Rules, and filters of all rules together, that can be set: a file that a program has written by mistake."""
+MOST_FILTERS: Final = 10_000
+"""Filters of all rules together. Each rule is looked at once for a client that connects, which takes a microsecond;
+what is larger is the `acl_file`, whose users are found by their names."""
 
 
 def _one_or_more(value: Any) -> Any:
@@ -100,8 +101,8 @@ class Rule(Section):
 
 
 def _not_too_many(rules: Sequence[Rule]) -> tuple[Rule, ...]:
-    if sum(len(rule.filters) for rule in rules) > MOST_RULES:
-        raise wrong(f"at most {MOST_RULES} filters in all rules together")
+    if sum(len(rule.filters) for rule in rules) > MOST_FILTERS:
+        raise wrong(f"at most {MOST_FILTERS} filters in all rules together")
     return tuple(rules)
 
 

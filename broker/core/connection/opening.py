@@ -86,6 +86,7 @@ def open_session(
         and access_control is not None
         and not access_control.may_publish(principal, will.topic, will.qos, will.retain)
     ):
+        router.counters.denied_publishes += 1
         raise Refused("not authorized to publish to the will's topic", reasons.NOT_AUTHORIZED)  # section 5.4.2
     earlier = router.sessions.get(client_id)
     identity.check_owner(earlier, principal.user_name, router.limits, now)
@@ -98,12 +99,15 @@ def open_session(
         peer.take_over(now)
         router.fanout.drain(router, now)
     router.work += CONNECT_WORK
+    another = earlier is not None and earlier.user_name != principal.user_name
+    if earlier is not None and not connect.clean_start:
+        # Before it has the outbox: nothing is sent there that this client may not have.
+        identity.become(earlier, principal, router)
     outbox.v5 = connect.version == 5
     outbox.max_aliases = terms.max_aliases
     session, present = router.connect(
         client_id, connect.clean_start, outbox, connect.version, terms.window, terms.max_aliases == 0, now
     )
-    another = session.user_name != principal.user_name
     identity.become(session, principal, router)
     session.link_peer = handshake.link_peer(connect)
     session.link = identity.is_link(client_id, principal.user_name, router.limits)

@@ -440,5 +440,6 @@ class PublishHandler:
         if access_control is not None and not access_control.may_publish(
             session.principal, topic.decode(), qos, retain
         ):
+            self._router.counters.denied_publishes += 1
             return reasons.NOT_AUTHORIZED
         return 0

@@ -303,6 +303,7 @@ def _judge(
         router.work += access_control.source().ask_work
         granted = access_control.may_subscribe(session.principal, topic_filter, request.qos)
         if granted < 0:
+            router.counters.denied_subscriptions += 1
             return reasons.NOT_AUTHORIZED
         request.qos = min(granted, request.qos)
     return 0

@@ -72,6 +72,7 @@ class WillQueue:
         if permissions is not None and not permissions.asked.may_publish(
             session.principal, message.topic.decode(), message.qos, message.retain
         ):
+            self._counters.denied_publishes += 1
             return
         counters = self._counters
         half_full = counters.half_full

@@ -401,6 +401,20 @@ class TestWaiting:
         assert rules.receives == 10
 
 
+class TestCounts:
+    def test_what_is_denied_is_counted(self) -> None:
+        network, rules = ruled()
+        rules.no_publish.add(("w", "t"))
+        writer = network.client("w")
+        writer.publish("t", b"x")
+        writer.publish("t", b"x", 1)
+        writer.publish("u", b"x", 1)
+        network.router.access_control = Half()
+        writer.subscribe("no", "yes")
+        counters = network.router.counters
+        assert (counters.denied_publishes, counters.denied_subscriptions) == (2, 1)
+
+
 class TestWills:
     def test_a_will_that_is_forbidden_by_now_is_not_published(self) -> None:
         network, rules = ruled()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from broker.core.codec.topic_names import matches
 from broker.core.hooks import FORBIDDEN
@@ -18,6 +19,7 @@ from broker.security.rules.book import RuleBook
 from broker.security.rules.claims import MOST_CHARACTERS, MOST_FILTERS, read_claims
 from broker.security.rules.rule import PUBLISH, RECEIVE
 from broker.settings import Settings
+from broker.settings.rules import MOST_FILTERS as MOST_RULE_FILTERS
 
 
 def book(*rules: dict[str, Any], **access: str) -> RuleBook:
@@ -262,6 +264,13 @@ class TestPlaceholders:
 
 
 class TestBounds:
+    def test_filters_in_all_rules(self) -> None:
+        """Each client that connects is held against them."""
+        half = {"filters": ["t"] * (MOST_RULE_FILTERS // 2)}
+        assert book(half, half).rules == MOST_RULE_FILTERS
+        with pytest.raises(ValidationError, match="at most 10000 filters"):
+            book(half, half, {"filters": "t"})
+
     def test_what_is_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Verdicts about so many topics, and none about long ones."""
         monkeypatch.setattr(book_module, "REMEMBERED", 100)
