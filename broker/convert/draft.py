@@ -18,8 +18,8 @@ from broker.convert.source import Line
 Value: TypeAlias = bool | int | float | str | Sequence[str]
 
 HEAD: Final = """\
-# Settings for Canopy, made by `canopy convert` from {source}. Comments name the lines that a setting comes from;
-# `canopy check-config FILE` says what differs from the defaults, and docs/security.md what the doors do.
+# Settings for Canopy, made by `canopy convert` from {source}.
+# Comments name the lines that a setting comes from; `canopy check-config FILE` shows what differs from the defaults.
 #
 # What that file does not set has Canopy's default. These differ from mosquitto's: limits.max_packet_size (1 MiB),
 # mqtt.max_inflight (1,024), queue.session_messages (10,000), session.max_expiry (a week).

@@ -21,7 +21,7 @@ OLDEST_TLS: Final = {"tlsv1.3": "1.3", "tlsv1.2": "1.2", "tlsv1.1": "1.2", "tlsv
 ANYWHERE: Final = "0.0.0.0"
 
 
-class Place:
+class ListenerOptions:
     """One listener of a mosquitto.conf: the line that begins it (None: the default listener), and its options."""
 
     def __init__(self, begun: Line | None) -> None:
@@ -55,49 +55,49 @@ class Place:
         return self.value(option, yes_or_no, False, draft)
 
 
-def convert_listener(place: Place, local_only: bool, draft: Draft) -> None:
-    """Write a listener; `place.table` is its table from then on.
+def convert_listener(listener: ListenerOptions, local_only: bool, draft: Draft) -> None:
+    """Write a listener; `listener.table` is its table from then on.
 
     `local_only`: it listens for this machine alone, as mosquitto does where no listener is named.
     """
-    options = place.options
-    why = [line for line in (place.begun, options.get("port"), options.get("bind_address")) if line is not None]
-    table = place.table = draft.table("listener", *why)
+    options = listener.options
+    why = [line for line in (listener.begun, options.get("port"), options.get("bind_address")) if line is not None]
+    table = listener.table = draft.table("listener", *why)
     if local_only:
         table.why.append("no listener is named: this machine alone")
-    _set_url(place, local_only, draft)
+    _set_url(listener, local_only, draft)
     if "max_connections" in options:
-        most = place.value("max_connections", number_or_none, 0, draft)
+        most = listener.value("max_connections", number_or_none, 0, draft)
         table.set("max_connections", most, options["max_connections"])
-    _set_proxy(place, draft)
+    _set_proxy(listener, draft)
     for option in ("mount_point", "http_dir", "psk_hint"):
         line = options.get(option)
         if line is None:
             continue
         if option == "mount_point":
             draft.note(line, Kind.GUARD, "there is no prefix for the topics of a listener; the listener is off")
-            place.off = f"off, for {line}"
+            listener.off = f"off, for {line}"
         elif option == "psk_hint":
             draft.note(line, Kind.GUARD, "there is no TLS with pre-shared keys, only with certificates; it is off")
-            place.off = f"off, for {line}"
+            listener.off = f"off, for {line}"
         else:
             draft.note(line, Kind.INSTEAD, "the broker serves no files; a web server does")
-    table.off = place.off
+    table.off = listener.off
 
 
-def _set_url(place: Place, local_only: bool, draft: Draft) -> None:
-    options, table = place.options, place.table
-    tls = _has_tls(place, draft)
+def _set_url(listener: ListenerOptions, local_only: bool, draft: Draft) -> None:
+    options, table = listener.options, listener.table
+    tls = _has_tls(listener, draft)
     scheme = "mqtts" if tls else "mqtt"
     protocol = options.get("protocol")
     if protocol is not None and protocol.value == "websockets":
         scheme = "wss" if tls else "ws"
     elif protocol is not None and protocol.value != "mqtt":
         draft.note(protocol, Kind.MISSING, "there is no such protocol here; the listener is off")
-        place.off = f"off, for {protocol}"
-    port, _, host = (place.begun.value if place.begun is not None else "").partition(" ")
+        listener.off = f"off, for {protocol}"
+    port, _, host = (listener.begun.value if listener.begun is not None else "").partition(" ")
     host = host.strip()
-    if place.begun is None:
+    if listener.begun is None:
         port = options["port"].value if "port" in options else "1883"
         host = options["bind_address"].value if "bind_address" in options else ""
     why: list[Line | str] = [line for line in (protocol,) if line is not None]
@@ -105,30 +105,30 @@ def _set_url(place: Place, local_only: bool, draft: Draft) -> None:
         table.set("url", f"mqtt+unix://{host}", *why)
         return
     if not host:
-        host = _any_host(place, local_only, draft, why)
+        host = _any_host(listener, local_only, draft, why)
     url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     try:
         parse_endpoint(url)
         if not port.isdigit():
             raise ValueError
     except ValueError:
-        place.off = f"off: {url} is no address to listen on"
-        if place.begun is not None:
-            draft.note(place.begun, Kind.MISSING, "this is no address to listen on; the listener is off")
+        listener.off = f"off: {url} is no address to listen on"
+        if listener.begun is not None:
+            draft.note(listener.begun, Kind.MISSING, "this is no address to listen on; the listener is off")
     table.set("url", url, *why)
     if tls:
-        _set_tls(place, table.within("tls"), draft)
-    if place.origins:
+        _set_tls(listener, table.within("tls"), draft)
+    if listener.origins:
         if scheme in ("ws", "wss"):
-            table.set("origins", [line.value for line in place.origins], *place.origins)
+            table.set("origins", [line.value for line in listener.origins], *listener.origins)
         else:
-            for line in place.origins:
+            for line in listener.origins:
                 draft.note(line, Kind.NOTHING, "no WebSocket comes in here")
 
 
-def _any_host(place: Place, local_only: bool, draft: Draft, why: list[Line | str]) -> str:
+def _any_host(listener: ListenerOptions, local_only: bool, draft: Draft, why: list[Line | str]) -> str:
     """Where a listener without an address listens."""
-    interface, domain = place.options.get("bind_interface"), place.options.get("socket_domain")
+    interface, domain = listener.options.get("bind_interface"), listener.options.get("socket_domain")
     if interface is not None:
         if interface.value == "lo":
             why.append(interface)
@@ -145,23 +145,23 @@ def _any_host(place: Place, local_only: bool, draft: Draft, why: list[Line | str
     return "127.0.0.1" if local_only else ANYWHERE
 
 
-def _has_tls(place: Place, draft: Draft) -> bool:
+def _has_tls(listener: ListenerOptions, draft: Draft) -> bool:
     """Whether the listener has a certificate. With half of one it is off: mosquitto does not start so."""
-    certificate, key = place.options.get("certfile"), place.options.get("keyfile")
+    certificate, key = listener.options.get("certfile"), listener.options.get("keyfile")
     if certificate is not None and key is not None:
         return True
     for line in (certificate, key):
         if line is not None:
             draft.note(line, Kind.GUARD, "TLS needs both certfile and keyfile; the listener is off")
-            place.off = f"off, for {line}"
+            listener.off = f"off, for {line}"
     for option in ("require_certificate", "cafile", "capath", "crlfile", "tls_version", "ciphers"):
-        if option in place.options:
-            draft.note(place.options[option], Kind.NOTHING, "this listener has no certificate, and so no TLS")
+        if option in listener.options:
+            draft.note(listener.options[option], Kind.NOTHING, "this listener has no certificate, and so no TLS")
     return False
 
 
-def _set_tls(place: Place, tls: Table, draft: Draft) -> None:
-    options = place.options
+def _set_tls(listener: ListenerOptions, tls: Table, draft: Draft) -> None:
+    options = listener.options
     tls.set("certificate", options["certfile"].value, options["certfile"])
     tls.set("key", options["keyfile"].value, options["keyfile"])
     version = options.get("tls_version")
@@ -172,13 +172,13 @@ def _set_tls(place: Place, tls: Table, draft: Draft) -> None:
         tls.set("min_version", oldest or "1.2", version)
     if "ciphers" in options:
         tls.set("ciphers", options["ciphers"].value, options["ciphers"])
-    _set_client_certificates(place, tls, draft)
+    _set_client_certificates(listener, tls, draft)
 
 
-def _set_client_certificates(place: Place, tls: Table, draft: Draft) -> None:
-    options = place.options
+def _set_client_certificates(listener: ListenerOptions, tls: Table, draft: Draft) -> None:
+    options = listener.options
     authorities, folder, revoked = options.get("cafile"), options.get("capath"), options.get("crlfile")
-    if not place.is_on("require_certificate", draft):
+    if not listener.is_on("require_certificate", draft):
         for line in (authorities, folder, revoked):
             if line is not None:
                 draft.note(line, Kind.NOTHING, "without require_certificate no client is asked for one")
@@ -193,18 +193,18 @@ def _set_client_certificates(place: Place, tls: Table, draft: Draft) -> None:
     if authorities is None and folder is None:
         line = options["require_certificate"]
         draft.note(line, Kind.GUARD, "it needs cafile; the listener is off")
-        place.off = f"off, for {line}"
+        listener.off = f"off, for {line}"
     if revoked is not None:
         tls.set("crl", revoked.value, revoked)
 
 
-def _set_proxy(place: Place, draft: Draft) -> None:
-    line = place.options.get("enable_proxy_protocol")
+def _set_proxy(listener: ListenerOptions, draft: Draft) -> None:
+    line = listener.options.get("enable_proxy_protocol")
     if line is None:
         return
     if line.value not in ("1", "2"):
         draft.note(line, Kind.GUARD, "the value has to be 1 or 2; the listener is off")
-        place.off = f"off, for {line}"
+        listener.off = f"off, for {line}"
         return
-    place.table.set("proxy_protocol", f"v{line.value}", line)
-    place.table.set("proxy_from", ["127.0.0.1/32"], "the proxies whose word counts: write theirs; others are closed")
+    listener.table.set("proxy_protocol", f"v{line.value}", line)
+    listener.table.set("proxy_from", ["127.0.0.1/32"], "the proxies whose word counts: write theirs; others are closed")

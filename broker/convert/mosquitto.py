@@ -10,13 +10,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from broker.convert.access import AccessOptions
 from broker.convert.bridges import Bridge, convert_bridge
-from broker.convert.doors import Doors
 from broker.convert.draft import Draft, Kind, Value, fault
-from broker.convert.listeners import Place, convert_listener
+from broker.convert.listeners import ListenerOptions, convert_listener
 from broker.convert.options import (
+    ACCESS,
     BRIDGE,
-    DOORS,
     GLOBAL,
     LISTENER,
     OF_PLUGINS,
@@ -59,34 +59,34 @@ class _Conversion:
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
-        self._default = Place(None)
-        self._places: list[Place] = []
+        self._default = ListenerOptions(None)
+        self._places: list[ListenerOptions] = []
         self._bridges: list[Bridge] = []
-        self._doors = Doors(draft)
+        self._access = AccessOptions(draft)
         self._log: list[Line] = []
 
     def run(self, lines: list[Line]) -> None:
         for line in lines:
             self._take(line)
-        places = self._places
-        local_only = not places and not {"port", "bind_address"} & self._default.options.keys()
-        if self._default.options or self._default.origins or not places:
-            places = [self._default, *places]
-        for place in places:
-            convert_listener(place, local_only, self._draft)
-        self._shared(places)
-        self._doors.convert(places, local_only)
-        self._check(places)
+        listeners = self._places
+        local_only = not listeners and not {"port", "bind_address"} & self._default.options.keys()
+        if self._default.options or self._default.origins or not listeners:
+            listeners = [self._default, *listeners]
+        for listener in listeners:
+            convert_listener(listener, local_only, self._draft)
+        self._shared(listeners)
+        self._access.convert(listeners, local_only)
+        self._check(listeners)
         taken: set[str] = set()
         for bridge in self._bridges:
             convert_bridge(bridge, taken, self._draft)
         self._set_log()
 
-    def _check(self, places: list[Place]) -> None:
+    def _check(self, listeners: list[ListenerOptions]) -> None:
         """Hold the listeners against the settings: those that they do not take are written as comments."""
         taken: set[object] = set()
-        for place in places:
-            table = place.table
+        for listener in listeners:
+            table = listener.table
             found = fault(Listener, table.values())
             if not found and not table.off:
                 url = table.values()["url"]
@@ -94,13 +94,13 @@ class _Conversion:
                 taken.add(url)
             if found and not table.off:
                 table.off = f"off: {found}"
-                self._draft.note(place.begun or next(iter(place.options.values())), Kind.MISSING, table.off)
+                self._draft.note(listener.begun or next(iter(listener.options.values())), Kind.MISSING, table.off)
 
     def _take(self, line: Line) -> None:
         option, draft = line.option, self._draft
-        place = self._places[-1] if self._places else self._default
+        listener = self._places[-1] if self._places else self._default
         if option == "listener":
-            self._places.append(Place(line))
+            self._places.append(ListenerOptions(line))
         elif option == "connection":
             self._bridges.append(Bridge(line))
         elif option in GLOBAL:
@@ -112,10 +112,10 @@ class _Conversion:
                 draft.set("security.client_ids", [f"{line.value}*"], line)
         elif option in UNCONVERTED:
             draft.note(line, *UNCONVERTED[option])
-        elif option in DOORS or option.startswith(OF_PLUGINS):
-            self._doors.take(line, self._places[-1] if self._places else None)
+        elif option in ACCESS or option.startswith(OF_PLUGINS):
+            self._access.take(line, self._places[-1] if self._places else None)
         elif option in LISTENER or option in SHARED:
-            place.add(line)
+            listener.add(line)
         elif option in BRIDGE:
             if self._bridges:
                 self._bridges[-1].add(line)
@@ -145,12 +145,12 @@ class _Conversion:
             return None
         return value
 
-    def _shared(self, places: list[Place]) -> None:
+    def _shared(self, listeners: list[ListenerOptions]) -> None:
         """What Canopy has for all listeners together: set where all of them agree."""
         for option, setting in SHARED.items():
-            lines = [place.options[option] for place in places if option in place.options]
+            lines = [listener.options[option] for listener in listeners if option in listener.options]
             values = {line.value for line in lines}
-            if len(values) == 1 and len(lines) == len(places):
+            if len(values) == 1 and len(lines) == len(listeners):
                 self._set(lines[0], setting)
             else:
                 for line in lines:

@@ -1,7 +1,7 @@
 """Every option of mosquitto 2.0 and 2.1 (mosquitto.conf(5)), and what becomes of it.
 
 Owns two tables: the options that are one setting of Canopy's each, whatever stands around them, and those that are
-none. All others are converted by `listeners`, `doors` and `bridges`. A test holds the tables against the manual page.
+none. All others are converted by `listeners`, `access` and `bridges`. A test holds the tables against the manual page.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ LISTENER: Final = frozenset(
 )
 """Options that `listeners` converts, beside those of `SHARED`."""
 
-DOORS: Final = frozenset(
+ACCESS: Final = frozenset(
     {
         "acl_file",
         "allow_anonymous",
@@ -236,7 +236,7 @@ DOORS: Final = frozenset(
         "psk_file",
     }
 )
-"""Options that `doors` converts, and all that begin with `OF_PLUGINS`."""
+"""Options that `access` converts, and all that begin with `OF_PLUGINS`."""
 
 OF_PLUGINS: Final = ("auth_opt_", "plugin_opt_")
 
@@ -281,6 +281,6 @@ def known(option: str) -> bool:
         option in GLOBAL
         or option in SHARED
         or option in UNCONVERTED
-        or option in LISTENER | DOORS | BRIDGE | OTHERS
+        or option in LISTENER | ACCESS | BRIDGE | OTHERS
         or option.startswith(OF_PLUGINS)
     )

@@ -185,7 +185,7 @@ class TestListeners:
         assert "no address to listen on" in converted.missing
 
 
-class TestDoors:
+class TestAccess:
     def test_a_password_file_and_an_acl_file(self, conf: Path) -> None:
         settings = made(conf, "listener 1883\npassword_file /etc/passwd\nacl_file /etc/acl\n").settings
         (table,) = settings.authenticator
@@ -397,7 +397,8 @@ class TestCommand:
         return result.exit_code, result.stdout, result.stderr
 
     def test_it_prints_what_check_config_takes(self, conf: Path, tmp_path: Path) -> None:
-        conf.write_text("listener 1883\npassword_file /p\n")
+        (tmp_path / "passwd").write_text("")
+        conf.write_text(f"listener 1883\npassword_file {tmp_path}/passwd\n")
         code, printed, told = self.run(conf)
         assert (code, told) == (0, "")
         path = tmp_path / "canopy.toml"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.convert.draft import Draft, Kind
-from broker.convert.listeners import Place
+from broker.convert.listeners import ListenerOptions
 from broker.convert.options import OF_PLUGINS, yes_or_no
 from broker.convert.source import Line
 
@@ -21,7 +21,7 @@ OWN_PLUGINS: Final = {"password_file": "password_file", "acl_file": "acl_file"}
 NOBODY: Final = "nobody"
 
 
-class Door:
+class ListenerAccess:
     """What holds at one listener, or at all of them."""
 
     def __init__(self) -> None:
@@ -32,19 +32,19 @@ class Door:
         """One that cannot be converted."""
 
 
-class Doors:
-    """The options of all doors, line by line."""
+class AccessOptions:
+    """The options about access, line by line."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._per_listener = False
-        self._shared = Door()
+        self._shared = ListenerAccess()
         # The default listener's under None.
-        self._own: dict[Place | None, Door] = {}
+        self._own: dict[ListenerOptions | None, ListenerAccess] = {}
         self._plugin: str | None = None
 
-    def take(self, line: Line, place: Place | None) -> None:
-        """Another option; `place`: the listener that it stands below, None before the first."""
+    def take(self, line: Line, listener: ListenerOptions | None) -> None:
+        """Another option; `listener`: the listener that it stands below, None before the first."""
         draft, option = self._draft, line.option
         if option == "per_listener_settings":
             try:
@@ -54,16 +54,16 @@ class Doors:
             else:
                 draft.note(line, Kind.INSTEAD, "each [[listener]] names its authenticators")
             return
-        door = self._shared
+        access = self._shared
         if self._per_listener and option not in ("global_plugin", "plugin_load"):
-            door = self._own.setdefault(place, Door())
+            access = self._own.setdefault(listener, ListenerAccess())
         if option in ("password_file", "acl_file") and not line.value:
             option = "plugin"  # which nobody can come in by either
         if option in PLUGINS:
             name = line.value.rpartition("/")[2]
             self._plugin = next((known for known in OWN_PLUGINS if known in name), None)
             if self._plugin is None:
-                door.plugin = line
+                access.plugin = line
                 text = (
                     "there are no plug-ins of mosquitto here; nobody comes in by it. docs/security.md has what there is"
                 )
@@ -71,24 +71,24 @@ class Doors:
         elif option.startswith(OF_PLUGINS):
             file = option.removeprefix("plugin_opt_").removeprefix("auth_opt_")
             if self._plugin is not None and file in OWN_PLUGINS:
-                setattr(door, file, line)
+                setattr(access, file, line)
             else:
                 draft.note(line, Kind.MISSING, "it is an option of a plug-in")
         elif option == "plugin_use":
             draft.note(line, Kind.INSTEAD, "authenticators of a [[listener]] names those that are asked there")
         elif option == "allow_anonymous":
-            door.anonymous = line
+            access.anonymous = line
         elif option == "password_file":
-            door.password_file = line
+            access.password_file = line
         elif option == "acl_file":
-            door.acl_file = line
+            access.acl_file = line
         else:
             draft.note(line, Kind.MISSING, "there is no TLS with pre-shared keys; listeners with psk_hint are off")
 
-    def convert(self, places: list[Place], local_only: bool) -> None:
+    def convert(self, listeners: list[ListenerOptions], local_only: bool) -> None:
         """Write authenticators and access, now that all listeners are there."""
-        asked = {place: self._asked(place, local_only) for place in places}
-        self._write_access(places)
+        asked = {listener: self._asked(listener, local_only) for listener in listeners}
+        self._write_access(listeners)
         draft = self._draft
         said = [each.line for each in asked.values() if each.line is not None]
         if all(each.open for each in asked.values()):
@@ -107,25 +107,27 @@ class Doors:
         else:
             why: list[Line | str] = [*dict.fromkeys(said)]
             draft.set("mqtt.allow_anonymous", False, *(why or ["as in mosquitto, unless allow_anonymous is true"]))
-        for place, each in asked.items():
+        for listener, each in asked.items():
             names = [*each.names, *(["anonymous"] if each.anonymous else [])]
             if len(names) < len(written):
-                place.table.set("authenticators", names)
+                listener.table.set("authenticators", names)
             if not each.anonymous and "anonymous" in written:
-                place.table.set("allow_anonymous", False, *([] if each.line is None else [each.line]))
+                listener.table.set("allow_anonymous", False, *([] if each.line is None else [each.line]))
             if each.open:
-                place.table.why.append("clients with a user name came in here unchecked; now only those without one do")
+                listener.table.why.append(
+                    "with a user name clients came in unchecked here; now only those without one do"
+                )
 
-    def _door(self, place: Place) -> Door:
+    def _of(self, listener: ListenerOptions) -> ListenerAccess:
         if not self._per_listener:
             return self._shared
-        door = self._own.get(place if place.begun is not None else None, Door())
-        door.plugin = door.plugin or self._shared.plugin
-        return door
+        access = self._own.get(listener if listener.begun is not None else None, ListenerAccess())
+        access.plugin = access.plugin or self._shared.plugin
+        return access
 
-    def _asked(self, place: Place, local_only: bool) -> _Asked:
-        draft, door = self._draft, self._door(place)
-        line = place.options.get("listener_allow_anonymous", door.anonymous)
+    def _asked(self, listener: ListenerOptions, local_only: bool) -> _Asked:
+        draft, access = self._draft, self._of(listener)
+        line = listener.options.get("listener_allow_anonymous", access.anonymous)
         anonymous = local_only
         if line is not None:
             try:
@@ -134,33 +136,33 @@ class Doors:
                 draft.note(line, Kind.GUARD, f"the value has to be {error}; clients without a user name are refused")
                 anonymous = False
         names: dict[str, tuple[str, Line | None]] = {}
-        if place.is_on("use_identity_as_username", draft):
-            names["certificate"] = ("cn", place.options["use_identity_as_username"])
-        elif place.is_on("use_subject_as_username", draft):
-            names["certificate-subject"] = ("subject", place.options["use_subject_as_username"])
-        elif door.password_file is not None:
-            file = door.password_file
+        if listener.is_on("use_identity_as_username", draft):
+            names["certificate"] = ("cn", listener.options["use_identity_as_username"])
+        elif listener.is_on("use_subject_as_username", draft):
+            names["certificate-subject"] = ("subject", listener.options["use_subject_as_username"])
+        elif access.password_file is not None:
+            file = access.password_file
             names[self._name_of(file)] = ("password-file", file)
-        unchecked = not names and door.plugin is None and anonymous
+        unchecked = not names and access.plugin is None and anonymous
         if not names and not unchecked:
             names[NOBODY] = (NOBODY, None)
-        return _Asked(names, anonymous and door.plugin is None, unchecked, line)
+        return _Asked(names, anonymous and access.plugin is None, unchecked, line)
 
     def _name_of(self, file: Line) -> str:
         """A name for the password file: numbered, where listeners have different ones."""
         files: list[str] = []
-        for door in (self._shared, *self._own.values()):
-            if door.password_file is not None and door.password_file.value not in files:
-                files.append(door.password_file.value)
+        for access in (self._shared, *self._own.values()):
+            if access.password_file is not None and access.password_file.value not in files:
+                files.append(access.password_file.value)
         at = files.index(file.value)
         return "password-file" if at == 0 else f"password-file-{at + 1}"
 
-    def _write_access(self, places: list[Place]) -> None:
+    def _write_access(self, listeners: list[ListenerOptions]) -> None:
         draft = self._draft
-        doors = [self._door(place) for place in places]
-        files = {door.acl_file.value: door.acl_file for door in doors if door.acl_file is not None}
-        plugin = next((door.plugin for door in doors if door.plugin is not None), None)
-        if len(files) == 1 and all(door.acl_file is not None for door in doors):
+        accesses = [self._of(listener) for listener in listeners]
+        files = {access.acl_file.value: access.acl_file for access in accesses if access.acl_file is not None}
+        plugin = next((access.plugin for access in accesses if access.plugin is not None), None)
+        if len(files) == 1 and all(access.acl_file is not None for access in accesses):
             (line,) = files.values()
             draft.set("access.acl_file", line.value, line)
         elif files:
