@@ -66,7 +66,8 @@ class Daemon:
             self.close()
             raise
         self.urls: list[str] = self.started["listening"]
-        self.ports = [int(url.rsplit(":", 1)[1]) for url in self.urls]
+        # 0: a Unix socket.
+        self.ports = [0 if "+unix:" in url else int(url.rsplit(":", 1)[1]) for url in self.urls]
         self.url, self.port = self.urls[0], self.ports[0]
 
     def __enter__(self) -> Self:

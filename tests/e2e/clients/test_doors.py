@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -14,10 +17,11 @@ import gmqtt
 import pytest
 
 from broker import Broker, Settings
-from tests.e2e.clients.drivers import within
+from tests.e2e.clients.drivers import PATIENCE, within
 from tests.e2e.clients.test_mqttjs import NODE, SCRIPTS
 from tests.e2e.clients.test_mqttjs import run as mqttjs
 from tests.support.certificates import DAY, Authority, now
+from tests.support.daemon import Daemon
 
 PUB, SUB = shutil.which("mosquitto_pub"), shutil.which("mosquitto_sub")
 
@@ -155,3 +159,36 @@ async def test_mqttjs(start: Start, authority: Authority, scenario: str) -> None
     url = broker.listening[0].replace("127.0.0.1", "localhost")
     seen = await mqttjs(scenario, url, 5, "js-tls", NODE_EXTRA_CA_CERTS=authority.file)
     assert seen == [1_048_000, 2] if scenario == "big" else seen[:2] == [False, True]
+
+
+def test_a_process_with_a_tls_listener(authority: Authority, tmp_path: Path) -> None:
+    """`canopy serve` says where it listens, `canopy health` finds it, and SIGHUP has it show another certificate."""
+    path = tmp_path / "s"
+    config = tmp_path / "canopy.toml"
+    certificate, key = authority.issue("localhost", file="door")
+    config.write_text(
+        f'[[listener]]\nurl = "mqtt+unix://{path}"\n[security]\nwatch_files = false\n'
+        f'[[listener]]\nurl = "mqtts://127.0.0.1:0"\n[listener.tls]\ncertificate = "{certificate}"\nkey = "{key}"\n',
+        encoding="utf-8",
+    )
+    with Daemon("--config", str(config)) as running:
+        _, unix, tls = running.urls
+        assert unix == f"mqtt+unix://{path}"
+        assert _health("--target", unix).returncode == 0
+        trusted = ("--target", tls.replace("127.0.0.1", "localhost"), "--ca", authority.file)
+        assert _health(*trusted).returncode == 0
+        assert "its certificate is not trusted" in _health(*trusted[:2]).stderr
+        authority.issue("localhost", "renewed.example.org", file="door")
+        named = (*trusted, "--server-name", "renewed.example.org")
+        assert _health(*named).returncode == 1
+        running.process.send_signal(signal.SIGHUP)
+        running.until("settings reloaded")
+        assert _health(*named).returncode == 0
+        code, _ = running.end()
+        assert code == 0
+    assert not path.exists()
+
+
+def _health(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "broker", "health", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
