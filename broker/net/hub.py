@@ -21,9 +21,10 @@ from broker.net.partial_packets import PartialPackets
 from broker.net.timers import Wheel
 from broker.net.turns import Turn, Turns
 
-WAKES: Final = 512
-"""Writers that are woken in one call, each of which may write: some milliseconds. The others follow at once, after
-whatever else the event loop has to do."""
+WAKES: Final = 128
+"""Writers that are woken in one call, each of which may write some kilobytes: as many as a round has room for
+(`turns.ROUND_WRITES`), since whoever finds none is called again. The others follow at once, after whatever else the
+event loop has to do."""
 
 AGAIN: Final = 1.0
 """Seconds until the router is called again whose tick has raised."""
@@ -98,8 +99,9 @@ class FlushScheduler:
         if touched:
             if len(touched) > WAKES:
                 self._put_off()
-            self._wake(touched)
-            touched.clear()
+            else:
+                self._wake(touched)
+                touched.clear()
         due = self._deadlines.next_due()
         if due != self._due_at:
             self._arm(due)
@@ -119,21 +121,27 @@ class FlushScheduler:
 
     def _put_off(self) -> None:
         """A batch for very many peers: each wake may be a write, and others have their turn in between."""
-        self._put_off_outboxes.extend(self._touched[WAKES:])
-        del self._touched[WAKES:]
-        if not self.behind:
-            self.behind = True
-            self.turns.held = True
+        touched = self._touched
+        self._put_off_outboxes.extend(touched[WAKES:])
+        del touched[WAKES:]
+        first = not self.behind
+        self.behind = True
+        self.turns.held = True
+        self._wake(touched)
+        touched.clear()
+        if first:
+            # Behind what the writes have asked for: a new round, which has room for the next of them.
             self.loop.call_soon(self._wake_some)
 
     def _wake_some(self) -> None:
         waiting = self._put_off_outboxes
         some = [waiting.popleft() for _ in range(min(WAKES, len(waiting)))]
-        self.behind = len(waiting) > 0
-        self.turns.held = self.behind
-        if self.behind:
-            self.loop.call_soon(self._wake_some)
+        more = len(waiting) > 0
+        self.behind = more
+        self.turns.held = more
         self._wake(some)
+        if more:
+            self.loop.call_soon(self._wake_some)
 
     def _arm(self, due: float) -> None:
         if self._due is not None:

@@ -17,6 +17,7 @@ from broker.core.queues.outbox import CONTROL_LIMIT
 from broker.net.admission import HALF_OPEN_ROOM
 from broker.net.hub import WAKES
 from broker.net.stream import FULL_READ
+from broker.net.turns import LITTLE_BYTES
 from tests.e2e import wire
 from tests.net.transports import Client, rounds, until
 
@@ -310,6 +311,28 @@ async def test_a_message_for_very_many_is_written_in_turns(embed: Embed) -> None
         told.append(sum(client.transport.written != [] for client in crowd))
     assert told == [WAKES, 2 * WAKES, 3 * WAKES]
     assert all(client.take() == frame for client in crowd)
+
+
+async def test_whoever_is_woken_finds_room(embed: Embed) -> None:
+    """A burst of some kilobytes for very many: nobody is woken to write only to be put off to another round."""
+    broker = await embed()
+    crowd = [Client(broker, "", says=wire.connect(f"c{number}")) for number in range(5 * WAKES)]
+    for client in crowd:
+        client.connection.data_received(wire.subscribe(1, [("t", 0)]))
+    source = Client(broker, "source")
+    await rounds(20)
+    for client in crowd:
+        client.take()
+    burst = wire.publish("t", b"x" * 64) * (LITTLE_BYTES // 64)
+    assert len(burst) > LITTLE_BYTES
+    source.connection.data_received(burst)
+    while True:
+        assert not any(client.connection.waits_to_write for client in crowd)
+        if not broker.hub.behind and not source.connection.protocol.unfinished:
+            break
+        await rounds(1)
+    await rounds(20)
+    assert all(client.take() == burst for client in crowd)
 
 
 async def test_who_publishes_to_very_many_waits_for_them(embed: Embed) -> None:
