@@ -70,8 +70,15 @@ def replace(path: Path, text: str) -> None:
     other.replace(path)
 
 
-async def test_a_file_that_is_written_or_replaced(watched: Watched, folder: Path) -> None:
-    assert await watched.after(lambda: (folder / "one").write_text("11")) == {folder / "one"}
+async def test_a_file_that_is_written_in_place(watched: Watched, folder: Path) -> None:
+    """It may be told of more than once: whoever writes it first makes it empty."""
+    await asyncio.to_thread((folder / "one").write_text, "11")
+    await until(lambda: watched.told, "the change was told of")
+    assert watched.told[0] == {folder / "one"}
+
+
+async def test_a_file_that_is_replaced_or_gone(watched: Watched, folder: Path) -> None:
+    assert await watched.after(lambda: replace(folder / "one", "11")) == {folder / "one"}
     assert await watched.after(lambda: replace(folder / "two", "2")) == {folder / "two"}
     assert await watched.after(lambda: (folder / "one").unlink()) == {folder / "one"}
     assert await watched.after(lambda: replace(folder / "one", "back")) == {folder / "one"}
@@ -109,9 +116,9 @@ async def test_as_kubernetes_exchanges_a_volume(tmp_path: Path, monkeypatch: pyt
 
 async def test_what_raises_does_not_end_it(watched: Watched, folder: Path) -> None:
     watched.failure = RuntimeError("a fault")
-    await watched.after(lambda: (folder / "one").write_text("11"))
+    await watched.after(lambda: replace(folder / "one", "11"))
     watched.failure = None
-    assert await watched.after(lambda: (folder / "one").write_text("111")) == {folder / "one"}
+    assert await watched.after(lambda: replace(folder / "one", "111")) == {folder / "one"}
     assert [place for place, _ in watched.faults] == ["watching"]
 
 
@@ -122,10 +129,10 @@ async def test_a_list_of_files_that_changes(watched: Watched, folder: Path) -> N
     await asyncio.to_thread(new.write_text, "1")
     watched.files.append(new)
     # What is new in the list was read by whoever put it there.
-    assert await watched.after(lambda: (folder / "one").write_text("11")) == {folder / "one"}
+    assert await watched.after(lambda: replace(folder / "one", "11")) == {folder / "one"}
     looks = watched.watcher.looks
     await until(lambda: watched.watcher.looks > looks, "it watches the other folder too")
-    assert await watched.after(lambda: new.write_text("11")) == {new}
+    assert await watched.after(lambda: replace(new, "11")) == {new}
 
 
 async def test_no_folder_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,13 +176,13 @@ class TestBroker:
             assert users is not None
             await until(lambda: users.access.epoch == 3)
             looks = broker._watcher.looks if broker._watcher is not None else -1
-            await asyncio.to_thread(file.write_text, "nonsense\n")
+            await asyncio.to_thread(replace, file, "nonsense\n")
             await until(lambda: broker._watcher is not None and broker._watcher.looks > looks)
             peer = await enters()
             assert users.access.epoch == 3
             peer.abort()
             # It can be switched off.
-            await asyncio.to_thread(file.write_text, "")
+            await asyncio.to_thread(replace, file, "")
             off = settings.model_copy(update={"security": settings.security.model_copy(update={"watch_files": False})})
             await broker.reload(off)
             assert broker._watcher is None
