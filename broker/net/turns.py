@@ -202,6 +202,15 @@ class Turns:
         self._written = 0
         self.full = False
         self.work = TURN_WORK
+        try:
+            self._serve_all()
+        finally:
+            # Whatever one of them raises: the others have their turns.
+            self._running = False
+            if self._done > 0 or self._written > 0 or self.waiting:
+                self._note()
+
+    def _serve_all(self) -> None:
         writers = self._writers
         while writers and not self.full:
             turn = writers.popleft()
@@ -220,9 +229,6 @@ class Turns:
             if self._again:
                 self._serve(self._again, ROUND_WORK)
             self._owed = len(writers)
-        self._running = False
-        if self._done > 0 or self._written > 0 or self.waiting:
-            self._note()
 
     def _serve(self, line: deque[Turn], until: i64) -> None:
         """Give those who wait now their turns, one after another, until so much was done in this round."""

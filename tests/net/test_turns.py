@@ -255,3 +255,33 @@ async def test_nobody_goes_on_in_a_round_that_was_asked_for_before() -> None:
     assert (order, turn.shares) == (["writer"], [])
     await rounds(1)
     assert turn.shares == [1]
+
+
+class Faulty(Turn):
+    """Does what it must not: it raises."""
+
+    def turn(self, work: int) -> int:
+        raise RuntimeError(f"turn for {work}")
+
+    def write_turn(self) -> None:
+        raise RuntimeError("write")
+
+    def leave(self) -> None:
+        raise RuntimeError("leave")
+
+
+async def test_one_that_raises_keeps_nobody_from_its_turn() -> None:
+    loop = asyncio.get_running_loop()
+    raised: list[str] = []
+    loop.set_exception_handler(lambda _, context: raised.append(str(context["exception"])))
+    turns = Turns(loop)
+    writing, reading, ending = Heavy(turns, 0, writes=1), Heavy(turns, 1), Heavy(turns, 0)
+    turns.write_on(Faulty())
+    turns.write_on(writing)
+    turns.end(Faulty())
+    turns.end(ending)
+    turns.go_on(Faulty(), True)
+    turns.go_on(reading, True)
+    await rounds(10)
+    assert raised == ["write", "leave", f"turn for {SHARE}"]
+    assert (writing.writes, reading.left, ending.ended, turns.waiting) == (0, 0, True, False)
