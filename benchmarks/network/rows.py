@@ -294,6 +294,22 @@ def _frozen_row(name: str, title: str, frozen: int, load: _ToReaders) -> Row:
     )
 
 
+def _access_rules() -> str:
+    """A hundred access rules as one setting: of some users, of every user, and the last one lets the load pass."""
+    tables = [f'{{user = "site-{number}-*", filters = ["site/{number}/#"]}}' for number in range(40)]
+    tables += [f'{{action = "publish", filters = ["plant/{number}/{{user}}/#"]}}' for number in range(30)]
+    tables += [f'{{filters = ["hall/{number}/+/state"], effect = "deny"}}' for number in range(29)]
+    tables.append('{filters = ["bench/#", "$SYS/#"]}')
+    return f"rule=[{', '.join(tables)}]"
+
+
+def _ruled_row(row: Row) -> Row:
+    """The same load with access rules, which are asked at each publish and each delivery."""
+    needs = row.needs | {POLICIES}
+    settings = (*row.settings, _access_rules())
+    return replace(row, name=f"{row.name}-rules", title=f"{row.title}, with 100 rules", needs=needs, settings=settings)
+
+
 def _drop_row(name: str, settings: Sequence[str] = (), pebbles: int = WAITING + SPARE, topics: int = 1) -> Row:
     return Row(
         name,
@@ -356,3 +372,7 @@ ROWS: Final[dict[str, Row]] = {
         _drop_row("max-age", ["queue.max_age=0.1", "queue.live_messages=0", "queue.live_bytes=0"]),
     )
 }
+
+for _name in ("one-to-one", "pairs", "fan-out", "pairs-v5"):
+    _ruled = _ruled_row(ROWS[_name])
+    ROWS[_ruled.name] = _ruled
