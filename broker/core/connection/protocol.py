@@ -415,6 +415,7 @@ class ServerProtocol(Peer):
         if answer is not None:
             if self.session is not None and answer.reason_code == reasons.SUCCESS:
                 identity.renew(self.session, authentication.principal, self.origin, self.router)
+                self._filters.renewed(self.session)
                 # The shell is to look: the credentials may expire at another time. Asking for a turn is how it does.
                 self.renewed = self.unfinished = True
             self._answers.send(answer)

@@ -15,7 +15,7 @@ from mypy_extensions import i64
 
 from broker.core.codec import reasons
 from broker.core.codec.decoder import Decoder
-from broker.core.codec.errors import Refused
+from broker.core.codec.errors import ProtocolError, Refused
 from broker.core.codec.filter_list import FilterList
 from broker.core.codec.packets import Packet, Suback, SubscriptionRequest, Unsuback
 from broker.core.codec.properties import REASON_STRING, SUBSCRIPTION_IDENTIFIER
@@ -67,6 +67,7 @@ class FilterHandler:
         self._session: Session | None = None
         self._work: FilterWork | None = None
         self._review: SubscriptionReview | None = None
+        self._resumes = False  # or the client has authenticated again
         # While one is being worked off.
         self.busy = False
 
@@ -78,13 +79,23 @@ class FilterHandler:
 
     def resume(self, session: Session, now: float) -> None:
         """A session goes on: `Session.resume`, once it is known what its client may still subscribe to."""
+        self._resumes = True
+        if not self._look_through(session):
+            session.resume(now)
+
+    def renewed(self, session: Session) -> None:
+        """The client has authenticated again: if it may subscribe to less by now, it is told to go (0x87)."""
+        self._resumes = False
+        self._look_through(session)
+
+    def _look_through(self, session: Session) -> bool:
         access_control = self._router.access_control
         if access_control is None:
-            session.resume(now)
-            return
+            return False
         self._session = session
         self._review = SubscriptionReview(session, access_control, self._router)
         self.busy = True
+        return True
 
     def turn(self, until: i64, now: float) -> None:
         """Go on until `router.work` has come to `until`; answer the packet when all of it was acted on."""
@@ -93,9 +104,13 @@ class FilterHandler:
         assert session is not None
         review = self._review
         if review is not None:
-            if review.turn(until):
-                self.ended()
+            if not review.turn(until):
+                return
+            self.ended()
+            if self._resumes:
                 session.resume(now)
+            elif review.ended > 0:
+                raise ProtocolError("a subscription is not allowed any more", reasons.NOT_AUTHORIZED)
             return
         assert work is not None
         if not work.turn(until):

@@ -8,7 +8,7 @@ from broker.core.codec import packets as p
 from broker.core.codec.packets import V5, Auth, Connack, Connect, Disconnect
 from broker.core.codec.properties import Properties
 from broker.core.connection.phases import CONNECTED
-from broker.core.hooks import AccessControl, AuthExchange, AuthMethod, Origin, Ticket
+from broker.core.hooks import FORBIDDEN, AccessControl, AuthExchange, AuthMethod, Origin, Ticket
 from broker.core.principal import Principal
 from tests.core.harness import Client, Network, bag
 
@@ -86,6 +86,11 @@ class Watches(AccessControl):
 
     def __init__(self) -> None:
         self.known: list[str | None] = []
+        self.forbidden = ""
+
+    def may_subscribe(self, principal: Principal, topic_filter: str, qos: int) -> int:
+        del principal
+        return FORBIDDEN if topic_filter == self.forbidden else qos
 
     def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:
         del connect, origin
@@ -311,4 +316,21 @@ class TestAuth:
         # Whoever authenticates again as somebody else would have that user's rights, and the session of another.
         for code, data in ((0x19, b"0"), (0x18, b"1"), (0x18, b"2")):
             self.say(client, code, data)
+        assert client.end == 0x87
+
+    def test_who_may_do_less_after_it(self) -> None:
+        """Subscriptions that are not allowed any more end, and the client is told to go: it would wait in vain."""
+        network = Network()
+        network.router.auth_methods["counting"] = Proves("alice", "alice", "alice")
+        watches = network.router.access_control = Watches()
+        client = network.idle("c")
+        client.connect(properties=_method("counting", b"0"))
+        for data in (b"1", b"2"):
+            self.say(client, 0x18, data)
+        assert client.subscribe("a", "b") == [0, 0]
+        for forbidden in ("other", "a"):
+            watches.forbidden = forbidden
+            for code, data in ((0x19, b"0"), (0x18, b"1"), (0x18, b"2")):
+                self.say(client, code, data)
+            assert client.closed is (forbidden == "a")
         assert client.end == 0x87
