@@ -64,7 +64,7 @@ _integer: Final = int.from_bytes
 
 
 def _unmask_short(data: bytes, mask: int) -> bytes:
-    """As `unmask`, for at most 125 bytes and the mask as a little-endian integer: in half the time."""
+    """As `unmask`, for at most 125 bytes and the mask as a little-endian integer, which takes less time."""
     size = len(data)
     pattern = mask * _REPEATED[(size + 3) >> 2]
     if size & 3:
