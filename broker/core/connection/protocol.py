@@ -124,13 +124,8 @@ class ServerProtocol(Peer):
         if now < self.held_until:
             return True
         self._turn(reasons.SUCCESS, now, work)
-        return (
-            self.state == CLOSED
-            or self.unfinished
-            or accepted is not self.accepted
-            or self.state == ADMITTING
-            or self.outbox.congested
-        )
+        waits = self.state == CLOSED or self.state == ADMITTING or self.unfinished
+        return waits or accepted is not self.accepted or self.outbox.congested
 
     def refill(self, now: float) -> bool:
         """After the writer took a batch: queue what waited for room. True when it should take another."""
