@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from librt.strings import read_i64_le
+
 from broker.core.codec.framing import Frames, frame_body, frame_end
 from broker.core.codec.publish_layout import plain_payload, topic_end
 from broker.core.permissions import Permissions
@@ -73,6 +75,23 @@ class Run:
         return made
 
 
+def same_bytes(data: bytes, one: i64, other: i64, size: i64) -> bool:
+    """Whether `size` bytes from `one` on are those from `other` on. Both have to be within the data.
+
+    Eight at a time: two slices and their comparison were half of what a message in a burst costs.
+    """
+    if size < 8:
+        return data[one : one + size] == data[other : other + size]
+    last: i64 = size - 8
+    at: i64 = 0
+    while at < last:
+        if read_i64_le(data, one + at) != read_i64_le(data, other + at):
+            return False
+        at += 8
+    # The last eight may overlap with those before.
+    return read_i64_le(data, one + last) == read_i64_le(data, other + last)
+
+
 class RunFinder:
     """Finds how far a run reaches, in the buffer of a connection's decoder. One for each broker."""
 
@@ -119,11 +138,11 @@ class RunFinder:
         largest: i64 = length
         head: i64 = payload_at - start
         # All that is before the payload: a frame of the same length and topic begins with the same bytes.
-        prefix = buffer[start:payload_at]
+        like: i64 = start
         count: i64 = 1
         while count < most:
             stop: i64 = end + length
-            if stop <= limit and buffer[end : end + head] == prefix:
+            if stop <= limit and same_bytes(buffer, end, like, head):
                 end = stop
                 count += 1
                 continue
@@ -135,7 +154,7 @@ class RunFinder:
             if length > largest:
                 largest = length
             head = payload - end
-            prefix = buffer[end:payload]
+            like = end
             end = stop
             count += 1
         frames.end = end

@@ -13,7 +13,7 @@ from broker.core.counters import Counters
 from broker.core.hooks import Origin
 from broker.core.limits import Limits
 from broker.core.queues.outbox import Outbox
-from broker.core.routing.bursts import QUEUE_PART, RUN_BYTES, RUN_MESSAGES, longest
+from broker.core.routing.bursts import QUEUE_PART, RUN_BYTES, RUN_MESSAGES, longest, same_bytes
 from broker.core.routing.router import Router
 from tests.core.recount import frames as frames_of
 from tests.e2e import wire
@@ -220,6 +220,15 @@ def test_a_burst_is_one_piece() -> None:
     side.publisher.receive(b"".join(packets), 1.0)
     assert side.clients[0].outbox.messages == 60
     assert side.clients[0].outbox.take_batch(1 << 20, 1.0) == [b"".join(packets)]
+
+
+@given(st.data(), st.lists(st.sampled_from([0, 1, 255]), min_size=1, max_size=60).map(bytes))
+def test_bytes_are_compared_as_slices_are(draw: st.DataObject, data: bytes) -> None:
+    """Any two places and any size: below eight bytes, a whole number of eights, and between."""
+    size = draw.draw(st.integers(0, len(data)))
+    places = st.integers(0, len(data) - size)
+    one, other = draw.draw(places), draw.draw(places)
+    assert same_bytes(data, one, other, size) == (data[one : one + size] == data[other : other + size])
 
 
 def test_how_long_a_run_may_be() -> None:
