@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from broker.app import Broker
     from broker.buildinfo import build_info
-    from broker.net.listeners import StartupError
+    from broker.net.listening.listeners import StartupError
     from broker.settings import Settings
 
 __version__ = "0.1.0"

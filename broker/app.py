@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from broker.configuration import SettingsError
 from broker.core.hooks import AccessControl, AuthMethod, EventListener
 from broker.exposure import exposed
-from broker.net.listeners import StartupError
+from broker.net.listening.listeners import StartupError
+from broker.net.listening.tls import TlsError
+from broker.net.listening.tls import files as certificate_files
 from broker.net.server import Server
-from broker.net.tls import TlsError
-from broker.net.tls import files as certificate_files
 from broker.observe.presence import Presence
 from broker.observe.systopics import SysTopics
 from broker.securing import Securing

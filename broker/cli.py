@@ -28,12 +28,12 @@ from broker.environment import HEALTH_PASSWORD, HEALTH_USER
 from broker.exposure import exposed
 from broker.health import UnhealthyError, check, context
 from broker.logwriter import BackgroundWriter
-from broker.net.tls import check as certificates
+from broker.net.listening.tls import check as certificates
 from broker.record.cli import app as record
 from broker.security.building import unusable
 from broker.security.errors import SecurityError
-from broker.security.passwd import delete_user, set_password
-from broker.security.passwords import Kind
+from broker.security.passwords.hashes import Kind
+from broker.security.passwords.passwd import delete_user, set_password
 from broker.settings import Settings, parse_endpoint
 from broker.upstream.filters.suspicious import warnings
 from broker.upstream.links.choices import unreadable

@@ -15,8 +15,8 @@ from broker import Broker, Settings, StartupError
 from broker.configuration import SettingsError
 from broker.core.hooks import AccessControl, AuthExchange, AuthMethod
 from broker.security import Attempt, Authenticator, Principal, Refusal, Verdict
-from broker.security.password_file import edit
-from broker.security.passwords import make
+from broker.security.passwords.hashes import make
+from broker.security.passwords.password_file import edit
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 from tests.support.waiting import until

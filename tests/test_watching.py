@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from broker import Broker, Settings, watching
-from broker.security.password_file import edit
-from broker.security.passwords import make
+from broker.security.passwords.hashes import make
+from broker.security.passwords.password_file import edit
 from broker.settings import PasswordFileTable, Shutdown
 from broker.watching import FileWatcher
 from tests.e2e import wire

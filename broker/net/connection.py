@@ -27,7 +27,7 @@ from broker.net.stream import FULL_READ, LINGER, STALL_LOOKS, Stream
 from broker.net.turns import LARGE, MUCH
 
 if TYPE_CHECKING:
-    from broker.net.listeners import Listener
+    from broker.net.listening.listeners import Listener
     from broker.net.server import Server
 
 

@@ -30,9 +30,9 @@ from broker.net import sockets
 from broker.net.admission import HALF_OPEN_ROOM, TURNED_AWAY, Admission, admission
 from broker.net.connection import Connection
 from broker.net.connection_log import ConnectionLog
-from broker.net.handshakes import Handshakes
 from broker.net.hub import FlushScheduler
-from broker.net.listeners import Listeners, StartupError
+from broker.net.listening.handshakes import Handshakes
+from broker.net.listening.listeners import Listeners, StartupError
 from broker.net.log import Faults, Log
 from broker.net.monitor import LagMonitor, Monitor
 from broker.net.stream import LINGER

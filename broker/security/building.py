@@ -12,14 +12,14 @@ from pathlib import Path
 
 from broker.security.authenticator import Authenticator
 from broker.security.errors import SecurityError
-from broker.security.hashing import HashingPool
 from broker.security.http_authenticator import HttpAuthenticator
-from broker.security.password_authenticator import PasswordAuthenticator
+from broker.security.passwords.authenticator import PasswordAuthenticator
+from broker.security.passwords.hashing import HashingPool
+from broker.security.passwords.verified import VerifiedCredentials
 from broker.security.plain_authenticators import AnonymousAuthenticator, CertificateAuthenticator
 from broker.security.rules.book import RuleBook
-from broker.security.scram_authenticator import ScramAuthenticator
-from broker.security.token_authenticator import TokenAuthenticator
-from broker.security.verified import VerifiedCredentials
+from broker.security.scram.authenticator import ScramAuthenticator
+from broker.security.tokens.authenticator import TokenAuthenticator
 from broker.settings import (
     AnonymousTable,
     AuthenticatorTable,

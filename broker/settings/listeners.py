@@ -1,7 +1,7 @@
 """`[[listener]]`: where the broker listens, for whom, and with which certificates.
 
 `listen = [...]` is the short form for what needs none of it (mqtt:// alone); `Settings.listeners` has both as one list.
-Whether files exist and fit is found out by who reads them (`broker.net.tls`): settings are data.
+Whether files exist and fit is found out by who reads them (`broker.net.listening.tls`): settings are data.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from broker import Broker, Settings
 from broker.configuration import load_settings
-from broker.security.password_file import edit
-from broker.security.passwords import make
+from broker.security.passwords.hashes import make
+from broker.security.passwords.password_file import edit
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 from tests.support.certificates import Authority

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from broker import Broker, Settings
-from broker.security.scram_file import credential_line
+from broker.security.scram.key_file import credential_line
 from tests.e2e import wire
 from tests.e2e.wire import AUTH, CONNACK, DISCONNECT, PUBACK, Packet, Peer
 from tests.security.http_service import service

@@ -19,7 +19,7 @@ from broker.core.hooks import Origin
 from broker.core.principal import Principal
 from broker.security.authenticator import Attempt, Refusal, Verdict
 from broker.security.http_authenticator import HttpAuthenticator
-from broker.security.token_authenticator import TokenAuthenticator
+from broker.security.tokens.authenticator import TokenAuthenticator
 from broker.settings import HttpTable, JwtTable
 from tests.security.key_material import private_key, public_pem
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from broker.app import Broker
-from broker.net.listeners import StartupError
+from broker.net.listening.listeners import StartupError
 from broker.settings import Settings
 from broker.store import MemoryStore, StoreError
 from tests.e2e import wire

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from broker import Broker, Settings
-from broker.net.listeners import StartupError
+from broker.net.listening.listeners import StartupError
 from tests.e2e import wire
 from tests.e2e.clients.conftest import LOOPS, LoopFactory
 from tests.e2e.clients.frozen import Frozen

@@ -1,0 +1,316 @@
+"""Where a broker listens: opening, limits of its own, and what a connection that comes in is served by.
+
+Owns `Listener`, one place of the settings with its sockets and its limits, and `Listeners`, all of one broker.
+
+Promises: either every listener is open or none, and one line says which could not be and why; `close` leaves no socket
+and no file behind. The protocol of a connection is made by `Listener.protocol`: stages that stand between the socket
+and the client (TLS, WebSocket, the PROXY header) are put together there, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from broker.core.hooks import Origin
+from broker.net import sockets
+from broker.net.admission import ListenerAdmission
+from broker.net.connection import Connection
+from broker.net.listening import tls, unix_sockets
+from broker.net.listening.proxied import Proxied
+from broker.net.listening.proxy_protocol import V1, V2, TrustedProxies
+from broker.net.listening.tls_transport import TlsTransport
+from broker.net.websocket.transport import WebSocketTransport
+from broker.net.websocket.upgrade import Terms
+from broker.settings import Endpoint, Settings
+from broker.settings import Listener as ListenerSettings
+from broker.settings import Tls as TlsSettings
+
+if TYPE_CHECKING:
+    from broker.net.server import Server
+
+SERVED: Final = frozenset({"mqtt", "mqtts", "mqtt+unix", "ws", "wss"})
+"""The schemes that there is something for."""
+
+PROXY_VERSIONS: Final = {"v1": V1, "v2": V2}
+
+
+class StartupError(Exception):
+    """Why the broker cannot listen, in one line."""
+
+
+class Listener:
+    """One place where the broker listens. Constructible without a running loop."""
+
+    def __init__(self, server: Server, settings: ListenerSettings) -> None:
+        self.server = server
+        self.settings = settings
+        self.name = settings.called
+        # With the real port, once it is open.
+        self.endpoint: Endpoint = settings.endpoint
+        # None: no limit asks for it.
+        self.admission: ListenerAdmission | None = None
+        if settings.max_connections or settings.max_connections_per_address or settings.max_connect_rate:
+            self.admission = ListenerAdmission(
+                settings.max_connections, settings.max_connections_per_address, settings.max_connect_rate
+            )
+        # What a request for a WebSocket has to be like; None: the listener is for none.
+        self._upgrades: Terms | None = None
+        if self.scheme in ("ws", "wss"):
+            self._upgrades = Terms(settings.path, tuple(settings.origins), server.settings.limits.max_upgrade_size)
+        # With PROXY headers: whose; None: from nobody.
+        self._trusted: TrustedProxies | None = None
+        if settings.proxy_protocol != "none":
+            self._trusted = TrustedProxies(settings.proxy_from)
+        # With TLS, from `open` on.
+        self.certificates: tls.Certificates | None = None
+        self._server: asyncio.Server | None = None
+        self._file: unix_sockets.SocketFile | None = None
+
+    @property
+    def scheme(self) -> str:
+        return self.endpoint.scheme
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on; 0: it has none, as a Unix socket."""
+        return self.endpoint.port
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        """The listening sockets: those of a host may be several."""
+        return [] if self._server is None else list(self._server.sockets)
+
+    def url(self) -> str:
+        """The URL that it listens on, with its real port."""
+        return self.endpoint.url()
+
+    async def open(self) -> None:
+        """Listen.
+
+        Raises:
+            StartupError: why not, in one line that names the listener.
+        """
+        if self.scheme not in SERVED:
+            raise StartupError(f"{self._told()}: {self.scheme}:// is not supported by this version")
+        if self.settings.tls is not None:
+            try:
+                loaded = await asyncio.to_thread(tls.load, self.settings.tls, self.scheme)
+            except tls.TlsError as error:
+                raise StartupError(f"cannot listen on {self._told()}: {error}") from error
+            self.certificates = tls.Certificates(loaded)
+            self.warn(loaded)
+        if self.endpoint.path:
+            await self._open_unix()
+        else:
+            await self._open_tcp()
+
+    async def _open_tcp(self) -> None:
+        # What comes over TCP comes whole and in order, both ways [MQTT-4.2.0-1].
+        runtime = self.server.settings.runtime
+        host, port = self.endpoint.host, self.endpoint.port
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                self.protocol, host, port, backlog=runtime.tcp_backlog, reuse_address=True
+            )
+        except OSError as error:
+            raise StartupError(sockets.why_not_listening(self._told(), host, error)) from error
+        for sock in self._server.sockets:
+            sockets.tune(sock, self.server.settings)
+        if self._server.sockets:
+            self.endpoint = self.endpoint._replace(port=self._server.sockets[0].getsockname()[1])
+
+    async def _open_unix(self) -> None:
+        settings = self.settings
+        try:
+            sock, self._file = await asyncio.to_thread(
+                unix_sockets.bind, self.endpoint.path, int(settings.mode, 8), settings.group
+            )
+        except unix_sockets.SocketFileError as error:
+            raise StartupError(f"cannot listen on {self._told()}: {error}") from error
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_unix_server(
+                self.protocol, sock=sock, backlog=self.server.settings.runtime.tcp_backlog
+            )
+        except BaseException:
+            sock.close()
+            raise
+
+    def origin(self, address: str, host: str) -> Origin:
+        """Where a connection that has come in comes from; `address` for people, `host` its IP address ("": none)."""
+        origin = Origin(address, host, self.name)
+        origin.max_packet_size = self.settings.max_packet_size
+        return origin
+
+    def load(self, settings: TlsSettings) -> tls.Loaded:
+        """Read certificates for it, and change nothing. It blocks: it is for a thread.
+
+        Raises:
+            tls.TlsError: they cannot be used, in one line that names the listener.
+        """
+        try:
+            return tls.load(settings, self.scheme)
+        except tls.TlsError as error:
+            raise tls.TlsError(f'listener "{self.name}": {error}') from None
+
+    def renew(self, settings: ListenerSettings, loaded: tls.Loaded) -> None:
+        """Show these certificates from now on. Connections that there are keep theirs."""
+        assert self.certificates is not None
+        self.certificates.apply(loaded)
+        self.settings = settings
+        self.warn(loaded)
+
+    def warn(self, loaded: tls.Loaded) -> None:
+        """Say which certificates are not, or not for long, good."""
+        for line in loaded.warnings:
+            self.server.log.warning("certificate", listener=self.name, detail=line)
+
+    def protocol(self) -> asyncio.Protocol:
+        """What serves a connection that has come in.
+
+        From the socket up, each stage is a protocol to the one below it and a transport to the one above. All are made
+        at once: a connection counts from its arrival, or from the end of its PROXY header.
+        """
+        connection = Connection(self.server, self)
+        lowest: object = connection
+        if self._upgrades is not None:
+            lowest = WebSocketTransport(connection, self._upgrades)
+        if self.certificates is not None:
+            lowest = self._under_tls(lowest, connection)
+        if self._trusted is not None:
+            lowest = self._behind_proxy(self._trusted, lowest, connection)
+        # They have the methods of a protocol, and are none by inheritance: they are compiled.
+        return cast(asyncio.Protocol, lowest)
+
+    def _under_tls(self, upper: object, connection: Connection) -> TlsTransport:
+        """TLS below a protocol. The connection is told of the client's certificate when the handshake is through."""
+        certificates, settings = self.certificates, self.settings.tls
+        assert certificates is not None
+        assert settings is not None
+        hub = self.server.hub
+        return TlsTransport(
+            upper,
+            lambda transport: _secured(connection, transport),
+            lambda _, error: self._handshake_failed(connection, error),
+            certificates.context,
+            self.server.handshakes,
+            hub.wheel,
+            hub.loop,
+            settings.handshake_timeout,
+        )
+
+    def _handshake_failed(self, connection: Connection, error: Exception | None) -> None:
+        reason = "it took too long" if error is None else tls.reason_of(error)
+        self.server.connection_log.handshake_failed(self.name, connection.host, connection.address, reason)
+
+    def _behind_proxy(self, trusted: TrustedProxies, upper: object, connection: Connection) -> Proxied:
+        """The PROXY header below everything."""
+        server = self.server
+        return Proxied(
+            PROXY_VERSIONS[self.settings.proxy_protocol],
+            trusted,
+            connection,
+            upper,
+            server.handshakes,
+            server.hub.wheel,
+            server.settings.limits.connect_timeout,
+            self._proxy_refused,
+        )
+
+    def _proxy_refused(self, host: str, address: str, reason: str) -> None:
+        self.server.connection_log.proxy_refused(self.name, host, address, reason)
+
+    async def close(self) -> None:
+        """Listen no more. The connections stay."""
+        # wait_closed also waits for the connections in newer Pythons; those end later.
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        if self._file is not None:
+            file, self._file = self._file, None
+            await asyncio.to_thread(file.remove)
+
+    def _told(self) -> str:
+        """How a message about it calls it."""
+        url = self.settings.endpoint.url()
+        return f'{url} (listener "{self.name}")' if self.settings.name else url
+
+
+def _secured(connection: Connection, transport: TlsTransport) -> None:
+    origin = connection.protocol.origin
+    origin.secure = True
+    origin.certificate = tls.peer_certificate(transport.tls)
+
+
+class Renewal(NamedTuple):
+    """Certificates that have been read, and who is to show them."""
+
+    ready: list[tuple[Listener, ListenerSettings, tls.Loaded]]
+    settings: tuple[ListenerSettings, ...]
+    """The `listener` tables as they are in force once these are shown."""
+
+
+class Listeners:
+    """Everywhere that one broker listens."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.all: list[Listener] = [Listener(server, each) for each in server.settings.listeners]
+        # Those that are open, in the order of the settings.
+        self.open: list[Listener] = []
+
+    @property
+    def limited(self) -> bool:
+        """Whether one of them has limits of its own."""
+        return any(each.admission is not None for each in self.all)
+
+    async def start(self) -> None:
+        """Open all of them.
+
+        Raises:
+            StartupError: one of them cannot be opened; then none is open.
+        """
+        try:
+            for listener in self.all:
+                await listener.open()
+                self.open.append(listener)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def prepare(self, new: Settings) -> Renewal:
+        """Read all certificates again, as other settings name them, and change nothing.
+
+        Of these settings `[listener.tls]` counts alone; all else about a listener takes a restart.
+
+        Raises:
+            tls.TlsError: some cannot be used, in one line that names listener and file.
+        """
+        wanted = {each.called: each for each in new.listener}
+        in_force = list(self._server.settings.listener)
+        ready: list[tuple[Listener, ListenerSettings, tls.Loaded]] = []
+        for listener in self.open:
+            settings, other = listener.settings, wanted.get(listener.name)
+            if settings.tls is None:
+                continue
+            # Without a table for it any more it goes on with what it has.
+            keys = settings.tls if other is None or other.tls is None or other.url != settings.url else other.tls
+            loaded = await asyncio.to_thread(listener.load, keys)
+            made = settings.model_copy(update={"tls": keys})
+            in_force[in_force.index(settings)] = made
+            ready.append((listener, made, loaded))
+        return Renewal(ready, tuple(in_force))
+
+    def apply(self, renewal: Renewal) -> None:
+        """Show what was prepared."""
+        for listener, settings, loaded in renewal.ready:
+            listener.renew(settings, loaded)
+
+    async def close(self) -> None:
+        """Listen nowhere any more."""
+        listeners, self.open = self.open, []
+        for listener in listeners:
+            await listener.close()

@@ -1,0 +1,356 @@
+"""TLS on one connection: to the socket's transport a protocol, to the connection above it a transport.
+
+It counts from the moment that it is accepted, since the connection above joins before the handshake. What the socket's
+transport says of its room goes up as it is, so that a peer that does not read is found out as over TCP; and each read
+goes up in one piece. `RECORDS` bounds what one read may cost, `Handshakes` what handshakes may.
+
+Python's own TLS for event loops is not used: it says nothing of a connection before its handshake is through, and
+uvloop's sets 256 KiB aside for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from broker.net.listening.handshakes import Handshake, Handshakes
+from broker.net.stream import FULL_READ, LINGER
+from broker.net.timers import Wheel
+
+RECORD: Final = 16_384
+"""Bytes that one record of TLS holds at most (RFC 8446, section 5.1)."""
+
+SLICE: Final = 32_768
+"""Bytes of a read that TLS is given at a time, and of a write."""
+
+OWN_RECORDS: Final = 32
+"""What a slice without a message in it counts for, in records: it may have hundreds of TLS's own."""
+
+RECORDS: Final = 512
+"""Records of one read that are taken in one turn: a read of 256 KiB may have 11,000 of a byte each."""
+
+HANDSHAKE: Final = 0
+OPEN: Final = 1
+# We have said that nothing more comes from us; what comes is not looked at.
+CLOSING: Final = 2
+LOST: Final = 3
+
+
+class TlsTransport(Handshake):
+    """An `asyncio.Protocol` and an `asyncio.Transport` by its methods. Times in seconds of the loop's clock."""
+
+    def __init__(
+        self,
+        upper: Any,
+        secured: Callable[[TlsTransport], None],
+        failed: Callable[[TlsTransport, Exception | None], None],
+        context: ssl.SSLContext,
+        handshakes: Handshakes,
+        wheel: Wheel,
+        loop: asyncio.AbstractEventLoop,
+        timeout: float,
+    ) -> None:
+        """`upper` is the protocol of the connection above; the handshake may take `timeout`.
+
+        `secured` is called when the handshake is through, before anything is read; what it raises ends the connection.
+        `failed` is called when it came to nothing, with what TLS says of it, or None: it took too long.
+        """
+        super().__init__()
+        self.upper: Any = upper
+        self._secured: Callable[[TlsTransport], None] | None = secured
+        self._failed: Callable[[TlsTransport, Exception | None], None] | None = failed
+        self._handshakes = handshakes
+        self._wheel = wheel
+        self._loop = loop
+        self._timeout = timeout
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self.tls: ssl.SSLObject = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._tls_read: Callable[[int], bytes] = self.tls.read
+        self._tls_write: Callable[[bytes], int] = self.tls.write
+        # Set by connection_made.
+        self.raw: asyncio.Transport
+        self.state = HANDSHAKE
+        # Whether the connection above wants to be read for.
+        self._reading = True
+        # A read waits for another turn; what of it TLS has not been given yet.
+        self._behind = False
+        self._rest = b""
+
+    # -- what the socket's transport calls -----------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A connection was accepted."""
+        self.raw = cast(asyncio.Transport, transport)  # uvloop has its own class
+        # First, so that it counts; it may not be let in at all.
+        self.upper.connection_made(self)
+        if self.raw.is_closing():
+            return
+        self._handshakes.begin(self)
+        self._wheel.add(self, self._loop.time() + self._timeout)
+
+    def data_received(self, data: bytes) -> None:
+        """A read came in."""
+        if self.state == OPEN:
+            if self._behind:
+                self._rest += data
+                return
+            self._read(data)
+            if len(data) >= FULL_READ and self._reading and not self.raw.is_closing():
+                # There is more: uvloop would read on, up to 32 times, before it looks at any other connection.
+                self.raw.pause_reading()
+                self._loop.call_soon(self._listen)
+        elif self.state == HANDSHAKE:
+            self._incoming.write(data)
+            # Nothing more until its turn: what a stranger can have us hold is one read.
+            self.raw.pause_reading()
+            self._handshakes.ready(self)
+
+    def eof_received(self) -> bool:
+        """The peer will send no more: the same as a lost connection, in MQTT."""
+        return False
+
+    def pause_writing(self) -> None:
+        """The transport has more than it can send."""
+        self.upper.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The transport has room again."""
+        self.upper.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        self.state = LOST
+        self._handshakes.end(self)
+        self._wheel.remove(self)
+        upper = self.upper
+        # No cycles: the connection above refers to this object for as long as it lives.
+        self.upper = None
+        self._secured = self._failed = None
+        upper.connection_lost(exc)
+
+    # -- the handshake -------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """The handshake's turn: take what has come."""
+        if self.state != HANDSHAKE or self.raw.is_closing():
+            return
+        try:
+            self.tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._flush()
+            self.raw.resume_reading()
+            return
+        except Exception as error:
+            self._fail(error)
+            return
+        self._handshakes.end(self)
+        self._wheel.remove(self)
+        self.state = OPEN
+        try:
+            self._flush()
+            if self._secured is not None:
+                self._secured(self)
+        except Exception as error:
+            self._fail(error)
+            return
+        self._begin()
+
+    def _begin(self) -> None:
+        """The handshake is through: read on, and first what the client has sent behind its last word of it."""
+        if self._incoming.pending > 0 and self.state == OPEN:
+            self._read(b"")
+        self._listen()
+
+    def _fail(self, error: Exception | None) -> None:
+        """Say why in an alert, as far as TLS does, and close."""
+        self._handshakes.end(self)
+        self._wheel.remove(self)
+        self.state = CLOSING
+        failed = self._failed
+        if failed is not None:
+            failed(self, error)
+        self._flush()
+        if not self.raw.can_write_eof():
+            self.raw.close()
+            return
+        # What the client has sent meanwhile would have the system reset the connection, and our alert be lost.
+        try:
+            self.raw.write_eof()
+        except OSError:
+            # The client has reset it; only asyncio's own loop tells.
+            self.raw.abort()
+            return
+        self.raw.resume_reading()
+        self._wheel.add(self, self._loop.time() + LINGER)
+
+    def check(self, now: float) -> float:  # noqa: ARG002 (the wheel's interface)
+        """Called by the wheel: the handshake has taken too long, or the client does not close after a failed one."""
+        if self.state == HANDSHAKE:
+            self._handshakes.end(self)
+            if self._failed is not None:
+                self._failed(self, None)
+        self.raw.abort()
+        return 0.0
+
+    def check_failed(self, error: Exception) -> None:
+        """A look or a step has raised: a fault of ours."""
+        failed = self._failed
+        if failed is not None:
+            failed(self, error)
+        self.raw.abort()
+
+    def evict(self) -> None:
+        """There are too many handshakes, and this one has been under way for longest."""
+        self.raw.abort()
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def _read(self, data: bytes) -> None:
+        """Hand what has come to the connection above, as one piece."""
+        incoming, tls, read = self._incoming, self.tls, self._tls_read
+        size = len(data)
+        at = 0
+        left = RECORDS
+        pieces: list[bytes] = []
+        ended = False
+        try:
+            while left > 0:
+                # Asking when there is nothing raises, which costs as much as all the rest.
+                if incoming.pending == 0 and tls.pending() == 0:
+                    if at >= size:
+                        break
+                    # A buffer of OpenSSL's stays as large as it once was.
+                    incoming.write(data if size <= SLICE else data[at : at + SLICE])
+                    at += SLICE
+                try:
+                    piece = read(RECORD)
+                except ssl.SSLWantReadError:
+                    # The rest of a record has not come, or these were records of TLS's own.
+                    left -= OWN_RECORDS
+                    continue
+                if not piece:
+                    ended = True
+                    break
+                left -= 1
+                pieces.append(piece)
+        except ssl.SSLError:
+            # Forged, or no TLS any more; what came before it is good.
+            ended = True
+        if left <= 0 and not ended:
+            self._rest = data[at:]
+            self.raw.pause_reading()
+            self._loop.call_soon(self._read_on)
+            self._behind = True
+        if self._outgoing.pending > 0:
+            self._flush()
+        if pieces:
+            self.upper.data_received(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        if ended and self.state == OPEN:
+            self._end()
+            self.raw.close()
+
+    def _read_on(self) -> None:
+        """The rest of a read that has been too much for one turn."""
+        if self.state != OPEN or not self._behind or not self._reading:
+            return
+        self._behind = False
+        rest, self._rest = self._rest, b""
+        self._read(rest)
+        self._listen()
+
+    def _listen(self) -> None:
+        """Read from the socket, as far as nothing speaks against it."""
+        if not self._behind and self._reading and self.state == OPEN and not self.raw.is_closing():
+            self.raw.resume_reading()
+
+    # -- what the connection above calls -------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Send this."""
+        if self.state != OPEN or not data:
+            return
+        try:
+            if len(data) <= SLICE:
+                self._tls_write(data)
+                self.raw.write(self._outgoing.read())
+                return
+            pieces: list[bytes] = []
+            for at in range(0, len(data), SLICE):
+                self._tls_write(data[at : at + SLICE])
+                pieces.append(self._outgoing.read())
+        except ssl.SSLError:
+            self.raw.abort()
+            return
+        self.raw.write(b"".join(pieces))
+
+    def pause_reading(self) -> None:
+        """Read nothing more until `resume_reading`."""
+        self._reading = False
+        if self.state == OPEN and not self.raw.is_closing():
+            self.raw.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        self._reading = True
+        if self.state == HANDSHAKE or self.state == LOST or self.raw.is_closing():
+            return
+        if self._behind and self.state == OPEN:
+            self._loop.call_soon(self._read_on)
+        else:
+            self.raw.resume_reading()
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        """From how many bytes on that wait the connection above is to stop writing."""
+        self.raw.set_write_buffer_limits(high=high)
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that wait to be sent."""
+        return self.raw.get_write_buffer_size()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """As any transport's, the socket's among it."""
+        return self.tls if name == "ssl_object" else self.raw.get_extra_info(name, default)
+
+    def is_closing(self) -> bool:
+        """Whether the connection is over, or about to be."""
+        return self.state == LOST or self.raw.is_closing()
+
+    def can_write_eof(self) -> bool:
+        """Whether our half alone can be closed."""
+        return self.state == OPEN and self.raw.can_write_eof()
+
+    def write_eof(self) -> None:
+        """Say that nothing more comes, and close our half. What still comes is not looked at."""
+        self._end()
+        self.raw.write_eof()
+
+    def close(self) -> None:
+        """Say that nothing more comes, send what waits, and close."""
+        if self.state == HANDSHAKE:
+            self.raw.abort()
+            return
+        if self.state == OPEN:
+            self._end()
+        self.raw.close()
+
+    def abort(self) -> None:
+        """Close the socket at once; what was not sent is lost."""
+        self.raw.abort()
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """TLS's own last word, so that the peer knows that nobody has cut something off."""
+        self.state = CLOSING
+        # It wants to wait for the peer's; nobody does.
+        with contextlib.suppress(ssl.SSLError, OSError):
+            self.tls.unwrap()
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._outgoing.pending > 0:
+            self.raw.write(self._outgoing.read())

@@ -1,0 +1,106 @@
+"""The authenticator of the type password-file: user names and hashed passwords.
+
+Owns when a password is hashed: never in the event loop, never twice for a user who comes again with the same password
+(`verified`), and for unknown users too, so that how long a refusal takes does not tell who has an account.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from broker.core.codec import reasons
+from broker.core.principal import Principal
+from broker.security.authenticator import ASK, Ask, Attempt, Authenticator, Refusal, Verdict
+from broker.security.network import network
+from broker.security.passwords.hashing import Busy, HashingPool
+from broker.security.passwords.password_file import PasswordFile, read_password_file
+from broker.security.passwords.verified import VerifiedCredentials
+
+WRONG: Final = Refusal(text="wrong password")
+MISSING: Final = Refusal(text="no password")
+TOO_LONG: Final = Refusal(text="the password is longer than security.max_password_length")
+BUSY: Final = Refusal(reasons.SERVER_BUSY, "too many passwords wait to be hashed")
+
+
+class PasswordAuthenticator(Authenticator):
+    """Checks user names and passwords against a file, as it was when it was read."""
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        file: PasswordFile,
+        pool: HashingPool,
+        verified: VerifiedCredentials,
+        longest: Callable[[], int],
+    ) -> None:
+        """`longest`: bytes of a password that is hashed, at the time."""
+        self.name = name
+        self._path = path
+        self._file = file
+        self._pool = pool
+        self._verified = verified
+        self._longest = longest
+
+    @classmethod
+    async def read(
+        cls, name: str, path: Path, pool: HashingPool, verified: VerifiedCredentials, longest: Callable[[], int]
+    ) -> PasswordAuthenticator:
+        """Read the file, in a thread. Raises SecurityError."""
+        return cls(name, path, await asyncio.to_thread(read_password_file, path), pool, verified, longest)
+
+    def at_once(self, attempt: Attempt) -> Verdict | Ask:
+        user, password = attempt.user_name, attempt.password
+        if user is None:
+            return None
+        known = self._file.users.get(user)
+        if known is None:
+            return None
+        if password is None:
+            return MISSING
+        if len(password) > self._longest():
+            return TOO_LONG
+        if self._verified.good(user, password, known.text):
+            return Principal(user)
+        return ASK
+
+    async def authenticate(self, attempt: Attempt) -> Verdict:
+        verdict = self.at_once(attempt)
+        if verdict != ASK:
+            return verdict
+        user, password = attempt.user_name, attempt.password
+        assert user is not None
+        assert password is not None
+        file = self._file
+        try:
+            good = await self._pool.run(network(attempt.origin.host), lambda: file.check(user, password))
+        except Busy:
+            return BUSY
+        if not good:
+            return WRONG
+        self._verified.keep(user, password, file.users[user].text)
+        return Principal(user)
+
+    async def pretend(self, attempt: Attempt) -> Refusal | None:
+        user, password = attempt.user_name, attempt.password
+        # What is refused unhashed for known users is for unknown ones too.
+        if user is None or password is None or len(password) > self._longest() or not self._file.users:
+            return None
+        file = self._file
+        try:
+            await self._pool.run(network(attempt.origin.host), lambda: file.check(user, password))
+        except Busy:
+            return BUSY
+        return None
+
+    def still_knows(self, principal: Principal) -> bool:
+        return principal.user_name in self._file.users
+
+    def files(self) -> tuple[Path, ...]:
+        return (self._path,)
+
+    async def renewed(self) -> Authenticator:
+        return await self.read(self.name, self._path, self._pool, self._verified, self._longest)

@@ -1,0 +1,161 @@
+"""A file of user names and hashed passwords, in the format of mosquitto: a line is `USER:HASH`.
+
+Owns the format. Blank lines and lines that begin with `#` mean nothing; what else is no `USER:HASH` is an error that
+names file and line, where mosquitto ignores the line: half of a file would lock out who stands in the other half.
+
+`edit` changes a file as `canopy passwd` does: whole or not at all, readable by its owner alone.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from broker.security.errors import SecurityError
+from broker.security.passwords.hashes import PasswordHash, parse
+
+LONGEST_USER: Final = 65_535
+"""Bytes of a user name in a CONNECT (MQTT 5.0, section 1.5.4)."""
+
+MODE: Final = 0o600
+
+
+class PasswordFile:
+    """Users and their hashed passwords, as they were when the file was read."""
+
+    def __init__(self, users: Mapping[str, PasswordHash]) -> None:
+        self.users = users
+        self.dearest = max(users.values(), key=lambda each: each.cost) if users else None
+        """The hash whose check costs most. None: there is no user."""
+
+    def check(self, user: str, password: bytes) -> bool:
+        """Whether it is the user's password. In a thread of `hashing`: it costs what the dearest hash costs.
+
+        That holds for users that are not known and for those with a cheaper hash, unless the password is right: how
+        long a refusal takes does not tell who has an account.
+        """
+        known = self.users.get(user)
+        if known is not None and known.check(password):
+            return True
+        if self.dearest is not None and (known is None or known.cost < self.dearest.cost):
+            self.dearest.check(password)
+        return False
+
+
+def read_password_file(path: Path) -> PasswordFile:
+    """Read a file. Raises SecurityError: it cannot be read, or a line is not right."""
+    users: dict[str, PasswordHash] = {}
+    lines: dict[str, int] = {}
+    for number, line in enumerate(_text(path).split("\n"), start=1):
+        try:
+            entry = _entry(line)
+            if entry is None:
+                continue
+            user, text = entry
+            if user in users:
+                raise ValueError(f"the user has a line already, {lines[user]}; leave one of both")
+            users[user] = parse(text)
+            lines[user] = number
+        except ValueError as error:
+            raise SecurityError(f"{path}: line {number}: {error}") from None
+    return PasswordFile(users)
+
+
+def check_user_name(user: str) -> None:
+    """Raises ValueError where a user name cannot stand in such a file."""
+    if not user or ":" in user or user.startswith("#") or user != user.strip() or not user.isprintable():
+        raise ValueError('a user name has no ":", no "#" at its beginning, no blanks around it, and is printable')
+    if len(user.encode()) > LONGEST_USER:
+        raise ValueError(f"a user name has at most {LONGEST_USER} bytes")
+
+
+def edit(path: Path, user: str, entry: str | None, *, create: bool = False) -> bool:
+    """Give a user another line, `USER:entry`, at its place or at the end; None takes it out. Whether it had one.
+
+    `create`: the file may be missing. A new file belongs to who makes it, with mode 0600; one that is there keeps its
+    owner, where that is allowed, and its mode. Comments stay.
+
+    Raises:
+        SecurityError: it cannot be read or written; then it is as it was.
+    """
+    try:
+        check_user_name(user)
+    except ValueError as error:
+        raise SecurityError(str(error)) from None
+    if create and not path.exists():
+        before: list[str] = []
+    else:
+        before = _text(path).removesuffix("\n").split("\n")
+    new = [] if entry is None else [f"{user}:{entry}"]
+    after: list[str] = []
+    there = False
+    for line in before:
+        if line.partition(":")[0].strip() == user and not line.startswith("#") and ":" in line:
+            if not there:
+                after += new
+            there = True
+        else:
+            after.append(line)
+    if not there:
+        after += new
+    _replace(path, "".join(f"{line}\n" for line in after))
+    return there
+
+
+def _entry(line: str) -> tuple[str, str] | None:
+    """User and hash of a line; None: there are none in it."""
+    if not line.strip() or line.startswith("#"):
+        return None
+    user, colon, text = line.partition(":")
+    user, text = user.strip(), text.strip()
+    if not colon:
+        raise ValueError("not USER:HASH; a comment begins with #")
+    if not user:
+        raise ValueError("the user name before the colon is missing")
+    if len(user.encode()) > LONGEST_USER:
+        raise ValueError(f"the user name has more than {LONGEST_USER} bytes")
+    return user, text
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except OSError as error:
+        raise SecurityError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise SecurityError(f"{path}: not UTF-8 text (byte {error.start})") from None
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file beside it and put that into its place, on the disk before it counts."""
+    # A link stays one: what it points to is replaced.
+    target = Path(os.path.realpath(path))
+    name = ""
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        with os.fdopen(handle, "wb") as file:
+            if target.exists():
+                there = target.stat()
+                os.fchmod(handle, there.st_mode & 0o777)
+                if (there.st_uid, there.st_gid) != (os.geteuid(), os.getegid()):
+                    os.fchown(handle, there.st_uid, there.st_gid)
+            else:
+                os.fchmod(handle, MODE)
+            file.write(text.encode())
+            file.flush()
+            os.fsync(handle)
+        os.replace(name, target)
+        name = ""
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise SecurityError(f"{path}: cannot be written: {error.strerror or error}") from None
+    finally:
+        if name:
+            Path(name).unlink(missing_ok=True)

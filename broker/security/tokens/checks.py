@@ -1,0 +1,155 @@
+"""What makes a signed token (RFC 7519) good, and what it says: pure, without keys' ways and without a loop.
+
+Owns the checks of RFC 8725: the algorithm is one of the settings and belongs to the key, and a token is for this
+audience. Promises: a token that is malformed, however it is, ends with `TokenError`, which repeats nothing of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import jwt
+
+from broker.security.rules.claims import read_claims
+from broker.security.rules.rule import Rule
+from broker.security.tokens.key_sets import Key
+from broker.settings import JwtTable
+
+MOST_GROUPS: Final = 1_000
+"""Groups that a token may name; they are kept with the session."""
+
+
+class TokenError(Exception):
+    """Why a token is refused, in a few words that repeat nothing of it."""
+
+
+class Header(NamedTuple):
+    """What a token says of its signature, before anything is proven."""
+
+    alg: str
+    kid: str
+
+
+def read_header(token: str) -> Header | None:
+    """The header of a token; None: this is no token, but a password, say.
+
+    Raises:
+        TokenError: it is one that cannot be checked.
+    """
+    head, dot, rest = token.partition(".")
+    if not dot or rest.count(".") != 1:
+        return None
+    try:
+        header = json.loads(base64.urlsafe_b64decode(head + "=" * (-len(head) % 4)))
+    except (binascii.Error, ValueError, RecursionError):
+        return None
+    if not isinstance(header, dict) or "alg" not in header:
+        return None
+    alg, kid = header["alg"], header.get("kid", "")
+    if not isinstance(alg, str) or not isinstance(kid, str):
+        raise TokenError("a header that is malformed")
+    if "crit" in header or "b64" in header:
+        raise TokenError("a header that asks for an extension")  # RFC 7515, section 4.1.11
+    return Header(alg, kid)
+
+
+def verified(token: str, alg: str, keys: Sequence[Key], table: JwtTable) -> dict[str, Any]:
+    """The claims of a token that one of the keys has signed, and that holds now and here.
+
+    `alg` is one of the algorithms of the settings, and the keys are of its family.
+
+    Raises:
+        TokenError: none of them has, or it does not.
+    """
+    options: Any = {
+        "require": ["exp"] if table.require_expiry else [],
+        "enforce_minimum_key_length": True,
+        "verify_sub": False,  # it is used only where the settings say so
+        "verify_jti": False,
+    }
+    why = "no key for its signature"
+    for key in keys:
+        try:
+            claims: dict[str, Any] = jwt.decode(
+                token,
+                key.value,
+                algorithms=[alg],
+                options=options,
+                audience=list(table.audience) or None,
+                issuer=list(table.issuer) or None,
+                leeway=table.leeway,
+            )
+        except jwt.InvalidSignatureError:
+            why = "the signature is wrong"
+            continue
+        except jwt.ExpiredSignatureError:
+            raise TokenError("it has expired") from None
+        except jwt.ImmatureSignatureError:
+            raise TokenError("it is not valid yet") from None
+        except jwt.InvalidAudienceError:
+            raise TokenError("it is for another audience") from None
+        except jwt.InvalidIssuerError:
+            raise TokenError("it is of another issuer") from None
+        except jwt.MissingRequiredClaimError as error:
+            raise TokenError(f"it has no claim {error.claim}") from None
+        except (jwt.PyJWTError, ValueError, TypeError, ArithmeticError, RecursionError):
+            raise TokenError("it is malformed") from None
+        return claims
+    raise TokenError(why)
+
+
+def expires_at(claims: dict[str, Any], leeway: float) -> float:
+    """When the token's connection ends (seconds since the epoch); 0.0: never. `exp` was checked.
+
+    Raises:
+        TokenError: it is no time.
+    """
+    try:
+        return float(claims["exp"]) + leeway if "exp" in claims else 0.0
+    except (ValueError, TypeError, OverflowError):
+        raise TokenError("its claim exp is no time") from None
+
+
+def text_claim(claims: dict[str, Any], name: str) -> str:
+    """A claim that has to be text, and a string of MQTT (section 1.5.4).
+
+    Raises:
+        TokenError: it is missing, or something else.
+    """
+    value = claims.get(name)
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise TokenError(f"its claim {name} is missing, or no text")
+    return value
+
+
+def groups(claims: dict[str, Any], name: str) -> tuple[str, ...]:
+    """The groups of a token: a list of text, or one text.
+
+    Raises:
+        TokenError: the claim is something else, or has too many.
+    """
+    value = claims.get(name, ()) if name else ()
+    listed = [value] if isinstance(value, str) else value
+    if not isinstance(listed, (list, tuple)) or not all(isinstance(each, str) for each in listed):
+        raise TokenError(f"its claim {name} is no list of text")
+    if len(listed) > MOST_GROUPS:
+        raise TokenError(f"it names more than {MOST_GROUPS} groups")
+    return tuple(listed)
+
+
+def rules(claims: dict[str, Any], name: str) -> tuple[Rule, ...]:
+    """The access rules of a token.
+
+    Raises:
+        TokenError: the claim cannot be used: without its rules the client might do more than it may.
+    """
+    if not name or claims.get(name) is None:
+        return ()
+    try:
+        return read_claims(claims[name])
+    except (ValueError, RecursionError) as error:
+        raise TokenError(f"its claim {name}: {error}") from None

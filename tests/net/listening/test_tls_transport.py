@@ -1,0 +1,265 @@
+"""TLS between a transport that the test holds and a protocol that it watches: reads, turns, ends. No socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import ssl
+import weakref
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from broker.net.listening import tls, tls_transport
+from broker.net.listening.handshakes import Handshakes
+from broker.net.listening.tls_transport import TlsTransport
+from broker.net.stream import FULL_READ, LINGER
+from broker.net.timers import Wheel
+from broker.settings import Tls
+from tests.net.transports import Transport, rounds
+from tests.support.certificates import Authority
+
+
+class Upper:
+    """The connection above: what it was told."""
+
+    def __init__(self) -> None:
+        self.reads: list[bytes] = []
+        self.lost: list[Exception | None] = []
+        self.transport: Any = None
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.reads.append(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.append(exc)
+
+
+class Server(Authority):
+    """An authority, and the context of a server that it has certified."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        certificate, key = self.issue("localhost")
+        self.context = tls.load(Tls(certificate=certificate, key=key), "mqtts").first
+
+
+class Both:
+    """Both ends of one connection."""
+
+    def __init__(self, authority: Server, *, timeout: float = 10.0) -> None:
+        loop = asyncio.get_running_loop()
+        self.upper = Upper()
+        self.socket = Transport()
+        self.socket.half = True
+        self.handshakes = Handshakes(0, loop)
+        self.wheel = Wheel(loop)
+        self.secured: list[TlsTransport] = []
+        self.failed: list[Exception | None] = []
+        self.tls = TlsTransport(
+            self.upper,
+            self.secured.append,
+            lambda _, error: self.failed.append(error),
+            authority.context,
+            self.handshakes,
+            self.wheel,
+            loop,
+            timeout,
+        )
+        # The client's end.
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.client = authority.client().wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
+        self.tls.connection_made(cast(asyncio.Transport, self.socket))
+
+    def paused(self) -> bool:
+        """Whether the socket is not read from."""
+        return not self.socket.reading
+
+    def take(self) -> bytes:
+        """What the broker's end has written."""
+        data = b"".join(self.socket.written)
+        self.socket.written.clear()
+        return data
+
+    async def shake_hands(self) -> None:
+        for _ in range(5):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                self.client.do_handshake()
+            if self.outgoing.pending:
+                self.tls.data_received(self.outgoing.read())
+            await rounds()
+            self.incoming.write(self.take())
+        assert self.secured == [self.tls]
+
+    def say(self, *records: bytes) -> bytes:
+        """What the client's end sends, a record each where they are short."""
+        for record in records:
+            self.client.write(record)
+        return self.outgoing.read()
+
+    def heard(self) -> bytes:
+        self.incoming.write(self.take())
+        pieces = []
+        with contextlib.suppress(ssl.SSLWantReadError):
+            while piece := self.client.read(100_000):
+                pieces.append(piece)
+        return b"".join(pieces)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Server:
+    return Server(tmp_path)
+
+
+async def test_one_read_is_one_piece(authority: Server) -> None:
+    both = Both(authority)
+    await both.shake_hands()
+    both.tls.data_received(both.say(*[b"%d" % number for number in range(100)]))
+    assert both.upper.reads == [b"".join(b"%d" % number for number in range(100))]
+    assert not both.paused()
+
+
+async def test_any_cut_of_the_bytes_comes_to_the_same(authority: Server) -> None:
+    both = Both(authority)
+    await both.shake_hands()
+    data = both.say(b"first", bytes(20_000), b"last")
+    for at in range(0, len(data), 7):
+        both.tls.data_received(data[at : at + 7])
+    assert b"".join(both.upper.reads) == b"first" + bytes(20_000) + b"last"
+
+
+async def test_a_read_of_many_records_has_several_turns_and_stays_in_order(authority: Server) -> None:
+    both = Both(authority)
+    await both.shake_hands()
+    count = tls_transport.RECORDS * 2 + 10
+    both.tls.data_received(both.say(*[b"%05d" % number for number in range(count)]))
+    assert [len(read) // 5 for read in both.upper.reads] == [tls_transport.RECORDS]
+    assert both.paused()
+    await rounds(2)
+    assert [len(read) // 5 for read in both.upper.reads] == [tls_transport.RECORDS] * 2 + [10]
+    await rounds()
+    assert not both.paused()
+    assert b"".join(both.upper.reads) == b"".join(b"%05d" % number for number in range(count))
+
+
+async def test_a_connection_that_does_not_read_is_told_nothing_more(authority: Server) -> None:
+    """Also where the rest of a read waits for its turn."""
+    both = Both(authority)
+    await both.shake_hands()
+    both.tls.data_received(both.say(*[b"%05d" % number for number in range(tls_transport.RECORDS + 1)]))
+    both.tls.pause_reading()
+    await rounds(5)
+    assert len(both.upper.reads) == 1
+    assert both.paused()
+    both.tls.resume_reading()
+    await rounds(3)
+    assert both.upper.reads[1] == b"%05d" % tls_transport.RECORDS
+    assert not both.paused()
+
+
+async def test_after_a_full_read_others_have_their_turn(authority: Server) -> None:
+    both = Both(authority)
+    await both.shake_hands()
+    data = both.say(*[bytes(16_384) for _ in range(20)])
+    both.tls.data_received(data[:FULL_READ])
+    assert both.paused()
+    await rounds(2)
+    assert not both.paused()
+    both.tls.data_received(data[FULL_READ:])
+    assert sum(len(read) for read in both.upper.reads) == 20 * 16_384
+
+
+async def test_nothing_is_read_while_a_handshake_waits_for_its_turn(authority: Server) -> None:
+    both = Both(authority)
+    with contextlib.suppress(ssl.SSLWantReadError):
+        both.client.do_handshake()
+    both.tls.data_received(both.outgoing.read())
+    assert both.paused()
+    await rounds()
+    assert not both.paused()
+    assert both.take().startswith(b"\x16")
+
+
+async def test_what_is_written_comes_whole(authority: Server) -> None:
+    both = Both(authority)
+    await both.shake_hands()
+    for size in (1, 16_384, tls_transport.SLICE, tls_transport.SLICE + 1, 262_144):
+        both.tls.write(bytes(size))
+        assert both.heard() == bytes(size)
+    both.tls.write(b"")
+    assert both.take() == b""
+
+
+async def test_a_forged_record_ends_the_connection_and_what_came_before_it_counts(authority: Server) -> None:
+    both = Both(authority)
+    await both.shake_hands()
+    forged = bytearray(both.say(b"bad"))
+    good = both.say(b"")  # nothing
+    forged[-1] ^= 1
+    both.tls.data_received(bytes(forged) + good)
+    assert both.upper.reads == []
+    assert both.socket.is_closing()
+
+
+async def test_the_client_says_goodbye(authority: Server) -> None:
+    both = Both(authority)
+    await both.shake_hands()
+    data = both.say(b"last")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        both.client.unwrap()
+    both.tls.data_received(data + both.outgoing.read())
+    assert both.upper.reads == [b"last"]
+    assert both.socket.is_closing()
+
+
+async def test_our_goodbye_is_the_last_and_what_still_comes_is_not_looked_at(authority: Server) -> None:
+    both = Both(authority)
+    await both.shake_hands()
+    both.tls.write(b"goodbye")
+    assert both.tls.can_write_eof()
+    both.tls.write_eof()
+    both.tls.write(b"and another thing")
+    both.tls.data_received(both.say(b"wait"))
+    assert both.heard() == b"goodbye"
+    assert both.upper.reads == []
+
+
+async def test_closing_in_the_middle_of_a_handshake(authority: Server) -> None:
+    both = Both(authority)
+    both.tls.close()
+    assert both.socket.aborted
+    both.tls.connection_lost(None)
+    assert both.upper.lost == [None]
+    assert (len(both.handshakes), len(both.wheel)) == (0, 0)
+
+
+async def test_a_failed_handshake_lingers_for_its_alert_and_not_for_ever(authority: Server) -> None:
+    both = Both(authority)
+    both.tls.data_received(b"GET / HTTP/1.1\r\n\r\n")
+    await rounds()
+    (error,) = both.failed
+    assert isinstance(error, ssl.SSLError)
+    assert not both.socket.aborted
+    assert both.tls.check_at > 0.0
+    assert both.tls.check_at <= asyncio.get_running_loop().time() + LINGER + 1.0
+    both.tls.check(both.tls.check_at)
+    assert both.socket.aborted
+
+
+async def test_nothing_refers_to_what_has_ended(authority: Server) -> None:
+    gc.disable()
+    try:
+        both = Both(authority)
+        await both.shake_hands()
+        both.tls.connection_lost(None)
+        gone = weakref.ref(both.upper)
+        both.upper.transport = None
+        del both
+        assert gone() is None
+    finally:
+        gc.enable()
