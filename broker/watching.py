@@ -14,8 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from watchfiles import awatch
-
 QUIET: Final = 0.25
 """Seconds without another change after which files count as written: a certificate and its key come one by one."""
 
@@ -78,6 +76,9 @@ class FileWatcher:
 
     async def _watch_folders(self, state: State) -> State:
         """Watch until other folders are to be watched. What the files lead to then."""
+        # Not before there is something to watch: a broker without files does without it.
+        from watchfiles import awatch
+
         folders = await asyncio.to_thread(_folders, list(self._files()))
         # Between the last look and the first notification.
         state = await self._tell(state)

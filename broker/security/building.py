@@ -12,14 +12,10 @@ from pathlib import Path
 
 from broker.security.authenticator import Authenticator
 from broker.security.errors import SecurityError
-from broker.security.http_authenticator import HttpAuthenticator
-from broker.security.passwords.authenticator import PasswordAuthenticator
 from broker.security.passwords.hashing import HashingPool
 from broker.security.passwords.verified import VerifiedCredentials
 from broker.security.plain_authenticators import AnonymousAuthenticator, CertificateAuthenticator
 from broker.security.rules.book import RuleBook
-from broker.security.scram.authenticator import ScramAuthenticator
-from broker.security.tokens.authenticator import TokenAuthenticator
 from broker.settings import (
     AnonymousTable,
     AuthenticatorTable,
@@ -65,7 +61,10 @@ class Shared:
 async def build(table: AuthenticatorTable, shared: Shared) -> Authenticator:
     """The authenticator of a table. It reads the files that the table names, in a thread. Raises SecurityError."""
     name = called(table)
+    # Each kind brings in a library of its own, 30 MB in all: only those that are asked for.
     if isinstance(table, PasswordFileTable):
+        from broker.security.passwords.authenticator import PasswordAuthenticator
+
         return await PasswordAuthenticator.read(
             name, Path(table.path), shared.pool, shared.verified(name), lambda: shared.longest_password
         )
@@ -74,10 +73,16 @@ async def build(table: AuthenticatorTable, shared: Shared) -> Authenticator:
     if isinstance(table, AnonymousTable):
         return AnonymousAuthenticator(name)
     if isinstance(table, JwtTable):
+        from broker.security.tokens.authenticator import TokenAuthenticator
+
         return await asyncio.to_thread(TokenAuthenticator.made, table, shared.told)
     if isinstance(table, HttpTable):
+        from broker.security.http_authenticator import HttpAuthenticator
+
         return await asyncio.to_thread(HttpAuthenticator.made, table, shared.told)
     assert isinstance(table, ScramTable)
+    from broker.security.scram.authenticator import ScramAuthenticator
+
     return await asyncio.to_thread(ScramAuthenticator.made, table)
 
 

@@ -12,12 +12,14 @@ import datetime
 import hashlib
 import ssl
 from pathlib import Path
-from typing import Final
-
-from cryptography import x509
+from typing import TYPE_CHECKING, Final
 
 from broker.core.hooks import PeerCertificate
 from broker.settings import Settings, Tls
+
+if TYPE_CHECKING:
+    # It takes 10 MB: a broker without TLS does without, and `load` brings it in before the first client.
+    from cryptography import x509
 
 VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -210,6 +212,8 @@ def _content(file: str) -> bytes:
 
 def _names(file: str, warnings: list[str]) -> list[str]:
     """The host names that the first certificate of a file is made out to, in lower case."""
+    from cryptography import x509
+
     try:
         certificate = x509.load_pem_x509_certificate(_content(file))
         _about_time(file, certificate, warnings)
@@ -237,6 +241,8 @@ def _check_authorities(settings: Tls, warnings: list[str]) -> None:
     if not settings.crl:
         return
     found = 0
+    from cryptography import x509
+
     now = datetime.datetime.now(datetime.UTC)
     for part in _content(settings.crl).split(b"-----BEGIN X509 CRL-----")[1:]:
         try:
@@ -264,6 +270,8 @@ def peer_certificate(tls: ssl.SSLObject) -> PeerCertificate | None:
         ValueError: it is malformed in a way that OpenSSL does not mind, or has expired since TLS looked at it: a
             session that is taken up again has the certificate of the first time.
     """
+    from cryptography import x509
+
     encoded = tls.getpeercert(binary_form=True)
     if encoded is None:
         return None
