@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -76,15 +76,13 @@ class FileWatcher:
 
     async def _watch_folders(self, state: State) -> State:
         """Watch until other folders are to be watched. What the files lead to then."""
-        # Not before there is something to watch: a broker without files does without it.
-        from watchfiles import awatch
-
         folders = await asyncio.to_thread(_folders, list(self._files()))
         # Between the last look and the first notification.
         state = await self._tell(state)
         if not folders:
             await asyncio.sleep(LOOK / 1000)
             return await self._tell(state)
+        awatch = await asyncio.to_thread(_library)
         async for _ in awatch(
             *sorted(folders),
             watch_filter=None,
@@ -131,6 +129,13 @@ def _look(files: list[Path]) -> State:
         else:
             found[path] = (real, status.st_mtime_ns, status.st_size, status.st_ino)
     return found
+
+
+def _library() -> Callable[..., AsyncIterator[object]]:
+    """What watches folders: a broker without files does without it. Loading it reads files."""
+    from watchfiles import awatch
+
+    return awatch
 
 
 def _folders(files: list[Path]) -> set[str]:

@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from broker.core.connection.protocol import TURN_WORK
 from broker.net.stream import STALL, STALL_ROUNDS
@@ -54,6 +54,7 @@ NOTED: Final = ROUND_WORK // 8
 """Work after which the round's end is waited for: less is not worth a call."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Turn(Checked):
     """A connection, as far as whoever gives it a turn needs to know it."""
 

@@ -7,8 +7,10 @@ good (which a changed file leaves to whom it did not change).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 from broker.security.authenticator import Authenticator
 from broker.security.errors import SecurityError
@@ -58,10 +60,21 @@ class Shared:
             kept.bound(settings.verified_cache)
 
 
+LIBRARIES: Final[Mapping[type[object], str]] = {
+    PasswordFileTable: "broker.security.passwords.authenticator",
+    JwtTable: "broker.security.tokens.authenticator",
+    HttpTable: "broker.security.http_authenticator",
+    ScramTable: "broker.security.scram.authenticator",
+}
+"""Each of these brings in libraries of its own, 30 MB in all: only those that are asked for are loaded."""
+
+
 async def build(table: AuthenticatorTable, shared: Shared) -> Authenticator:
     """The authenticator of a table. It reads the files that the table names, in a thread. Raises SecurityError."""
     name = called(table)
-    # Each kind brings in a library of its own, 30 MB in all: only those that are asked for.
+    if type(table) in LIBRARIES:
+        # Loading reads files.
+        await asyncio.to_thread(importlib.import_module, LIBRARIES[type(table)])
     if isinstance(table, PasswordFileTable):
         from broker.security.passwords.authenticator import PasswordAuthenticator
 

@@ -474,6 +474,10 @@ class TestStartAndStop:
                 await peer.subscribe(*filters[at : at + 1_000])
                 await until(lambda: of(broker).tap is not None and of(broker).tap.waiting == 0, peer)  # type: ignore[union-attr]
             await peer.disconnect()
+            # They end in turns.
+            table = broker.router.table
+            while broker.connections or table.leaving:
+                await asyncio.sleep(0)
         found = await checked(tmp_path)
         assert found.faults == []
         assert found.kinds["subscribe"] == 6_000
