@@ -29,6 +29,7 @@ from broker.settings import Shutdown, Sys
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 from tests.record.scenes import stored
+from tests.support import waiting
 
 peers: list[Peer] = []
 """Who joined in this test."""
@@ -476,8 +477,7 @@ class TestStartAndStop:
             await peer.disconnect()
             # They end in turns.
             table = broker.router.table
-            while broker.connections or table.leaving:
-                await asyncio.sleep(0)
+            await waiting.until(lambda: not broker.connections and not table.leaving)
         found = await checked(tmp_path)
         assert found.faults == []
         assert found.kinds["subscribe"] == 6_000
