@@ -57,9 +57,11 @@ class Securing:
     async def apply(self, prepared: Prepared) -> int:
         """Put that in force, and end those who may not stay. How many connections that were."""
         retired = self._put(prepared)
-        for authenticator in retired:
-            await authenticator.close()
-        return await self._dismiss()
+        try:
+            return await self._dismiss()
+        finally:
+            for authenticator in retired:
+                await authenticator.close()
 
     async def stop(self) -> None:
         """Nobody comes any more."""

@@ -67,3 +67,7 @@ class Permissions:
     def may_receive(self, principal: Principal, topic: str) -> bool:
         """Whether a client may be sent a message of the topic."""
         return self.asked.may_receive(principal, topic)
+
+    def bars(self, principal: Principal, topic: bytes) -> bool:
+        """The contrary, of a topic as messages have it."""
+        return not self.asked.may_receive(principal, topic.decode())

@@ -29,6 +29,8 @@ class Judge:
         self.receive_maximum = 65_535
         self.max_packet = ANY_SIZE
         self.high_water = 0
+        # Topics that access control withholds from the client since it has connected last.
+        self.withheld: set[bytes] = set()
         self.enabled = True
 
     def connecting(self, connect: Connect) -> None:
@@ -64,6 +66,8 @@ class Judge:
             for number in [each for each in self.open if self.sizes[each] > self.max_packet]:
                 if number not in self.released:
                     del self.open[number]
+            for number in [each for each, sent in self.open.items() if sent.topic in self.withheld and sent.qos == 1]:
+                del self.open[number]
             self.resend = [number for number in self.open if number not in self.released]
         if not self.enabled:
             return

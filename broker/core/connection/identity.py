@@ -28,6 +28,11 @@ def principal_of(connect: Connect, ticket: Ticket | None, origin: Origin, client
     found = None if ticket is None else ticket.principal
     if found is None:
         found = Principal(connect.user_name)
+    return _here(found, origin, client_id)
+
+
+def _here(found: Principal, origin: Origin, client_id: str) -> Principal:
+    """A client on its connection."""
     principal = found.at(client_id, origin.listener, origin.host)
     if not principal.certificate and origin.certificate is not None:
         principal.certificate = origin.certificate.subject
@@ -44,7 +49,9 @@ def renew(session: Session, found: Principal | None, origin: Origin, router: Rou
         return
     if found.user_name != session.user_name:
         raise ProtocolError("authenticated again as another user", reasons.NOT_AUTHORIZED)
-    become(session, found.at(session.client_id, origin.listener, origin.host), router)
+    become(session, _here(found, origin, session.client_id), router)
+    if session.journal is not None:
+        session.journal.session_kept(session.client_id, session.principal, session.expiry_interval, 0.0)
 
 
 def become(session: Session, principal: Principal, router: Router) -> None:

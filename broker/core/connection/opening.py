@@ -101,6 +101,8 @@ def open_session(
     router.work += CONNECT_WORK
     another = earlier is not None and earlier.user_name != principal.user_name
     if earlier is not None and not connect.clean_start:
+        # What has fallen due is still done as the client that it was.
+        router.look_at(earlier, now)
         # Before it has the outbox: nothing is sent there that this client may not have.
         identity.become(earlier, principal, router)
     outbox.v5 = connect.version == 5

@@ -80,7 +80,10 @@ class FilterHandler:
     def resume(self, session: Session, now: float) -> None:
         """A session goes on: `Session.resume`, once it is known what its client may still subscribe to."""
         self._resumes = True
-        if not self._look_through(session):
+        if self._look_through(session):
+            # Nothing that is published meanwhile comes before what was in flight.
+            session.window.begin_resend(self._outbox, session.version)
+        else:
             session.resume(now)
 
     def renewed(self, session: Session) -> None:
@@ -108,7 +111,7 @@ class FilterHandler:
                 return
             self.ended()
             if self._resumes:
-                session.resume(now)
+                session.go_on(now)
             elif review.ended > 0:
                 raise ProtocolError("a subscription is not allowed any more", reasons.NOT_AUTHORIZED)
             return

@@ -20,8 +20,10 @@ from broker.core.codec.errors import ProtocolViolation
 from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5
 from broker.core.codec.primitives import BYTE
 from broker.core.codec.reasons import NO_MATCHING_SUBSCRIBERS, PACKET_IDENTIFIER_NOT_FOUND, SUCCESS
-from broker.core.counters import AGE, EXPIRED, FULL_BYTES, TOO_LARGE
+from broker.core.counters import AGE, EXPIRED, FULL_BYTES, NOT_AUTHORIZED, TOO_LARGE
+from broker.core.permissions import Permissions
 from broker.core.persistence.journal import Journal
+from broker.core.principal import Principal
 from broker.core.queues.delivery import DONE, RELEASED, SENT, Delivery, DeliveryRun
 from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.in_flight import InFlight
@@ -87,8 +89,8 @@ class SendWindow:
                 resend.append(delivery)
         self.resend = resend if resend else None
 
-    def send_again(self, outbox: Outbox) -> bool:
-        """Send again, as far as quota and outbox have room. False: some is left."""
+    def send_again(self, outbox: Outbox, permissions: Permissions | None, principal: Principal) -> bool:
+        """Send again, as far as quota and outbox have room, what the client may still have. False: some is left."""
         resend = self.resend
         if resend is None:
             return True
@@ -97,13 +99,15 @@ class SendWindow:
             size = delivery.message.size() + HEADROOM
             # Acknowledged or released meanwhile: nothing to send again [MQTT-4.3.3-6].
             if delivery.state == SENT:
+                # Of QoS 2 that was sent the client may know the identifier: that goes on, whatever the rules are now.
+                asked = permissions is not None and (delivery.qos == 1 or delivery.attempts == 0)
                 if outbox.too_large(delivery) or size > outbox.max_bytes:
                     # The client came back with a smaller Maximum Packet Size: as if it had been sent [MQTT-3.1.2-25].
-                    self.finish(delivery)
-                    if delivery.attempts == 0:
-                        self._ledger.lost(TOO_LARGE, 1)
+                    self._give_up(delivery, TOO_LARGE)
                 elif not outbox.has_room(size):
                     return False
+                elif asked and permissions is not None and permissions.bars(principal, delivery.message.topic):
+                    self._give_up(delivery, NOT_AUTHORIZED)
                 else:
                     self.quota -= 1
                     delivery.counted = True
@@ -111,10 +115,14 @@ class SendWindow:
                         self.journal.in_flight(self._client_id, delivery)
                     outbox.push(delivery)
             resend.popleft()
-        if resend:
-            return False
-        self.resend = None
-        return True
+        if not resend:
+            self.resend = None
+        return not resend
+
+    def _give_up(self, delivery: Delivery, cause: int) -> None:
+        self.finish(delivery)
+        if delivery.attempts == 0:
+            self._ledger.lost(cause, 1)
 
     def close(self) -> None:
         """The connection is gone. The next one has a send quota of its own."""

@@ -11,8 +11,10 @@ from typing import Final, cast
 
 from mypy_extensions import i64
 
+from broker.core.permissions import Permissions
 from broker.core.queues.message import Message
 from broker.core.routing.plans import FanoutPlan, Recipient
+from broker.core.routing.reach import Reach
 from broker.core.session.session import Session
 from broker.core.topics.match_cache import Route
 from broker.core.topics.subscription import FilterEntry, SharedGroup, Subscription
@@ -98,10 +100,19 @@ class Crowd:
                 self._targets = None
         return target
 
-    def deliver(self, subscription: Subscription) -> bool:
-        """Offer the message to the session of a subscription. False where there was nothing to do."""
+    def reach(self, permissions: Permissions | None) -> Reach | None:
+        """Who may have it. None: everybody, as when it came; the rules that are made meanwhile hold for the rest."""
+        if permissions is None or not permissions.filters:
+            return None
+        return Reach(self.route.topic, permissions)
+
+    def deliver(self, subscription: Subscription, reach: Reach | None) -> bool:
+        """Offer the message to the session of a subscription. False where there was nothing to do.
+
+        `reach`: see there.
+        """
         target = self.recipient(subscription)
-        if target is None:
+        if target is None or (reach is not None and not reach.may(target.session)):
             return False
         message = self.message
         if target.no_local and target.session is self.origin:

@@ -271,12 +271,14 @@ class Fanout:
     def _crowd_turn(self, crowd: Crowd, until: i64) -> bool:
         """Go on with one message. True when all have it."""
         message = crowd.message
+        reach = crowd.reach(self.permissions)
+        each: i64 = 1 if reach is None else 1 + SLOW + reach.ask_work
         while self.work < until:
             subscription = crowd.step()
             if subscription is None:
                 for group in crowd.groups:
                     if group.size > 0:
-                        self._share(group, message, None)
+                        self._share(group, message, reach)
                         self.work += SLOW
                 plan = crowd.plan()
                 if plan is not None:
@@ -284,8 +286,8 @@ class Fanout:
                     crowd.route.plan_version = crowd.version
                     self._cache.charge(crowd.route, plan.references)
                 return True
-            self.work += 1
-            if crowd.deliver(subscription):
+            self.work += each
+            if crowd.deliver(subscription, reach):
                 self.work += SLOW + (len(crowd.entries) >> 1)
         return False
 

@@ -26,6 +26,7 @@ class Reach:
         self._topic = topic.decode()
         self._permissions = permissions
         self._epochs: i64 = permissions.epochs
+        self.ask_work: i64 = permissions.source.ask_work
         self._stamp: int = NEVER_MADE
         self._version: int = -1
         self._verdicts: dict[Principal, bool] = {}

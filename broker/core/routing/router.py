@@ -270,8 +270,7 @@ class Router(PeerListener):
         self.fanout.drain(self, now)
         session = self.sessions.get(client_id)
         if session is not None and session.outbox is None:
-            # What has fallen due by now comes first: a session that has expired is not resumed [MQTT-4.1.0-2].
-            self._session_due(session, now)
+            self.look_at(session, now)
             session = self.sessions.get(client_id)
         present = False
         if session is not None:
@@ -459,7 +458,7 @@ class Router(PeerListener):
                 break
             self.work += DUE_WORK
             if isinstance(thing, Session):
-                self._session_due(thing, now)
+                self.look_at(thing, now)
             elif isinstance(thing, str):
                 self.retained_store.expire(thing, now)
             elif isinstance(thing, DueWill):
@@ -478,7 +477,8 @@ class Router(PeerListener):
         """True while wills, or subscriptions of sessions that are over, wait for nothing but a turn (`tick`)."""
         return self.wills.waiting > 0 or self.table.leaving
 
-    def _session_due(self, session: Session, now: float) -> None:
+    def look_at(self, session: Session, now: float) -> None:
+        """Do what is due of a session: its will, its end. One that has expired is not resumed [MQTT-4.1.0-2]."""
         if session.will is not None and 0.0 < session.will_due <= now:
             self._publish_will(session, now)
         # Never while it is connected [MQTT-4.1.0-1], but as soon as its time is over after that [MQTT-4.1.0-2].

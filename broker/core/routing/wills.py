@@ -12,6 +12,7 @@ from typing import Final
 from broker.core.codec.packets import Will
 from broker.core.counters import Counters
 from broker.core.permissions import Permissions
+from broker.core.principal import Principal
 from broker.core.queues.message import Message
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.fanout import Fanout
@@ -23,11 +24,12 @@ CROWD_PAUSE: Final = 0.005
 
 
 class DueWill:
-    """A will that waits for its turn; its session may be gone."""
+    """A will that waits for its turn; its session may be gone, or another client's by then."""
 
     def __init__(self, message: Message, session: Session) -> None:
         self.message = message
         self.session = session
+        self.principal = session.principal
 
 
 class WillQueue:
@@ -56,7 +58,7 @@ class WillQueue:
             self.waiting += 1
             self._deadlines.set(DueWill(message, session), now)
         else:
-            self._send(message, session)
+            self._send(message, session, session.principal)
 
     def due(self, waiting: DueWill, now: float) -> None:
         """It is the turn of one that waited."""
@@ -64,13 +66,13 @@ class WillQueue:
             self._deadlines.set(waiting, now + CROWD_PAUSE)
             return
         self.waiting -= 1
-        self._send(waiting.message, waiting.session)
+        self._send(waiting.message, waiting.session, waiting.principal)
 
-    def _send(self, message: Message, session: Session) -> None:
-        """Publish it, unless its client may do that no more: it could when it connected."""
+    def _send(self, message: Message, session: Session, principal: Principal) -> None:
+        """Publish it, unless its client, who is `principal`, may do that no more: it could when it connected."""
         permissions = self.permissions
         if permissions is not None and not permissions.asked.may_publish(
-            session.principal, message.topic.decode(), message.qos, message.retain
+            principal, message.topic.decode(), message.qos, message.retain
         ):
             self._counters.denied_publishes += 1
             return

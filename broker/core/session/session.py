@@ -353,13 +353,15 @@ class Session(Subscriber):
         if outbox is None or outbox.closed:
             return False
         self.window.free_expired(outbox)
-        if not self.window.send_again(outbox):
+        permissions = self.totals.permissions
+        if permissions is not None and (self.uplink or not permissions.filters):
+            permissions = None
+        if not self.window.send_again(outbox, permissions, self.principal):
             return False
         queue = self.queue
-        permissions = self.totals.permissions
-        if permissions is not None and permissions.filters and not self.uplink:
-            queue.weed(permissions, self.principal)
         qos0: i64 = queue.qos0
+        if permissions is not None:
+            queue.weed(permissions, self.principal)
         all_sent = self.window.send_waiting(queue, outbox, now)
         if queue.qos0 != qos0:
             self.update_fast_path()

@@ -7,11 +7,12 @@ import pytest
 from broker.core.codec import packets as p
 from broker.core.codec.packets import PUBACK, PUBREC, V5, V31, V311, Will
 from broker.core.codec.properties import encode_forward
+from broker.core.connection.identity import renew
 from broker.core.connection.protocol import TURN_WORK
 from broker.core.connection.subscribing import ASK_WORK
 from broker.core.hooks import FORBIDDEN, LATER, AccessControl, Origin, PeerCertificate, Ticket
 from broker.core.limits import Limits
-from broker.core.persistence.journal import Saved, SessionRecord, WillRecord
+from broker.core.persistence.journal import Journal, Saved, SessionRecord, WillRecord
 from broker.core.persistence.restore import restore
 from broker.core.principal import Principal
 from broker.core.queues.message import Message
@@ -571,3 +572,24 @@ class Names(AccessControl):
         if connect.client_id in self.names:
             ticket.principal = Principal(self.names[connect.client_id], self.groups)
         return 0
+
+
+class Kept(Journal):
+    """Remembers whose session it keeps."""
+
+    def __init__(self) -> None:
+        self.principal = Principal()
+
+    def session_kept(self, client_id: str, principal: Principal, expiry_interval: int, disconnected_at: float) -> None:
+        assert (client_id, expiry_interval, disconnected_at) == ("c", 100, 0.0)
+        self.principal = principal
+
+
+def test_who_a_client_is_since_it_authenticated_again_is_kept() -> None:
+    """Else a broker that dies and comes back would give it, and its will, the rights that it had before."""
+    network = Network()
+    network.router.journal = kept = Kept()
+    client = network.client("c", clean=False, expiry=100)
+    renew(client.session, Principal(groups=("g",)), Origin(certificate=PeerCertificate("CN=c")), network.router)
+    assert kept.principal is client.session.principal
+    assert (kept.principal.groups, kept.principal.certificate) == (("g",), "CN=c")

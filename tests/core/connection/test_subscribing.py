@@ -11,7 +11,9 @@ from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.codec.properties import Properties
 from broker.core.connection.protocol import TURN_WORK
 from broker.core.connection.subscribing import FILTER_WORK, LENGTH_WORK, MOST_TOLD
+from broker.core.hooks import AccessControl
 from broker.core.limits import Limits
+from broker.core.queues.message import Message
 from broker.core.queues.queue_policy import QueueRule
 from tests.core.harness import Client, Network, bag, limits
 
@@ -212,3 +214,27 @@ def test_bad_queue_options_refuse_all() -> None:
     [answer] = client.got(p.Suback)
     assert answer.reason_codes == [0x83] * 5
     assert network.router.subscription_count == 0
+
+
+def test_while_subscriptions_are_looked_through_nothing_comes_before_what_was_in_flight() -> None:
+    """[MQTT-4.6.0-1] And what comes meanwhile comes once: it is not in flight from before [MQTT-4.4.0-1]."""
+    network = Network()
+    rules = AccessControl()
+    rules.epoch, rules.ask_work = 0, 100
+    network.router.access_control = rules
+    reader, writer = network.client("r", clean=False, expiry=3600, receive_maximum=2), network.client("w")
+    reader.subscribe("t", *(f"other/{number}" for number in range(1_000)), qos=1)
+    reader.answering = False
+    for number in range(4):
+        writer.publish("t", b"%d" % number, 1)
+    reader.cut()
+    reader.take()
+    reader.connect(clean=False, expiry=3600, receive_maximum=10, settle=False)
+    reader.wire.to_channel()
+    assert reader.wire.protocol.unfinished
+    # The writer's turn, and then somebody else's.
+    network.wake()
+    network.router.publish(Message(b"t", b"4", 1, False, b"", 0.0, "w"), None)
+    network.settle()
+    assert reader.payloads() == [b"0", b"1", b"2", b"3", b"4"]
+    assert reader.session.window.quota == 5

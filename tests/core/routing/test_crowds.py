@@ -16,6 +16,7 @@ from broker.core.routing.plans import FanoutPlan
 from broker.core.routing.router import TICK_WORK, Router
 from broker.core.session.session import Session
 from tests.core.harness import Network
+from tests.core.routing.test_permissions import Rules
 from tests.core.routing.test_plans import whole
 
 TOPIC = b"a/b"
@@ -97,6 +98,31 @@ def test_who_goes_or_comes_meanwhile() -> None:
     finish(router, network.now)
     assert [session.queued() for session in (gone, half, new, crowd[0])] == [0, 1, 0, 1]
     assert ended.offered == 0
+
+
+def test_rules_that_are_made_meanwhile_hold_for_who_has_not_had_it() -> None:
+    """Also in a share group; and those who may not have this one are not forgotten for the next."""
+    network = Network()
+    router = network.router
+    router.access_control = rules = Rules()
+    rules.ask_work = 0
+    rules.filters_deliveries = False
+    crowd = sessions(network)
+    for session in crowd[10:12]:
+        router.subscribe(session, "g", "a/#", Request("$share/g/a/#", 1), 0)
+    router.publish(message(1), None)
+    rules.filters_deliveries = True
+    barred = crowd[11:]
+    rules.no_receive |= {(session.client_id, TOPIC.decode()) for session in barred}
+    rules.change()
+    finish(router, network.now)
+    assert [session.queued() for session in crowd[:12]] == [1] * 10 + [2, 0]
+    assert not any(session.queued() for session in barred)
+    rules.filters_deliveries = False
+    rules.change()
+    router.publish(message(1), None)
+    finish(router, network.now)
+    assert min(session.queued() for session in barred) == 1
 
 
 def test_no_local_and_share_groups() -> None:

@@ -400,6 +400,20 @@ class TestWaiting:
             network.session("r").pump(network.now)
         assert rules.receives == 10
 
+    def test_what_is_dropped_holds_nobody_up(self) -> None:
+        """The last QoS 0 that waited is one that may not be sent any more: the next goes straight to the outbox."""
+        network = Network(limits(queue_qos0=True))
+        network.router.access_control = rules = Rules()
+        reader, writer = network.client("r", clean=False, expiry=HOUR), network.client("w")
+        reader.subscribe("#")
+        reader.cut()
+        writer.publish("t", b"x")
+        rules.no_receive.add(("r", "t"))
+        rules.change()
+        reader.connect(clean=False, expiry=HOUR)
+        assert reader.payloads() == []
+        assert reader.session.fast_path
+
 
 class TestCounts:
     def test_what_is_denied_is_counted(self) -> None:
@@ -436,6 +450,92 @@ class TestWills:
         network, rules = ruled()
         rules.no_publish.add(("a", "t"))
         assert network.idle("a").connect(will=Will("t", b"x")).reason_code == 0x87
+
+
+class Users(AccessControl):
+    """Some users may publish nothing."""
+
+    def __init__(self, *barred: str) -> None:
+        self.epoch = 0
+        self.barred = barred
+
+    def may_publish(self, principal: Principal, topic: str, qos: int, retain: bool) -> bool:
+        del topic, qos, retain
+        return principal.user_name not in self.barred
+
+
+@pytest.mark.parametrize("withdrawn", ["old", "new"])
+class TestWillsOfOthers:
+    """A will is its client's, whoever has the client identifier when it is published."""
+
+    def test_of_a_session_that_expired_and_was_not_looked_at_yet(self, withdrawn: str) -> None:
+        network = Network()
+        network.router.access_control = users = Users()
+        reader = network.client("r")
+        reader.subscribe("t")
+        network.client("x", clean=False, expiry=10, user_name="old", will=Will("t", b"x", delay=5)).cut()
+        users.barred = (withdrawn,)
+        users.epoch += 1
+        network.now += 20
+        network.client("x", clean=False, expiry=10, user_name="new")
+        network.advance(1)
+        assert reader.payloads() == ([] if withdrawn == "old" else [b"x"])
+
+    def test_of_one_who_was_taken_over_while_it_waits_for_its_turn(self, withdrawn: str) -> None:
+        network = Network(limits(any_user_takes_over=True))
+        router = network.router
+        router.access_control = users = Users()
+        reader = network.client("r")
+        reader.subscribe("t")
+        network.client("x", clean=False, expiry=HOUR, user_name="old", will=Will("t", b"x"))
+        users.barred = (withdrawn,)
+        users.epoch += 1
+        router.delivery.crowded = True
+        network.client("x", clean=False, expiry=HOUR, user_name="new")
+        network.advance(1)
+        assert reader.payloads() == ([] if withdrawn == "old" else [b"x"])
+
+
+class TestInFlight:
+    """What was in flight when the connection ended, and the rules have changed meanwhile."""
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_what_was_never_written_is_not_sent(self, qos: int) -> None:
+        network, rules = ruled()
+        reader, writer = network.client("r", clean=False, expiry=HOUR, receive_maximum=4), network.client("w")
+        reader.subscribe("#", qos=qos)
+        reader.wire.frozen = True
+        for topic in ("t", "u", "t", "t", "t"):
+            writer.publish(topic, topic.encode(), qos)
+        reader.cut()
+        rules.no_receive.add(("r", "t"))
+        rules.change()
+        reader.connect(clean=False, expiry=HOUR, receive_maximum=4)
+        assert reader.payloads() == [b"u"]
+        assert network.router.counters.dropped[NOT_AUTHORIZED] == 4
+        assert reader.session.window.quota == 4
+        assert total_ledger(network.router.sessions.values()) == []
+
+    def test_what_was_is_not_sent_again_but_with_qos_2(self) -> None:
+        """Whose client may know the packet identifier: it would take the next message with it for the same."""
+        network, rules = ruled()
+        reader, writer = network.client("r", clean=False, expiry=HOUR), network.client("w")
+        reader.answering = False
+        reader.subscribe("#", qos=2)
+        for qos in (1, 2):
+            writer.publish("t", b"t%d" % qos, qos)
+            writer.publish("u", b"u%d" % qos, qos)
+        assert len(reader.payloads()) == 4
+        reader.cut()
+        rules.no_receive.add(("r", "t"))
+        rules.change()
+        reader.answering = True
+        reader.judge.withheld = {b"t"}
+        reader.connect(clean=False, expiry=HOUR)
+        again = [packet.payload for packet in reader.got(p.Publish)]
+        assert again == [b"u1", b"t2", b"u2"]
+        assert reader.session.inflight.count == 0
+        assert total_ledger(network.router.sessions.values()) == []
 
 
 class Half(AccessControl):
