@@ -15,9 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from broker.configuration import SettingsError
+from broker.configuration import SettingsError, of_listeners
 from broker.core.hooks import AccessControl, AuthMethod, EventListener
 from broker.exposure import exposed
+from broker.ineffective import ineffective
 from broker.net.listening.listeners import StartupError
 from broker.net.listening.tls import TlsError
 from broker.net.listening.tls import files as certificate_files
@@ -85,6 +86,8 @@ class Broker(Server):
         )
         self._authenticators = tuple(authenticators)
         self._own_access_control = access_control is not None
+        # The program says who clients are.
+        self._embedded = bool(authenticators or auth_methods)
 
     async def start(self) -> None:
         """Listen, connect to upstream brokers, and begin to record and to publish `$SYS` and who is here.
@@ -92,7 +95,7 @@ class Broker(Server):
         Raises StartupError in one line.
         """
         self._warn(self.settings)
-        for line in exposed(self.settings, self._authenticates):
+        for line in self._suspicious(self.settings):
             self.log.warning("suspicious setting", detail=line)
         # Before anything can happen that belongs into a record.
         self.recorder = self._recorder(self.settings)
@@ -271,6 +274,7 @@ class Broker(Server):
             in_force = flatten(applied)
             if "upstream" in changed:
                 self._warn(applied)
+            suspected = set(self._suspicious(self.settings))
             securing = self.securing
             try:
                 prepared = None if securing is None else await securing.prepare(applied)
@@ -287,20 +291,30 @@ class Broker(Server):
         lines = [
             f"{name}: {show(in_force[name])} stays in force; {show(wanted[name])} takes a restart"
             for name in changed
-            if in_force[name] != wanted[name]
+            if in_force[name] != wanted[name] and name != "listener"
         ]
+        lines += of_listeners(applied.listener, new.listener)
         await self._watch()
+        for line in self._suspicious(applied):
+            if line not in suspected:
+                self.log.warning("suspicious setting", detail=line)
         for line in lines:
             self.log.warning("setting takes a restart", detail=line)
         self.log.info("settings reloaded", upstream=len(applied.upstream), dismissed=dismissed)
         return lines
 
-    @property
-    def _authenticates(self) -> bool:
-        """Whether something checks who clients are."""
-        if self.settings.authenticator or self._authenticators:
-            return True
-        return self.router.access_control is not None or bool(self.router.auth_methods)
+    def _suspicious(self, settings: Settings) -> list[str]:
+        """What in settings about clients is hardly meant, a line each."""
+        own = self._own_access_control
+        embedded = own or self._embedded
+        lines = [*exposed(settings, embedded), *ineffective(settings, embedded)]
+        unasked = [name for name in ("authenticator", "rule") if getattr(settings, name)]
+        if own and unasked:
+            lines.append(
+                f"{' and '.join(f'[[{name}]]' for name in unasked)}: never asked, since the program has an access "
+                "control of its own, which decides everything about clients"
+            )
+        return lines
 
     def _warn(self, settings: Settings) -> None:
         for line in warnings(settings):

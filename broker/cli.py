@@ -27,8 +27,10 @@ from broker.convert.source import ConvertError
 from broker.environment import HEALTH_PASSWORD, HEALTH_USER
 from broker.exposure import exposed
 from broker.health import UnhealthyError, check, context
+from broker.ineffective import ineffective
 from broker.logwriter import BackgroundWriter
 from broker.net.listening.tls import check as certificates
+from broker.net.listening.unix_sockets import check as socket_files
 from broker.record.cli import app as record
 from broker.security.building import unusable
 from broker.security.errors import SecurityError
@@ -153,24 +155,21 @@ def check_config(
         typer.echo(_or_fail(annotated_defaults), nl=False)
         return
     settings = _load(file, (), ())
-    typer.echo(f"{ENVIRONMENT if file is None else file}: OK")
+    faults, soon = certificates(settings)
+    # Unlike a link, which tries again, these keep the broker from starting.
+    broken = [*faults, *socket_files(settings), *unusable(settings)]
+    told = "the broker does not start with these settings" if broken else "OK"
+    typer.echo(f"{ENVIRONMENT if file is None else file}: {told}")
     for name, (value, default) in changed(settings).items():
         if name in ("listener", "upstream", "authenticator", "rule"):
             _list_tables(name, value)
         else:
             typer.echo(f"  {name} = {show(value)}  (default {show(default)})")
-    for line in (*warnings(settings), *exposed(settings), *ignored()):
+    for line in (*warnings(settings), *exposed(settings), *ineffective(settings), *ignored(), *soon):
         typer.echo(f"  suspicious: {line}")
-    faults, soon = certificates(settings)
-    for line in soon:
-        typer.echo(f"  suspicious: {line}")
-    for line in (*faults, *unreadable(settings)):
-        typer.echo(f"  cannot be used: {line}")
-    broken = unusable(settings)
-    for line in broken:
+    for line in (*broken, *unreadable(settings)):
         typer.echo(f"  cannot be used: {line}")
     if broken:
-        # Unlike a link, which tries again, this keeps the broker from starting.
         raise typer.Exit(MISUSED)
 
 

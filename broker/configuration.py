@@ -34,7 +34,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from broker.environment import candidates, nearest_flat, variable
-from broker.settings import Section, Settings, defaults, flatten, section_models
+from broker.settings import Listener, Section, Settings, defaults, flatten, section_models
 from broker.settings.upstream import A_LIST, A_WORD
 from broker.wording import HIDDEN, SECRETS, TABLES, allowed, cut, inner_model, show, to_toml
 
@@ -148,6 +148,24 @@ def of_tables(name: str, value: Any) -> dict[str, tuple[Any, Any]]:
     for at, table in enumerate(value):
         flat |= _of_table(f"{name}[{at}]", table)
     return flat
+
+
+def of_listeners(before: Sequence[Listener], after: Sequence[Listener]) -> list[str]:
+    """What takes a restart when other listeners are wanted than there are: a line for each listener, or key of one."""
+    old = {listener.called: _of_table(f'listener "{listener.called}"', listener) for listener in before}
+    new = {listener.called: _of_table(f'listener "{listener.called}"', listener) for listener in after}
+    lines = [f'listener "{name}" stays open; to close it takes a restart' for name in old if name not in new]
+    lines += [f'listener "{name}": to open it takes a restart' for name in new if name not in old]
+    for name in old:
+        if name in new:
+            for key in old[name] | new[name]:
+                # What is not there has its default, which the other one knows.
+                there, wanted = old[name].get(key), new[name].get(key)
+                has = there[0] if there is not None else (wanted or (None, None))[1]
+                gets = wanted[0] if wanted is not None else (there or (None, None))[1]
+                if has != gets:
+                    lines.append(f"{key}: {show(has)} stays in force; {show(gets)} takes a restart")
+    return lines
 
 
 def _of_table(name: str, table: Section) -> dict[str, tuple[Any, Any]]:
@@ -292,6 +310,12 @@ def _judgements(error: ValidationError, chosen: Mapping[str, Entry]) -> list[str
     problems: list[str] = []
     for fault in error.errors(include_url=False):
         steps = tuple(step for step in fault["loc"] if step not in (A_WORD, A_LIST))
+        if not steps:
+            # About several settings together: it says where by itself.
+            context = fault["ctx"]
+            entry = chosen[context["at"].partition("[")[0]]
+            problems.append(f"{entry.origin}: {context['at']}: found {show(context['found'])}; allowed: {fault['msg']}")
+            continue
         types = TABLES.get(str(steps[0]))
         kind = str(steps[2]) if isinstance(types, Mapping) and len(steps) > 2 else ""
         if kind:

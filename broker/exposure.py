@@ -5,7 +5,8 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 
-from broker.settings import HttpTable, JwtTable, Listener, Settings
+from broker.settings import HttpTable, JwtTable, Listener, Settings, called
+from broker.settings.authenticators import AnyTable
 from broker.settings.tokens import in_clear, is_url
 
 
@@ -23,8 +24,14 @@ def exposed(settings: Settings, authenticated: bool = False) -> Iterator[str]:
             "mqtt.allow_anonymous = false keeps nobody out: nothing checks user names and passwords here, so that any "
             "user name with any password will do. Name an [[authenticator]]"
         )
-    if not settings.mqtt.allow_anonymous and any(table.type == "anonymous" for table in settings.authenticator):
+    if (
+        not settings.mqtt.allow_anonymous
+        and any(table.type == "anonymous" for table in settings.authenticator)
+        and not any(admits_anonymous(listener, settings) for listener in settings.listeners)
+    ):
         yield 'the authenticator of the type "anonymous" lets nobody in: mqtt.allow_anonymous is false'
+    if not checked:
+        yield from _unproven(settings)
     for listener in settings.listeners:
         if not _others_reach(listener):
             continue
@@ -35,11 +42,50 @@ def exposed(settings: Settings, authenticated: bool = False) -> Iterator[str]:
                 "can read and publish everything. Name an [[authenticator]], put a firewall in front, or listen on "
                 "127.0.0.1"
             )
-        elif listener.tls is None and _sends_passwords(settings):
+        elif settings.authenticator and not authenticated and _may_do_anything_unnamed(listener, settings):
+            yield (
+                f"{where}: other machines may reach it, and clients without a user name come in and can read and "
+                "publish everything. Write a [[rule]] with anonymous = true that says what they may do; what no rule "
+                "allows is denied then"
+            )
+        elif listener.tls is None and _sends_passwords(listener, settings):
             yield (
                 f"{where}: other machines may reach it without TLS, so that passwords cross the network as text. Use "
                 "mqtts:// or wss://"
             )
+
+
+def asked_at(listener: Listener, settings: Settings) -> list[AnyTable]:
+    """The authenticators that are asked about the clients of a listener."""
+    named = listener.authenticators
+    return [table for table in settings.authenticator if not named or called(table) in named]
+
+
+def admits_anonymous(listener: Listener, settings: Settings) -> bool:
+    """Whether clients without a user name come in by a listener, as far as the settings say."""
+    if listener.allow_anonymous is not None:
+        return listener.allow_anonymous
+    asked = asked_at(listener, settings)
+    return settings.mqtt.allow_anonymous and (not asked or any(table.type == "anonymous" for table in asked))
+
+
+def _unproven(settings: Settings) -> Iterator[str]:
+    """What goes by user names, where a client may give any."""
+    for at, rule in enumerate(settings.rule):
+        if rule.user or rule.group or rule.anonymous is not None or any("{user}" in each for each in rule.filters):
+            where = f"rule[{at}]"
+            break
+    else:
+        where = "access.acl_file" if settings.access.acl_file else ""
+        if any("{user}" in each for each in settings.security.client_ids):
+            where = "security.client_ids"
+    if where:
+        yield (f"{where} goes by user names, and nothing checks them: a client may give any. Name an [[authenticator]]")
+
+
+def _may_do_anything_unnamed(listener: Listener, settings: Settings) -> bool:
+    ruled = settings.rule or settings.access.acl_file or settings.access.default == "deny"
+    return not ruled and admits_anonymous(listener, settings)
 
 
 def _certificates(settings: Settings) -> Iterator[str]:
@@ -78,8 +124,8 @@ def _asks_for_certificates(listener: Listener) -> bool:
     return listener.tls is not None and listener.tls.client_certificates == "required"
 
 
-def _sends_passwords(settings: Settings) -> bool:
-    return any(table.type in ("password-file", "http", "jwt") for table in settings.authenticator)
+def _sends_passwords(listener: Listener, settings: Settings) -> bool:
+    return any(table.type in ("password-file", "http", "jwt") for table in asked_at(listener, settings))
 
 
 def _others_reach(listener: Listener) -> bool:

@@ -100,6 +100,9 @@ def check(
         raise UnhealthyError(f"{address.url()}: {_about_tls(error)}") from None
     except OSError as error:
         raise UnhealthyError(f"{address.url()}: {error.strerror or error}") from None
+    except ValueError as error:
+        # A name that cannot be one of a host, of the target or of --server-name.
+        raise UnhealthyError(f"{address.url()}: not a host name: {error}") from None
     if answer[:2] != b"\x20\x02":
         raise UnhealthyError(f"{address.url()}: the answer is no MQTT CONNACK")
     if answer[3] not in (ALIVE if user is None else ACCEPTED):

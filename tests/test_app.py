@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator, MutableMapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from broker import Broker, Settings
 from broker.core.hooks import AccessControl
 from broker.health import UnhealthyError, check
 from broker.observe.presence import Presence
-from broker.settings import Address, Federation, Log, Mqtt, Shutdown, Sys, Upstream
+from broker.settings import Address, Endpoint, Federation, Log, Mqtt, Shutdown, Sys, Upstream
 from broker.settings import Presence as PresenceSettings
 from broker.store import MemoryStore
 from broker.store.base import StoreError
@@ -205,6 +206,25 @@ async def test_what_lets_everybody_in_is_told_at_the_start(told: list[MutableMap
         assert exposed() == []
 
 
+async def test_what_has_no_effect_is_told_when_it_changes(told: list[MutableMapping[str, Any]]) -> None:
+    def suspicious() -> list[str]:
+        found = [line["detail"] for line in told if line["event"] == "suspicious setting"]
+        told.clear()
+        return found
+
+    nowhere = settings(rule=[{"listener": "none", "filters": "#"}])
+    async with Broker(settings()) as broker:
+        assert suspicious() == []
+        await broker.reload(nowhere)
+        (line,) = suspicious()
+        assert line.startswith('rule[0].listener: "none" matches no listener')
+        await broker.reload(nowhere)
+        assert suspicious() == []
+    async with Broker(nowhere, access_control=AccessControl()):
+        lines = suspicious()
+        assert lines[-1].startswith("[[rule]]: never asked, since the program has an access control")
+
+
 async def test_a_health_check_is_no_warning_where_nobody_is_anonymous(told: list[MutableMapping[str, Any]]) -> None:
     """And it does not call a broker healthy in which nobody has room."""
     limited = settings(mqtt={"allow_anonymous": False}, limits={"max_connections": 1})
@@ -221,6 +241,27 @@ async def test_a_health_check_is_no_warning_where_nobody_is_anonymous(told: list
             with pytest.raises(UnhealthyError, match="refused with return code 3"):
                 await asyncio.to_thread(check, address, 5.0, user)
         peer.abort()
+
+
+async def test_which_listener_takes_a_restart_for_what() -> None:
+    def listeners(*tables: dict[str, Any]) -> Settings:
+        return settings(listener=[{"url": "mqtt://127.0.0.1:0", **table} for table in tables])
+
+    async with Broker(listeners({"name": "a", "max_connections": 5}, {"name": "b"})) as broker:
+        assert await broker.reload(listeners({"name": "a", "max_connections": 5}, {"name": "b"})) == []
+        assert await broker.reload(listeners({"name": "a", "authenticators": []}, {"name": "c"})) == [
+            'listener "b" stays open; to close it takes a restart',
+            'listener "c": to open it takes a restart',
+            'listener "a".max_connections: 5 stays in force; 0 takes a restart',
+        ]
+
+
+async def test_nor_is_one_over_a_unix_socket(told: list[MutableMapping[str, Any]], tmp_path: Path) -> None:
+    path = tmp_path / "mqtt.sock"
+    named = settings(mqtt={"allow_anonymous": False}, listener=[{"url": f"mqtt+unix://{path}"}])
+    async with Broker(named):
+        await asyncio.to_thread(check, Endpoint("mqtt+unix", path=str(path)))
+        assert [line["log_level"] for line in told if line["event"] == "client refused"] == ["debug"]
 
 
 async def test_a_health_check_that_only_connects_is_no_warning(told: list[MutableMapping[str, Any]]) -> None:

@@ -6,6 +6,8 @@ one: `tests/e2e/test_daemon.py`.
 
 from __future__ import annotations
 
+import asyncio
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,8 +20,8 @@ from typer.testing import CliRunner, Result
 
 import broker
 from broker import cli, configuration, daemon, logs
-from broker.app import StartupError
-from broker.configuration import SettingsError
+from broker.app import Broker, StartupError
+from broker.configuration import SettingsError, load_settings
 from broker.settings import Settings
 
 
@@ -244,11 +246,42 @@ class TestCheckConfig:
 
     def test_what_lets_everybody_in_is_suspicious(self, tmp_path: Path) -> None:
         config = tmp_path / "canopy.toml"
-        config.write_text('listen = ["mqtt://0.0.0.0:1883", "mqtt://127.0.0.1"]\n[mqtt]\nallow_anonymous = false\n')
+        config.write_text(
+            'listen = ["mqtt://0.0.0.0:1883", "mqtt://127.0.0.1:1884"]\n[mqtt]\nallow_anonymous = false\n'
+        )
         result = canopy("check-config", str(config))
         assert result.exit_code == 0
         told = [line for line in result.stdout.splitlines() if line.startswith("  suspicious: ")]
         assert [line.split()[1] for line in told] == ["mqtt.allow_anonymous", "listen"]
+
+    @pytest.mark.parametrize(
+        ("text", "why"),
+        [
+            ('url = "mqtt://127.0.0.1:0"\nauthenticators = ["staff"]\n', 'authenticators: none is called "staff"'),
+            (
+                'url = "mqtts://127.0.0.1:0"\n[listener.tls]\ncertificate = "/none.pem"\nkey = "/none.key"\n',
+                "/none.pem: cannot be read: No such file or directory",
+            ),
+            ('url = "mqtt+unix:///run/canopy.sock"\ngroup = "no such group"\n', "there is no group 'no such group'"),
+        ],
+    )
+    def test_what_keeps_the_broker_from_starting_is_wrong(self, tmp_path: Path, text: str, why: str) -> None:
+        config = tmp_path / "canopy.toml"
+        config.write_text(f'[[listener]]\nname = "a"\n{text}')
+        result = canopy("check-config", str(config))
+        assert result.exit_code == 2
+        first, *others = result.stdout.splitlines()
+        assert first == f"{config}: the broker does not start with these settings"
+        assert [line for line in others if line.startswith(f'  cannot be used: listener "a": {why}')]
+        with pytest.raises(StartupError, match=re.escape(why)):
+            asyncio.run(Broker(load_settings(config, environ={})).start())
+
+    def test_what_has_no_effect_is_suspicious(self, tmp_path: Path) -> None:
+        config = tmp_path / "canopy.toml"
+        config.write_text('[[rule]]\nlistener = "none"\nfilters = "a"\n')
+        result = canopy("check-config", str(config))
+        assert result.exit_code == 0
+        assert '  suspicious: rule[0].listener: "none" matches no listener' in result.stdout
 
     def test_the_defaults_are_a_file_that_changes_nothing(self, tmp_path: Path) -> None:
         result = canopy("check-config", "--defaults")

@@ -81,3 +81,45 @@ def test_services_that_are_spoken_to_in_clear(table: dict[str, Any], told: str) 
     lines = list(exposed(Settings.model_validate({"authenticator": [table]})))
     assert len(lines) == (1 if told else 0)
     assert "".join(lines).startswith(told)
+
+
+def test_anonymous_clients_that_may_do_everything() -> None:
+    tables = (PASSWORDS, AnonymousTable(type="anonymous"))
+    listener: Any = {"url": "mqtts://0.0.0.0:8883", "name": "public", "tls": TLS}
+    (line,) = exposed(Settings(authenticator=tables, listener=(listener,)))
+    assert line.startswith('listener "public": other machines may reach it, and clients without a user name come in')
+    rule: Any = {"anonymous": True, "filters": "public/#"}
+    assert list(exposed(Settings(authenticator=tables, listener=(listener,), rule=(rule,)))) == []
+    assert list(exposed(Settings(authenticator=(PASSWORDS,), listener=(listener,)))) == []
+    let_in: Any = {**listener, "allow_anonymous": True}
+    assert len(list(exposed(Settings(authenticator=(PASSWORDS,), listener=(let_in,))))) == 1
+
+
+def test_a_listener_decides_about_anonymous_clients_by_itself() -> None:
+    tables = (PASSWORDS, AnonymousTable(type="anonymous"))
+    listener: Any = {"url": "mqtt://127.0.0.1:1883", "allow_anonymous": True}
+    settings = Settings(authenticator=tables, listener=(listener,), mqtt=Mqtt(allow_anonymous=False))
+    assert list(exposed(settings)) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "where"),
+    [
+        ({"rule": [{"filters": "public/#"}, {"user": "admin", "filters": "#"}]}, "rule[1]"),
+        ({"rule": [{"filters": "users/{user}/#"}]}, "rule[0]"),
+        ({"access": {"acl_file": "/acl"}}, "access.acl_file"),
+        ({"security": {"client_ids": ["{user}-*"]}}, "security.client_ids"),
+    ],
+)
+def test_what_goes_by_user_names_that_nothing_checks(values: dict[str, Any], where: str) -> None:
+    (line,) = exposed(Settings.model_validate(values))
+    assert line.startswith(f"{where} goes by user names, and nothing checks them")
+    assert list(exposed(Settings.model_validate(values), authenticated=True)) == []
+    assert list(exposed(Settings.model_validate({**values, "authenticator": [PASSWORDS.model_dump()]}))) == []
+
+
+def test_passwords_are_not_sent_to_a_listener_that_asks_for_none() -> None:
+    scram: Any = {"type": "scram-sha-256", "path": "/s"}
+    listener: Any = {"url": "mqtt://0.0.0.0:1883", "authenticators": ["scram-sha-256"]}
+    inside: Any = {"url": "mqtt://127.0.0.1:1884"}
+    assert list(exposed(Settings(authenticator=(PASSWORDS, scram), listener=(listener, inside)))) == []

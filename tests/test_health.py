@@ -162,3 +162,9 @@ def test_nobody_listens() -> None:
         address = Address(*server.getsockname())
     with pytest.raises(UnhealthyError, match=f"^mqtt://127.0.0.1:{address.port}: "):
         check(address, 10)
+
+
+@pytest.mark.parametrize("host", ["a" * 64 + ".example.org", "a..b"])
+def test_what_can_be_no_host_name(host: str) -> None:
+    with pytest.raises(UnhealthyError, match="not a host name"):
+        check(Address(host, 1883), 1.0)

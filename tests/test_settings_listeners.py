@@ -196,6 +196,17 @@ def test_who_is_reached_without_a_certificate_is_told() -> None:
     assert list(exposed(Settings(listener=[Listener(url="mqtt+unix:///run/canopy.sock")]))) == []
 
 
+def test_a_table_in_the_place_of_listen(toml: Path) -> None:
+    """The file is named: else the start would only say that the port is in use."""
+    with pytest.raises(SettingsError) as caught:
+        load(toml, 'listen = ["mqtt://127.0.0.1"]\n[[listener]]\nurl = "ws://127.0.0.1:1883"\n')
+    (line,) = caught.value.problems
+    assert line.startswith(f'{toml}: listener[0].url: found "ws://127.0.0.1:1883"; allowed: an address that is not in')
+    # The default of listen does not count, and port 0 is another each time.
+    assert load(toml, '[[listener]]\nurl = "mqtts://127.0.0.1:1883"\ntls = {certificate = "c", key = "k"}\n').listener
+    assert load(toml, 'listen = ["mqtt://127.0.0.1:0"]\n[[listener]]\nurl = "mqtt://127.0.0.1:0"\n').listener
+
+
 def test_default_toml_explains_every_key_and_has_its_default(toml: Path) -> None:
     """As the file has it, in its place: nothing else has to be changed."""
     text = (CONFIG / "default.toml").read_text(encoding="utf-8")

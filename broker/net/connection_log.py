@@ -66,8 +66,9 @@ OF_THE_CLIENT: Final = (CLIENT_DISCONNECT, CLIENT_DISCONNECT_WITH_WILL, CONNECTI
 HEALTH_CHECK: Final = "canopy-health-"
 """How the client identifiers of `canopy health` begin."""
 
-LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
-"""From where its refusals are no news. From elsewhere, whoever calls itself so is a stranger."""
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", ""})
+"""From where its refusals are no news; who comes by a Unix socket has no address. From elsewhere, whoever calls itself
+so is a stranger."""
 
 LONGEST_NAME: Final = 256
 """Characters of a client identifier and of a user name in a line: both may have 65,535 bytes in a refused CONNECT."""

@@ -18,7 +18,7 @@ from broker.core.guards import HookReporter
 from broker.core.hooks import AccessControl, AuthMethod, Origin, Ticket
 from broker.core.principal import Principal
 from broker.security.authenticator import Authenticator
-from broker.security.building import Shared, build
+from broker.security.building import Shared, build, unknown
 from broker.security.chain import Chain, Door
 from broker.security.errors import SecurityError
 from broker.security.rules.book import RuleBook
@@ -113,13 +113,9 @@ class Access(AccessControl):
         asked = {each.name: each for each in (*self._embedded, *built.values())}
         anybody = None if settings.mqtt.allow_anonymous else False
         doors: dict[str, Door] = {}
+        for line in unknown(settings, asked):
+            raise SecurityError(line)
         for listener in settings.listeners:
-            for name in listener.authenticators:
-                if name not in asked:
-                    known = ", ".join(asked) or "none"
-                    raise SecurityError(
-                        f'listener "{listener.called}": authenticators: none is called "{name}"; there are: {known}'
-                    )
             mine = [asked[name] for name in asked if not listener.authenticators or name in listener.authenticators]
             doors[listener.called] = Door(
                 mine, anybody if listener.allow_anonymous is None else listener.allow_anonymous

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -99,8 +99,17 @@ async def build(table: AuthenticatorTable, shared: Shared) -> Authenticator:
     return await asyncio.to_thread(ScramAuthenticator.made, table)
 
 
+def unknown(settings: Settings, known: Collection[str]) -> Iterator[str]:
+    """One line for each authenticator that a listener names and that is not among the `known` ones."""
+    for listener in settings.listeners:
+        for name in listener.authenticators:
+            if name not in known:
+                there = ", ".join(known) or "none"
+                yield f'listener "{listener.called}": authenticators: none is called "{name}"; there are: {there}'
+
+
 def unusable(settings: Settings) -> list[str]:
-    """What is wrong with the files of authenticators and rules, one line each. It reads them: not in an event loop."""
+    """What is wrong with authenticators, rules and their files, one line each. It reads them: not in an event loop."""
     return asyncio.run(_unusable(settings))
 
 
@@ -118,4 +127,5 @@ async def _unusable(settings: Settings) -> list[str]:
             problems.append(str(error))
         else:
             await authenticator.close()
+    problems += unknown(settings, [called(table) for table in settings.authenticator])
     return problems

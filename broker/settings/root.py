@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
 from broker.settings.authenticators import AuthenticatorList
@@ -105,6 +105,18 @@ class Settings(BaseModel):
     log: Log = Log()
     shutdown: Shutdown = Shutdown()
     runtime: Runtime = Runtime()
+
+    @model_validator(mode="after")
+    def _apart(self) -> Settings:
+        """No table listens where `listen` does already."""
+        taken = self.addresses if len(self.listeners) > len(self.listener) else ()
+        for at, listener in enumerate(self.listener):
+            here = listener.endpoint
+            if here.port and Address(here.host, here.port) in taken:
+                raise wrong(
+                    "an address that is not in listen; leave one of both out", f"listener[{at}].url", listener.url
+                )
+        return self
 
     @property
     def listeners(self) -> tuple[Listener, ...]:

@@ -12,6 +12,8 @@ import socket
 import stat
 from typing import Final
 
+from broker.settings import Settings
+
 PATIENCE: Final = 2.0
 """Seconds to find out whether somebody answers on a socket that is there."""
 
@@ -64,6 +66,18 @@ def bind(path: str, mode: int, group: str) -> tuple[socket.socket, SocketFile]:
         sock.close()
         raise
     return sock, file
+
+
+def check(settings: Settings) -> list[str]:
+    """What is wrong with the groups of all Unix sockets, one line each."""
+    faults: list[str] = []
+    for listener in settings.listeners:
+        if listener.group:
+            try:
+                _group(listener.group)
+            except SocketFileError as error:
+                faults.append(f'listener "{listener.called}": {error}')
+    return faults
 
 
 def _clear(path: str) -> None:

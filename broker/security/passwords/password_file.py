@@ -155,7 +155,8 @@ def _replace(path: Path, text: str) -> None:
         finally:
             os.close(folder)
     except OSError as error:
-        raise SecurityError(f"{path}: cannot be written: {error.strerror or error}") from None
+        why = f"there is no folder {target.parent}" if not target.parent.is_dir() else error.strerror or str(error)
+        raise SecurityError(f"{path}: cannot be written: {why}") from None
     finally:
         if name:
             Path(name).unlink(missing_ok=True)

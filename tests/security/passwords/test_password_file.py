@@ -134,6 +134,6 @@ class TestEdit:
 
     def test_a_folder_that_cannot_be_written_leaves_nothing(self, tmp_path: Path) -> None:
         missing = tmp_path / "nowhere" / "passwd"
-        with pytest.raises(SecurityError, match="cannot be written: No such file"):
+        with pytest.raises(SecurityError, match="cannot be written: there is no folder"):
             edit(missing, "alice", HASH, create=True)
         assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,172 @@
+"""What in the settings has no effect, though somebody has written it: said at the start, and by `canopy check-config`.
+
+Owns rules that speak about nobody, authenticators that are never asked, and limits that a lower one makes idle. What
+lets in more people than it seems to is the business of `broker.exposure`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+from broker.core.codec.topic_names import covers
+from broker.exposure import admits_anonymous, asked_at
+from broker.security.rules.rule import ACTIONS, ALL, SUBSCRIBE
+from broker.settings import HttpTable, JwtTable, Listener, Rule, ScramTable, Settings, called
+
+MOST_CATCH_ALLS: Final = 100
+"""Rules about everybody that each later rule is held against: the work grows with the product of both."""
+
+WORD: Final = re.compile(r"\{[a-z_]*\}")
+"""What looks as if it stood for something about a client."""
+
+MOSQUITTO: Final = re.compile(r"%[uc](?![0-9a-zA-Z])")
+"""What stands for the user name and the client identifier in the files of mosquitto, and in EMQX."""
+
+
+def ineffective(settings: Settings, embedded: bool = False) -> Iterator[str]:
+    """One line for each setting that changes nothing.
+
+    `embedded`: the program that embeds the broker says who clients are; it may give them groups, or none a user name.
+    """
+    yield from _addresses(settings.listeners)
+    yield from _authenticators(settings)
+    for listener in settings.listeners:
+        yield from _limits(listener, settings)
+    if settings.access.acl_file and settings.access.default:
+        yield "access.default is never asked: access.acl_file has the last word, and denies what no line of it allows"
+    yield from _placeholders(settings)
+    yield from _rules(settings, embedded)
+    yield from _unreached(settings.rule)
+
+
+def _addresses(listeners: Sequence[Listener]) -> Iterator[str]:
+    """Listeners on a port of every interface, beside others on the same port."""
+    for wide in listeners:
+        if wide.endpoint.host not in ("0.0.0.0", "::") or not wide.endpoint.port:
+            continue
+        for other in listeners:
+            here = other.endpoint
+            if here.port == wide.endpoint.port and here.host != wide.endpoint.host and _within(here.host, wide):
+                yield (
+                    f'listener "{other.called}": "{wide.called}" is on the same port of every interface, this one '
+                    "among them, so that the system will refuse one of both. Leave one out, or change a port"
+                )
+
+
+def _within(host: str, wide: Listener) -> bool:
+    try:
+        return ipaddress.ip_address(host).version == ipaddress.ip_address(wide.endpoint.host).version
+    except ValueError:
+        return False
+
+
+def _authenticators(settings: Settings) -> Iterator[str]:
+    method = ""
+    for at, table in enumerate(settings.authenticator):
+        where = f'authenticator[{at}] "{called(table)}"'
+        if not any(table in asked_at(listener, settings) for listener in settings.listeners):
+            yield f"{where}: no listener asks it; add it to the authenticators of one"
+        if isinstance(table, ScramTable):
+            if method:
+                yield f'{where}: it is never asked, since "{method}" has the same method; put the users into one file'
+            method = method or called(table)
+
+
+def _limits(listener: Listener, settings: Settings) -> Iterator[str]:
+    for key in ("max_packet_size", "max_connections", "max_connections_per_address"):
+        own, all_of_them = getattr(listener, key), getattr(settings.limits, key)
+        if own > all_of_them > 0:
+            yield (
+                f'listener "{listener.called}": {key} = {own} is more than limits.{key} = {all_of_them}, which holds '
+                "for all listeners"
+            )
+    if listener.tls is not None and listener.tls.ciphers and listener.tls.min_version == "1.3":
+        yield f'listener "{listener.called}": tls.ciphers are those of TLS 1.2, and tls.min_version is "1.3"'
+
+
+def _placeholders(settings: Settings) -> Iterator[str]:
+    """What stands for a client elsewhere, and for itself here."""
+    for text in settings.security.client_ids:
+        for word in WORD.findall(text):
+            if word != "{user}":
+                yield f'security.client_ids: "{text}": {word} stands for itself; the user name is {{user}}'
+    for at, rule in enumerate(settings.rule):
+        for text in rule.filters:
+            for word in MOSQUITTO.findall(text):
+                name = "{user}" if word == "%u" else "{client}"
+                yield f'rule[{at}].filters: "{text}": {word} stands for itself here; write {name}'
+
+
+def _rules(settings: Settings, embedded: bool) -> Iterator[str]:
+    """Rules whose conditions no client meets."""
+    names = [listener.called for listener in settings.listeners]
+    grouped = embedded or any(
+        isinstance(table, HttpTable) or (isinstance(table, JwtTable) and table.groups_claim)
+        for table in settings.authenticator
+    )
+    # A service may let in a client that named a user as one without.
+    nameless = (
+        embedded
+        or any(isinstance(table, HttpTable) for table in settings.authenticator)
+        or any(admits_anonymous(listener, settings) for listener in settings.listeners)
+    )
+    for at, rule in enumerate(settings.rule):
+        for pattern in rule.listener:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                there = ", ".join(f'"{name}"' for name in names)
+                yield f'rule[{at}].listener: "{pattern}" matches no listener; there are: {there}'
+        if not grouped and (rule.group or all("{group}" in each for each in rule.filters)):
+            yield (
+                f"rule[{at}] is about groups, and no client has one: authenticators of the types jwt (groups_claim) "
+                "and http say which groups a client is in"
+            )
+        if rule.anonymous and rule.user:
+            yield f"rule[{at}] is about nobody: anonymous = true means clients without the user name that user asks for"
+        elif rule.anonymous and not nameless:
+            yield f"rule[{at}] is about nobody: anonymous = true, and no client comes in without a user name"
+
+
+def _unreached(rules: Sequence[Rule]) -> Iterator[str]:
+    """Rules that one about everybody, before them, leaves nothing to."""
+    catch_alls: list[tuple[int, Rule]] = []
+    for at, rule in enumerate(rules):
+        for earlier, wide in catch_alls:
+            if _leaves_nothing(wide, rule):
+                yield (
+                    f"rule[{at}] never decides: rule[{earlier}], which stands before it, is about everybody and all of "
+                    "its topics. Put the narrower rule first"
+                )
+                break
+        if len(catch_alls) < MOST_CATCH_ALLS and _about_everybody(rule):
+            catch_alls.append((at, rule))
+
+
+def _about_everybody(rule: Rule) -> bool:
+    return (
+        not (rule.user or rule.group or rule.client_id or rule.listener or rule.address)
+        and rule.anonymous is None
+        and rule.max_qos == 2
+        and rule.retain == "any"
+        and not any("{" in each for each in rule.filters)
+    )
+
+
+def _leaves_nothing(wide: Rule, rule: Rule) -> bool:
+    if _actions(rule) & ~_actions(wide):
+        return False
+    # A denial speaks of every subscription that touches its topics, also of one wider than the rule before it allows.
+    wider = rule.effect == "deny" and wide.effect == "allow" and _actions(rule) & SUBSCRIBE
+    if wider and "#" not in wide.filters:
+        return False
+    return all(any(covers(each, narrow) for each in wide.filters) for narrow in rule.filters)
+
+
+def _actions(rule: Rule) -> int:
+    bits = 0
+    for action in rule.action:
+        bits |= ACTIONS.get(action, ALL)
+    return bits
