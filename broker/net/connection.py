@@ -16,12 +16,10 @@ from mypy_extensions import i64
 
 from broker.core import causes
 from broker.core.codec import reasons
-from broker.core.connection.phases import CONNECTED
 from broker.core.connection.protocol import ServerProtocol
 from broker.core.queues.outbox import Outbox
 from broker.net import sockets
 from broker.net.hub import FlushScheduler, Link
-from broker.net.partial_packets import EVICTIONS
 from broker.net.patience import GRACE, Patience
 from broker.net.stream import FULL_READ, LINGER, STALL_LOOKS, Stream
 from broker.net.turns import LARGE, MUCH
@@ -139,7 +137,7 @@ class Connection(Link):
             self._open()
         if protocol.renewed:
             protocol.renewed = False
-            self._watch_expiry()
+            self.patience.watch_expiry(self)
         self.hub.after_batch()
         if protocol.close_cause:
             self._finish()
@@ -471,28 +469,13 @@ class Connection(Link):
         keep_alive = self.protocol.keep_alive
         if keep_alive > 0:
             self.hub.wheel.add(self, self.protocol.last_received + GRACE * keep_alive)
-        self._watch_expiry()
-
-    def _watch_expiry(self) -> None:
-        expires = self.patience.expires(self.loop.time())
-        if expires > 0.0:
-            self.hub.wheel.add(self, expires)
+        self.patience.watch_expiry(self)
 
     def hold(self, held: int, read: int) -> None:
         """After `read` bytes `held` wait, in the decoder or before it: count them, and see that the rest comes."""
-        hub = self.hub
-        patience = self.patience
-        before = patience.held
-        if self.stream.closing_at > 0.0 or (held == 0 and before == 0):
+        if self.stream.closing_at > 0.0:
             return
-        completed = held < before + read
-        hub.partial.update(self, held, completed)
-        if patience.hold(held, completed) and hub.packet_timeout > 0.0 and self.protocol.state == CONNECTED:
-            hub.wheel.add(self, patience.sign_at + hub.packet_timeout)
-        for _ in range(EVICTIONS):
-            oldest = hub.partial.take_oldest()
-            if oldest is None:
-                break
+        for oldest in self.patience.hold(self, held, read):
             assert isinstance(oldest, Connection)
             text = "all clients together hold too much unfinished"
             oldest.close(causes.PARTIAL_PACKETS, reasons.QUOTA_EXCEEDED, text)

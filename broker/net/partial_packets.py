@@ -45,11 +45,11 @@ class PartialPackets:
         """The connection is over."""
         self.bytes -= self._held.pop(connection, 0)
 
-    def take_oldest(self) -> Checked | None:
-        """The connection to end because all together hold too much, or None. It counts no more."""
-        if self.limit == 0 or self.bytes <= self.limit:
-            return None
-        oldest = next(iter(self._held))
-        self.evicted += 1
-        self.remove(oldest)
+    def take_oldest(self) -> list[Checked]:
+        """The connections to end because all together hold too much, at most `EVICTIONS`. They count no more."""
+        oldest: list[Checked] = []
+        while 0 < self.limit < self.bytes and len(oldest) < EVICTIONS:
+            oldest.append(next(iter(self._held)))
+            self.evicted += 1
+            self.remove(oldest[-1])
         return oldest

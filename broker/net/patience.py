@@ -15,6 +15,7 @@ from broker.core.connection.phases import CONNECTED
 from broker.core.connection.protocol import LARGE_READ, ServerProtocol
 from broker.net.hub import FlushScheduler
 from broker.net.stream import Stream
+from broker.net.timers import Checked
 
 GRACE: Final = 1.5
 """A client may be silent for this many keep alive times, section 3.1.2.10 [MQTT-3.1.2-22]."""
@@ -40,15 +41,30 @@ class Patience:
         self.code = 0
         self.text = ""
 
-    def hold(self, held: int, completed: bool) -> bool:
-        """So much waits in the decoder, and a packet was completed, or not. Whether it is a sign of life."""
-        sign = self.held == 0 or completed or held - self._held_from >= LARGE_READ
+    def hold(self, connection: Checked, held: int, read: int) -> list[Checked]:
+        """After `read` bytes `held` wait: count them, and see that the rest comes in time.
+
+        The connections that have to end because all clients together hold too much.
+        """
+        before = self.held
+        if held == 0 and before == 0:
+            return []
+        hub = self._hub
+        completed = held < before + read
+        hub.partial.update(connection, held, completed)
         self.held = held
-        if held == 0 or not sign:
-            return False
-        self._held_from = held
-        self.sign_at = self._hub.loop.time()
-        return True
+        if held > 0 and (before == 0 or completed or held - self._held_from >= LARGE_READ):
+            self._held_from = held
+            self.sign_at = hub.loop.time()
+            if hub.packet_timeout > 0.0 and self._protocol.state == CONNECTED:
+                hub.wheel.add(connection, self.sign_at + hub.packet_timeout)
+        return hub.partial.take_oldest()
+
+    def watch_expiry(self, connection: Checked) -> None:
+        """See that the connection is looked at when its credentials expire."""
+        expires = self.expires(self._hub.loop.time())
+        if expires > 0.0:
+            self._hub.wheel.add(connection, expires)
 
     def look(self, now: float) -> float:
         """When to look again; 0.0: never, or `cause` says why the connection is to end."""
