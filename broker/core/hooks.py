@@ -124,7 +124,7 @@ class AccessControl:
         return 0
 
     def method_refused(self, connect: Connect, origin: Origin, reason_code: int) -> None:
-        """An authentication method has refused the client of a CONNECT."""
+        """An authentication method has refused the client of a CONNECT, or one that authenticated again."""
 
     def may_publish(self, principal: Principal, topic: str, qos: int, retain: bool) -> bool:
         """Whether the client may publish so to the topic name; refused with 0x87 where the packet has an answer."""

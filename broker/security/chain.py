@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from broker.core.codec import reasons
 from broker.core.codec.packets import Connect
+from broker.core.codec.properties import AUTHENTICATION_METHOD
 from broker.core.guards import HookReporter
 from broker.core.hooks import LATER, Origin, Ticket
 from broker.core.principal import Principal
@@ -108,9 +109,18 @@ class Chain:
         return self._doors.get(listener, self._default)
 
     def bars(self, connect: Connect, origin: Origin) -> int:
-        """Before an authentication method is begun: 0, or the reason code for a client that is banned."""
-        banned = self.guessing.banned(origin.host, connect.client_id, time.monotonic())
-        return reasons.BANNED if banned else reasons.SUCCESS
+        """Before an authentication method is begun: 0, or the reason code for a client that may not begin it.
+
+        It is banned, or comes by a listener that does not ask whoever brings the method: nobody shall find out there
+        which passwords are right.
+        """
+        if self.guessing.banned(origin.host, connect.client_id, time.monotonic()):
+            return reasons.BANNED
+        method = connect.properties.strings.get(AUTHENTICATION_METHOD, "")
+        brings = next((each for each in self._default.authenticators if method in each.methods()), None)
+        if brings is not None and brings not in self.door(origin.listener).authenticators:
+            return reasons.BAD_AUTHENTICATION_METHOD
+        return reasons.SUCCESS
 
     def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:
         """The verdict in the sense of `AccessControl.admit`."""
@@ -122,8 +132,7 @@ class Chain:
         door = self.door(origin.listener)
         if ticket.principal is not None:
             # An authentication method has found out who it is.
-            found = OTHER_DOOR if door.excludes(ticket.principal) else ticket.principal
-            return self._answer(door, found, Attempt(connect, origin), ticket, now)
+            return self._answer(door, _proven(door, ticket.principal), Attempt(connect, origin), ticket, now)
         attempt = Attempt(connect, origin)
         for at, authenticator in enumerate(door.authenticators):
             try:
@@ -264,6 +273,15 @@ def _signed(verdict: Principal | Refusal, authenticator: Authenticator) -> Princ
     if verdict.reason_code < 0x80:
         raise ValueError(f"the authenticator {authenticator.name} refuses with reason code {verdict.reason_code:#04x}")
     return verdict._replace(text=f"{authenticator.name}: {verdict.text}")
+
+
+def _proven(door: Door, principal: Principal) -> Principal | Refusal:
+    """What becomes of a client of which an authentication method has found out who it is."""
+    if door.excludes(principal):
+        return OTHER_DOOR
+    # A reload may have taken the user back while the exchange was under way, which has begun with what was there then.
+    knows = [each.still_knows(principal) for each in door.authenticators if each.name == principal.authenticator]
+    return principal if all(knows) else UNKNOWN
 
 
 def _nobody(door: Door, attempt: Attempt) -> Principal | Refusal:

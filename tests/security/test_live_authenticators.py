@@ -211,12 +211,42 @@ class TestScram:
         banned = await proves(broker, peers, "ann", "pencil")
         assert (banned.kind, banned.code) == (CONNACK, 0x8A)
 
+    async def test_guessing_on_an_open_connection_bans_too(self, start: Start, peers: list[Peer], path: Path) -> None:
+        """Whoever has an account could else guess at those of others for as long as it likes."""
+        security = {"failure_delay": 0.0, "ban_after": 3, "ban_exempt": []}
+        broker = await start(self.table(path), security=security)
+        for guess in range(3):
+            assert (await proves(broker, peers, "ann", "pencil")).code == 0
+            client, method = ScramClient("bob", f"guess {guess}"), (wire.AUTH_METHOD, "SCRAM-SHA-256")
+            await peers[-1].send(wire.auth(0x19, [method, (wire.AUTH_DATA, client.first())]))
+            data = (await peers[-1].expect(AUTH)).get(wire.AUTH_DATA)
+            assert isinstance(data, bytes)
+            await peers[-1].send(wire.auth(0x18, [method, (wire.AUTH_DATA, client.final(data))]))
+            assert (await peers[-1].expect(DISCONNECT)).code == 0x86
+        assert (await proves(broker, peers, "ann", "pencil")).code == 0x8A
+
+    @pytest.mark.parametrize(("stays", "code"), [(True, 0x00), (False, 0x86)])
+    async def test_who_is_taken_back_during_the_exchange_does_not_slip_in(
+        self, start: Start, peers: list[Peer], path: Path, stays: bool, code: int
+    ) -> None:
+        broker = await start(self.table(path))
+        client, method = ScramClient("bob", "pencil"), (wire.AUTH_METHOD, "SCRAM-SHA-256")
+        begun = await connected(broker, peers, None, None, props=[method, (wire.AUTH_DATA, client.first())])
+        if not stays:
+            await asyncio.to_thread(path.write_text, credential_line("ann", "pencil", 4096) + "\n")
+        await broker.reload(broker.settings)
+        data = begun.get(wire.AUTH_DATA)
+        assert isinstance(data, bytes)
+        await peers[-1].send(wire.auth(0x18, [method, (wire.AUTH_DATA, client.final(data))]))
+        assert (await peers[-1].expect(CONNACK)).code == code
+
     async def test_a_listener_without_it_lets_nobody_in_by_it(
         self, start: Start, peers: list[Peer], path: Path
     ) -> None:
         listener = [{"url": "mqtt://127.0.0.1:0", "authenticators": ["jwt"]}]
         broker = await start(JWT, self.table(path), listener=listener)
-        refused = await proves(broker, peers, "ann", "pencil")
-        assert refused.kind == CONNACK
-        assert refused.code >= 0x80
+        for password in ("pencil", "wrong"):
+            # Nor does anybody find out by it whether a password is right.
+            refused = await proves(broker, peers, "ann", password)
+            assert (refused.kind, refused.code) == (CONNACK, 0x8C)
         assert (await connected(broker, peers, token())).code == 0

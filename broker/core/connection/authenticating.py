@@ -66,10 +66,11 @@ class Authentication:
         """
         code = self._exchange.reason_code
         if code >= 0x80:
-            if connected:
-                raise ProtocolError("re-authentication failed", code)
+            # In both cases: whoever has one account could guess at the others for as long as it likes.
             if self._access_control is not None:
                 self._access_control.method_refused(self._connect, self._origin, code)
+            if connected:
+                raise ProtocolError("re-authentication failed", code)
             raise Refused("authentication failed", code)
         if code == reasons.SUCCESS:
             if not connected:

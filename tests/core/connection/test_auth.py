@@ -8,7 +8,7 @@ from broker.core.codec import packets as p
 from broker.core.codec.packets import V5, Auth, Connack, Connect, Disconnect
 from broker.core.codec.properties import Properties
 from broker.core.connection.phases import CONNECTED
-from broker.core.hooks import FORBIDDEN, AccessControl, AuthExchange, AuthMethod, Origin, Ticket
+from broker.core.hooks import FORBIDDEN, AccessControl, AuthExchange, AuthMethod, Origin, PeerCertificate, Ticket
 from broker.core.principal import Principal
 from tests.core.harness import Client, Network, bag
 
@@ -267,6 +267,20 @@ class TestAuth:
         self.say(client, 0x18, b"no")
         assert client.end == 0x87
 
+    def test_again_and_failed_is_told_like_the_first_time(self) -> None:
+        """Else whoever has an account could guess at those of others."""
+        network = Network()
+        network.router.auth_methods["counting"] = Counting()
+        bars = network.router.access_control = Bars()
+        bars.code = 0
+        client = network.idle("c")
+        client.connect(properties=_method("counting", b"0"))
+        for code, data in ((0x18, b"1"), (0x18, b"2"), (0x19, b"0")):
+            self.say(client, code, data)
+        assert bars.refused == []
+        self.say(client, 0x18, b"no")
+        assert bars.refused == [("c", 0x87)]
+
     @pytest.mark.parametrize(("code", "name"), [(0x19, "other"), (0x18, "counting")])
     def test_again_but_wrong(self, code: int, name: str) -> None:
         """Another method, or 0x18 with no exchange under way [MQTT-4.12.1-1] [MQTT-4.12.0-5]."""
@@ -302,7 +316,9 @@ class TestAuth:
         network.router.auth_methods["counting"] = Proves("alice", "alice", "bob")
         watches = network.router.access_control = Watches()
         client = network.idle("c")
-        client.connect(properties=_method("counting", b"0"))
+        client.dial().protocol.origin.certificate = PeerCertificate("CN=device-1")
+        client.send(Connect("c", V5, properties=_method("counting", b"0")))
+        network.settle()
         for data in (b"1", b"2"):
             self.say(client, 0x18, data)
         assert client.connack.reason_code == 0
@@ -313,6 +329,8 @@ class TestAuth:
             self.say(client, code, data)
         assert client.got(Auth)[-1].reason_code == 0
         assert network.session("c").principal is not first
+        # On the connection nothing has changed.
+        assert network.session("c").principal.certificate == first.certificate == "CN=device-1"
         # Whoever authenticates again as somebody else would have that user's rights, and the session of another.
         for code, data in ((0x19, b"0"), (0x18, b"1"), (0x18, b"2")):
             self.say(client, code, data)
