@@ -32,6 +32,10 @@ OWN_RECORDS: Final = 32
 RECORDS: Final = 512
 """Records of one read that are taken in one turn: a read of 256 KiB may have 11,000 of a byte each."""
 
+OWN_BYTES: Final = 16_384
+"""Bytes that a client may have TLS itself answer on an open connection while it takes nothing. Each request for a new
+handshake has an alert for an answer, about as long as itself, and a read may hold 8,000: five hundred are no client."""
+
 HANDSHAKE: Final = 0
 OPEN: Final = 1
 # We have said that nothing more comes from us; what comes is not looked at.
@@ -79,6 +83,8 @@ class TlsTransport(Handshake):
         # A read waits for another turn; what of it TLS has not been given yet.
         self._behind = False
         self._rest = b""
+        # Bytes that TLS itself has answered since the peer has last taken everything.
+        self._unheard = 0
 
     # -- what the socket's transport calls -----------------------------------------------------------------------------
 
@@ -231,6 +237,8 @@ class TlsTransport(Handshake):
                 except ssl.SSLWantReadError:
                     # The rest of a record has not come, or these were records of TLS's own.
                     left -= OWN_RECORDS
+                    if self._outgoing.pending > OWN_BYTES:
+                        break
                     continue
                 if not piece:
                     ended = True
@@ -240,22 +248,33 @@ class TlsTransport(Handshake):
         except ssl.SSLError:
             # Forged, or no TLS any more; what came before it is good.
             ended = True
+        if self._outgoing.pending > 0 and not self._answer():
+            return
         if left <= 0 and not ended:
             self._rest = data[at:]
             self.raw.pause_reading()
             self._loop.call_soon(self._read_on)
             self._behind = True
-        if self._outgoing.pending > 0:
-            self._flush()
         if pieces:
             self.upper.data_received(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         if ended and self.state == OPEN:
             self._end()
             self.raw.close()
 
+    def _answer(self) -> bool:
+        """Send what TLS itself answers. False: that is too much for a peer that does not take it; it is over."""
+        if self.raw.get_write_buffer_size() == 0:
+            self._unheard = 0
+        self._unheard += self._outgoing.pending
+        if self._unheard > OWN_BYTES:
+            self.raw.abort()
+            return False
+        self._flush()
+        return True
+
     def _read_on(self) -> None:
         """The rest of a read that has been too much for one turn."""
-        if self.state != OPEN or not self._behind or not self._reading:
+        if self.state != OPEN or not self._behind or not self._reading or self.raw.is_closing():
             return
         self._behind = False
         rest, self._rest = self._rest, b""

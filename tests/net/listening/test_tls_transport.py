@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import hmac
 import ssl
 import weakref
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from broker.net.listening import tls, tls_transport
 from broker.net.listening.handshakes import Handshakes
@@ -71,6 +73,7 @@ class Both:
             loop,
             timeout,
         )
+        self.taken = b""
         # The client's end.
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.client = authority.client().wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
@@ -84,6 +87,7 @@ class Both:
         """What the broker's end has written."""
         data = b"".join(self.socket.written)
         self.socket.written.clear()
+        self.taken += data
         return data
 
     async def shake_hands(self) -> None:
@@ -215,6 +219,80 @@ async def test_the_client_says_goodbye(authority: Server) -> None:
     both.tls.data_received(data + both.outgoing.read())
     assert both.upper.reads == [b"last"]
     assert both.socket.is_closing()
+
+
+class Stranger:
+    """The client's end of a connection with TLS 1.2 that then makes its records itself (RFC 5246, RFC 5288)."""
+
+    def __init__(self, authority: Server, keys: Path) -> None:
+        self._keys = keys
+        self.context = authority.client()
+        self.context.maximum_version = ssl.TLSVersion.TLSv1_2
+        self.context.set_ciphers("ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256")
+        self.context.keylog_filename = str(keys)
+        # The client's Finished was the first.
+        self._sent = 1
+
+    def asks_for_handshakes(self, both: Both, count: int) -> bytes:
+        """So many records, each with a ClientHello that is none."""
+        line = next(line for line in self._keys.read_text().splitlines() if line.startswith("CLIENT_RANDOM"))
+        client_random, master = (bytes.fromhex(word) for word in line.split()[1:])
+        server_random = both.taken[11:43]  # behind the headers of record and ServerHello
+        block = _expanded(master, b"key expansion" + server_random + client_random, 40)
+        records = []
+        for number in range(self._sent, self._sent + count):
+            at = number.to_bytes(8, "big")
+            sealed = at + AESGCM(block[:16]).encrypt(block[32:36] + at, b"\x01\0\0\0", at + b"\x16\x03\x03\0\x04")
+            records.append(b"\x16\x03\x03" + len(sealed).to_bytes(2, "big") + sealed)
+        self._sent += count
+        return b"".join(records)
+
+
+def _expanded(secret: bytes, seed: bytes, size: int) -> bytes:
+    """RFC 5246, section 5."""
+    out, at = b"", seed
+    while len(out) < size:
+        at = hmac.digest(secret, at, "sha256")
+        out += hmac.digest(secret, at + seed, "sha256")
+    return out[:size]
+
+
+class TestNewHandshakes:
+    """Requests for them are refused, with an alert each."""
+
+    async def begin(self, authority: Server, tmp_path: Path) -> tuple[Both, Stranger]:
+        both = Both(authority)
+        stranger = Stranger(authority, tmp_path / "keys")
+        both.client = stranger.context.wrap_bio(both.incoming, both.outgoing, server_hostname="localhost")
+        await both.shake_hands()
+        return both, stranger
+
+    async def test_who_asks_and_takes_the_answers_goes_on(self, authority: Server, tmp_path: Path) -> None:
+        both, stranger = await self.begin(authority, tmp_path)
+        for _ in range(20):
+            both.tls.data_received(stranger.asks_for_handshakes(both, 100))
+            assert both.take()
+        assert not both.socket.is_closing()
+        assert both.upper.reads == []
+
+    async def test_who_does_not_take_them_ends(
+        self, authority: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Else they would fill the memory: nobody above the transport knows of them."""
+        both, stranger = await self.begin(authority, tmp_path)
+        written = both.socket.written
+        monkeypatch.setattr(both.socket, "get_write_buffer_size", lambda: sum(map(len, written)))
+        for _ in range(20):
+            both.tls.data_received(stranger.asks_for_handshakes(both, 100))
+        assert both.socket.aborted
+        assert sum(map(len, written)) <= tls_transport.OWN_BYTES
+
+    async def test_a_read_of_very_many_ends_it_before_all_are_answered(self, authority: Server, tmp_path: Path) -> None:
+        both, stranger = await self.begin(authority, tmp_path)
+        both.tls.data_received(stranger.asks_for_handshakes(both, 8_000))
+        assert both.socket.aborted
+        assert not both.socket.written
+        assert both.tls._outgoing.pending < 2 * tls_transport.SLICE
 
 
 async def test_our_goodbye_is_the_last_and_what_still_comes_is_not_looked_at(authority: Server) -> None:
