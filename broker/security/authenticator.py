@@ -57,6 +57,14 @@ ASK: Final[Ask] = "ask"
 """Answer of `Authenticator.at_once`: `authenticate` has to be awaited."""
 
 
+def is_mqtt_text(text: str) -> bool:
+    """Whether MQTT has such a string (section 1.5.4). JSON has more: half of a surrogate pair, which is no UTF-8."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
+
+
 class Authenticator:
     """Says who clients are. Called in the event loop; what raises refuses the client with 0x88 and is logged."""
 

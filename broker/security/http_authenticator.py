@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from broker.core.codec import reasons
 from broker.core.principal import Principal
-from broker.security.authenticator import ASK, Ask, Attempt, Authenticator, Refusal, Verdict
+from broker.security.authenticator import ASK, Ask, Attempt, Authenticator, Refusal, Verdict, is_mqtt_text
 from broker.security.fair_places import FairPlaces, Full
 from broker.security.fetching import FetchError, HttpClient, tls_context
 from broker.security.network import network
@@ -196,7 +196,7 @@ def _principal(answer: Mapping[str, Any], attempt: Attempt) -> Principal:
     groups = answer.get("groups", [])
     attributes = answer.get("attributes", {})
     expires_at = answer.get("expires_at", 0)
-    if not (user is None or (isinstance(user, str) and "\0" not in user)):
+    if not (user is None or (isinstance(user, str) and is_mqtt_text(user))):
         raise FetchError('"user_name" of its answer is no text')
     if not _are_texts(groups):
         raise FetchError('"groups" of its answer are no list of text')
@@ -213,7 +213,9 @@ def _principal(answer: Mapping[str, Any], attempt: Attempt) -> Principal:
 
 def _are_texts(values: Any) -> bool:
     return (
-        isinstance(values, Sequence) and not isinstance(values, str) and all(isinstance(each, str) for each in values)
+        isinstance(values, Sequence)
+        and not isinstance(values, str)
+        and all(isinstance(each, str) and is_mqtt_text(each) for each in values)
     )
 
 

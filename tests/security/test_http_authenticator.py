@@ -166,6 +166,8 @@ BAD: list[tuple[int, object]] = [
     (200, {"result": True}),
     (200, {"result": "allow", "user_name": 5}),
     (200, {"result": "allow", "user_name": "a\0"}),
+    (200, {"result": "allow", "user_name": "a\ud800"}),
+    (200, {"result": "allow", "groups": ["a\ud800"]}),
     (200, {"result": "allow", "groups": "staff"}),
     (200, {"result": "allow", "groups": [5]}),
     (200, {"result": "allow", "attributes": ["a"]}),

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import jwt
 
+from broker.security.authenticator import is_mqtt_text
 from broker.security.rules.claims import read_claims
 from broker.security.rules.rule import Rule
 from broker.security.tokens.key_sets import Key
@@ -121,7 +122,7 @@ def text_claim(claims: dict[str, Any], name: str) -> str:
         TokenError: it is missing, or something else.
     """
     value = claims.get(name)
-    if not isinstance(value, str) or not value or "\0" in value:
+    if not isinstance(value, str) or not value or not is_mqtt_text(value):
         raise TokenError(f"its claim {name} is missing, or no text")
     return value
 
@@ -134,7 +135,9 @@ def groups(claims: dict[str, Any], name: str) -> tuple[str, ...]:
     """
     value = claims.get(name, ()) if name else ()
     listed = [value] if isinstance(value, str) else value
-    if not isinstance(listed, (list, tuple)) or not all(isinstance(each, str) for each in listed):
+    if not isinstance(listed, (list, tuple)) or not all(
+        isinstance(each, str) and is_mqtt_text(each) for each in listed
+    ):
         raise TokenError(f"its claim {name} is no list of text")
     if len(listed) > MOST_GROUPS:
         raise TokenError(f"it names more than {MOST_GROUPS} groups")

@@ -110,6 +110,11 @@ class TestWhoComesIn:
         assert refused(verdict(checks, good, user="bob", client_id="d"), "another client identifier")
         assert refused(verdict(checks, token(name="bob"), user="bob"), "claim cid")
 
+    @pytest.mark.parametrize("claims", [{"sub": "ann\ud800"}, {"sub": "ann\0"}, {"groups": ["staff\udc00"]}])
+    def test_text_that_mqtt_does_not_have(self, claims: dict[str, Any]) -> None:
+        """Half of a surrogate pair cannot be written anywhere: with it lines of the log would be lost."""
+        assert refused(verdict(authenticator(), token(**claims)), "its claim")
+
     def test_where_no_claim_is_the_user_the_connect_says_it(self) -> None:
         found = verdict(authenticator(user_claim=""), token(sub=None), user="ann")
         assert isinstance(found, Principal)
