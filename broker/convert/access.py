@@ -137,12 +137,17 @@ class AccessOptions:
                 anonymous = False
         names: dict[str, tuple[str, Line | None]] = {}
         if listener.is_on("use_identity_as_username", draft):
-            names["certificate"] = ("cn", listener.options["use_identity_as_username"])
+            line = listener.options["use_identity_as_username"]
+            names["certificate"] = ("cn", line)
         elif listener.is_on("use_subject_as_username", draft):
-            names["certificate-subject"] = ("subject", listener.options["use_subject_as_username"])
+            line = listener.options["use_subject_as_username"]
+            names["certificate-subject"] = ("subject", line)
         elif access.password_file is not None:
             file = access.password_file
             names[self._name_of(file)] = ("password-file", file)
+        if any(kind in ("cn", "subject") for kind, _ in names.values()):
+            # mosquitto refuses whoever shows no certificate there, whatever allow_anonymous says.
+            anonymous = False
         unchecked = not names and access.plugin is None and anonymous
         if not names and not unchecked:
             names[NOBODY] = (NOBODY, None)

@@ -20,6 +20,9 @@ OLDEST_TLS: Final = {"tlsv1.3": "1.3", "tlsv1.2": "1.2", "tlsv1.1": "1.2", "tlsv
 
 ANYWHERE: Final = "0.0.0.0"
 
+OF_CERTIFICATES: Final = ("require_certificate", "use_identity_as_username", "use_subject_as_username")
+"""Options that have a client show a certificate. With another value than `true` or `false` mosquitto does not start."""
+
 
 class ListenerOptions:
     """One listener of a mosquitto.conf: the line that begins it (None: the default listener), and its options."""
@@ -61,6 +64,15 @@ def convert_listener(listener: ListenerOptions, local_only: bool, draft: Draft) 
     `local_only`: it listens for this machine alone, as mosquitto does where no listener is named.
     """
     options = listener.options
+    for option in OF_CERTIFICATES:
+        line = options.get(option)
+        if line is not None:
+            try:
+                yes_or_no(line.value)
+            except ValueError as error:
+                draft.note(line, Kind.GUARD, f"the value has to be {error}; the listener is off")
+                listener.off = f"off, for {line}"
+                del options[option]
     why = [line for line in (listener.begun, options.get("port"), options.get("bind_address")) if line is not None]
     table = listener.table = draft.table("listener", *why)
     if local_only:

@@ -245,6 +245,29 @@ class TestAccess:
         (table,) = [each for each in settings.authenticator if each.type == "certificate"]
         assert (table.name or table.type, getattr(table, "user", "")) == (name, user)
 
+    @pytest.mark.parametrize("option", ["use_identity_as_username", "use_subject_as_username"])
+    @pytest.mark.parametrize("required", ["", "cafile /ca\nrequire_certificate true\n"])
+    def test_without_a_certificate_nobody_comes_in_where_it_is_the_user(
+        self, conf: Path, option: str, required: str
+    ) -> None:
+        """As in mosquitto, whatever allow_anonymous says."""
+        text = f"listener 8883\ncertfile /c\nkeyfile /k\n{required}{option} true\nallow_anonymous true\n"
+        settings = made(conf, text).settings
+        assert [each.type for each in settings.authenticator] == ["certificate"]
+        assert not settings.mqtt.allow_anonymous
+        assert settings.listener[0].allow_anonymous is not True
+
+    @pytest.mark.parametrize("option", ["require_certificate", "use_identity_as_username", "use_subject_as_username"])
+    def test_a_guard_that_cannot_be_read_closes_its_listener(self, conf: Path, option: str) -> None:
+        """mosquitto does not start with it; without it anybody would come in."""
+        text = (
+            "listener 1883 127.0.0.1\n"
+            f"listener 8883\ncertfile /c\nkeyfile /k\ncafile /ca\n{option} yes\nallow_anonymous true\n"
+        )
+        converted = made(conf, text)
+        assert [each.url for each in converted.settings.listener] == ["mqtt://127.0.0.1:1883"]
+        assert f"{option} yes: KEEPS SOMEBODY OUT" in converted.guards
+
     def test_each_listener_for_itself(self, conf: Path) -> None:
         text = (
             "per_listener_settings true\n"
