@@ -18,6 +18,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final, Protocol, TextIO
@@ -40,6 +41,12 @@ TRIED: Final = ("mqtt", "mqtt+unix", "mqtts")
 # generation looks at 10,000 objects at most, two milliseconds: with the million that (50_000, 20, 100) allowed, queues
 # that fill up made pauses of 0.2 s. One of everything comes after about 150 million.
 GC_THRESHOLDS: Final = (5_000, 0, 15_000)
+
+
+IGNORED: Final = 20
+IGNORED_INTERVAL: Final = 10.0
+"""Lines, in so many seconds, about exceptions that Python can raise to nobody. A client may cause one with each TLS
+handshake, by a host name that is not ASCII; Python would write each to standard error."""
 
 
 class DaemonError(Exception):
@@ -85,16 +92,36 @@ def run(
     hangup = _Hangup(read)
     # No handler of the event loop: those leave the default behind, which ends the process, when the loop is closed.
     before = signal.signal(signal.SIGHUP, hangup.on_signal)
+    unraisable, sys.unraisablehook = sys.unraisablehook, _Ignored()
     try:
         with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
             runner.run(_serve(settings, make, build_info(), output, hangup))
     finally:
         signal.signal(signal.SIGHUP, before)
+        sys.unraisablehook = unraisable
 
 
 def ignore_hangup() -> None:
     """From here on SIGHUP does not end the process, whether a broker runs in it or not."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+class _Ignored:
+    """Who is told of exceptions that Python can raise to nobody: a line each, and not too many."""
+
+    def __init__(self) -> None:
+        self._log: Any = structlog.get_logger("canopy")
+        self._told = 0
+        self._until = 0.0
+
+    def __call__(self, ignored: sys.UnraisableHookArgs) -> None:
+        now = time.monotonic()
+        if now >= self._until:
+            self._told, self._until = 0, now + IGNORED_INTERVAL
+        self._told += 1
+        if self._told <= IGNORED:
+            detail = f"{ignored.exc_type.__name__}: {ignored.exc_value}"[:256]
+            self._log.warning("exception ignored", detail=detail)
 
 
 class _Hangup:

@@ -118,6 +118,27 @@ def test_without_uvloop_installed_the_standard_loop_serves(monkeypatch: pytest.M
     assert daemon.loop_factory(Settings()) is None
 
 
+class Unlucky:
+    """Raises where nobody can be told."""
+
+    def __del__(self) -> None:
+        raise LookupError("lost")
+
+
+def test_exceptions_that_nobody_can_be_told_do_not_fill_the_disk() -> None:
+    def after_start() -> None:
+        for _ in range(daemon.IGNORED * 3):
+            Unlucky()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = sys.unraisablehook
+    with capture_logs() as told:
+        run(CALM, after_start)
+    ignored = [line for line in told if line["event"] == "exception ignored"]
+    assert [line["detail"] for line in ignored] == ["LookupError: lost"] * daemon.IGNORED
+    assert sys.unraisablehook is before
+
+
 def test_what_exists_after_the_start_is_left_out_of_garbage_collection() -> None:
     before = gc.get_threshold()
     try:

@@ -108,7 +108,9 @@ def load(settings: Tls, scheme: str) -> Loaded:
         _offer(loaded, name, first)
     if settings.client_ca:
         _check_authorities(settings, loaded.warnings)
-    first.sni_callback = loaded._chosen
+    if settings.more:
+        # Only where there is a choice: Python writes to standard error what names it cannot read.
+        first.sni_callback = loaded._chosen
     return loaded
 
 
@@ -310,6 +312,7 @@ REASONS: Final = {
     "WRONG_VERSION_NUMBER": "the client does not speak TLS",
     "HTTP_REQUEST": "the client does not speak TLS but HTTP",
     "UNKNOWN_PROTOCOL": "the client does not speak TLS",
+    "CALLBACK_FAILED": "the client asks for a host name that is not ASCII",
     "NO_SHARED_CIPHER": "client and broker have no cipher suite in common",
     "NO_SHARED_GROUP": "client and broker have no key exchange in common",
     "NO_SUITABLE_SIGNATURE_ALGORITHM": "client and broker have no signature algorithm in common",

@@ -11,6 +11,7 @@ import shutil
 import socket
 import ssl
 import struct
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -405,6 +406,31 @@ class TestNames:
         for other in ("x.mqtt.example.org", "a.b.example.com", "example.com", "", "*"):
             assert loaded.choose(other) is loaded.first
         assert await refused(broker, authority.client(), "a.b.example.com") == "CERTIFICATE_VERIFY_FAILED"
+
+    def test_a_name_that_is_not_ascii_is_no_matter_where_there_is_no_choice(
+        self, authority: Authority, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Python would write such a name to standard error, with each handshake."""
+        context = authority.client()
+        outgoing = ssl.MemoryBIO()
+        client = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="xxxx.example")
+        with pytest.raises(ssl.SSLWantReadError):
+            client.do_handshake()
+        hello = outgoing.read()
+        ignored: list[Any] = []
+        monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+        certificate, key = authority.issue("localhost")
+        for more, expected in (((), ssl.SSLWantReadError), ((authority.issue("other.example"),), ssl.SSLError)):
+            pairs = tuple(Certificate(**_pair(pair)) for pair in more)
+            server = tls.load(Tls(certificate=certificate, key=key, more=pairs), "mqtts").first
+            incoming = ssl.MemoryBIO()
+            incoming.write(hello.replace(b"xxxx", b"\xff\xfe\xfd\xfc"))
+            ignored.clear()
+            with pytest.raises(expected) as caught:
+                server.wrap_bio(incoming, ssl.MemoryBIO(), server_side=True).do_handshake()
+            assert len(ignored) == len(more)
+            if more:
+                assert tls.reason_of(caught.value) == "the client asks for a host name that is not ASCII"
 
     async def test_a_client_that_names_no_host_gets_the_first(self, start: Start, authority: Authority) -> None:
         broker = await start(more=[Certificate(**_pair(authority.issue("*.example.com")))])
