@@ -5,6 +5,7 @@ Owns how a verdict is shown: what is decided, by which rule, in which file and l
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from enum import StrEnum
 from pathlib import Path
@@ -19,6 +20,7 @@ from broker.core.principal import Principal
 from broker.security.errors import SecurityError
 from broker.security.rules.book import RuleBook, Verdict
 from broker.security.rules.rule import PUBLISH, RECEIVE
+from broker.settings import Settings
 
 MISUSED: Final = 2
 
@@ -62,7 +64,9 @@ def explain(
     The exit code is 0 when it may and 3 when it may not. Rules that a token brings are not known here.
     """
     try:
-        book = RuleBook(load_settings(config))
+        settings = load_settings(config)
+        _check_origin(settings, listener, address)
+        book = RuleBook(settings)
         principal = Principal(user, tuple(group or ()), client_id=client_id, listener=listener, host=address)
         verdict = _verdict(book, principal, action, topic, qos, retain)
     except (SettingsError, SecurityError, ProtocolError) as error:
@@ -74,6 +78,18 @@ def explain(
     typer.echo(f"  {_place(verdict.place, config)}")
     if not verdict.allowed:
         raise typer.Exit(DENIED)
+
+
+def _check_origin(settings: Settings, listener: str, address: str) -> None:
+    """Whether a client can come from there at all: a slip would have rules pass over it, and the verdict be wrong."""
+    names = [each.called for each in settings.listeners]
+    if listener and listener not in names:
+        raise SettingsError([f"--listener {listener}: no listener is called so; there are: {', '.join(names)}"])
+    if address:
+        try:
+            ipaddress.ip_address(address)
+        except ValueError:
+            raise SettingsError([f"--address {address}: not an IP address"]) from None
 
 
 def _verdict(book: RuleBook, principal: Principal, action: Action, topic: str, qos: int, retain: bool) -> Verdict:

@@ -165,7 +165,15 @@ def check_config(
             _list_tables(name, value)
         else:
             typer.echo(f"  {name} = {show(value)}  (default {show(default)})")
-    for line in (*warnings(settings), *exposed(settings), *ineffective(settings), *ignored(), *soon):
+    few = daemon.too_few_descriptors(settings.limits.max_connections)
+    for line in (
+        *warnings(settings),
+        *exposed(settings),
+        *ineffective(settings),
+        *ignored(),
+        *soon,
+        *([few] if few else ()),
+    ):
         typer.echo(f"  suspicious: {line}")
     for line in (*broken, *unreadable(settings)):
         typer.echo(f"  cannot be used: {line}")

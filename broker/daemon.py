@@ -207,11 +207,22 @@ def raise_descriptor_limit(connections: int) -> int:
     if soft == resource.RLIM_INFINITY:
         return MANY_DESCRIPTORS
     if connections and connections + OWN_DESCRIPTORS > soft:
-        raise DaemonError(
-            f"limits.max_connections = {connections} needs {connections + OWN_DESCRIPTORS} file descriptors, and this "
-            f"process may have {soft}: raise the limit (ulimit -n, LimitNOFILE= of systemd) or lower the setting"
-        )
+        raise DaemonError(_too_few(connections, soft))
     return soft
+
+
+def too_few_descriptors(connections: int) -> str:
+    """Why a broker that is started here cannot have so many connections; empty: it can. Changes nothing."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = hard == resource.RLIM_INFINITY or connections + OWN_DESCRIPTORS <= hard
+    return "" if enough or not connections else _too_few(connections, hard)
+
+
+def _too_few(connections: int, most: int) -> str:
+    return (
+        f"limits.max_connections = {connections} needs {connections + OWN_DESCRIPTORS} file descriptors, and this "
+        f"process may have {most}: raise the limit (ulimit -n, LimitNOFILE= of systemd) or lower the setting"
+    )
 
 
 async def _serve(

@@ -72,6 +72,11 @@ def test_the_last_word() -> None:
         (("--topic", "a/+"), "wildcard"),
         (("--topic", "a#", "--action", "subscribe"), "#"),
         (("--topic", "t", "--config", "/nowhere.toml"), "/nowhere.toml"),
+        (
+            ("--topic", "t", "--listener", "nope"),
+            "--listener nope: no listener is called so; there are: mqtt://127.0.0.1",
+        ),
+        (("--topic", "t", "--address", "10.0.0"), "--address 10.0.0: not an IP address"),
     ],
 )
 def test_what_cannot_be_asked(arguments: tuple[str, ...], said: str) -> None:
@@ -87,3 +92,14 @@ def test_a_bad_file_is_told_by_both_commands(config: Path) -> None:
         result = CliRunner().invoke(app, list(arguments))
         assert result.exit_code == 2
         assert "acl: line 1: " in result.output
+
+
+def test_where_a_client_comes_from(tmp_path: Path) -> None:
+    config = tmp_path / "canopy.toml"
+    config.write_text(
+        '[[listener]]\nname = "in"\nurl = "mqtt://127.0.0.1"\n'
+        '[[rule]]\nlistener = "in"\naddress = "10.0.0.0/8"\nfilters = "t"\n'
+    )
+    asked = ["acl", "explain", "--config", str(config), "--topic", "t", "--listener", "in", "--address"]
+    assert CliRunner().invoke(app, [*asked, "10.1.2.3"]).exit_code == 0
+    assert CliRunner().invoke(app, [*asked, "11.1.2.3"]).exit_code == 3

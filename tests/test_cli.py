@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -275,6 +276,22 @@ class TestCheckConfig:
         assert [line for line in others if line.startswith(f'  cannot be used: listener "a": {why}')]
         with pytest.raises(StartupError, match=re.escape(why)):
             asyncio.run(Broker(load_settings(config, environ={})).start())
+
+    def test_more_connections_than_a_process_here_may_have(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Suspicious, and no mistake: where the broker is started, the limit may be another."""
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
+        config = tmp_path / "canopy.toml"
+        config.write_text("[limits]\nmax_connections = 5000\n")
+        result = canopy("check-config", str(config))
+        assert result.exit_code == 0
+        assert (
+            "  suspicious: limits.max_connections = 5000 needs 5192 file descriptors, and this process may have 4096"
+            in (result.stdout)
+        )
+        config.write_text("[limits]\nmax_connections = 3000\n")
+        assert "suspicious" not in canopy("check-config", str(config)).stdout
 
     def test_what_has_no_effect_is_suspicious(self, tmp_path: Path) -> None:
         config = tmp_path / "canopy.toml"

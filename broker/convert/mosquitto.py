@@ -22,6 +22,7 @@ from broker.convert.options import (
     OF_PLUGINS,
     SHARED,
     UNCONVERTED,
+    UNLESS_ON,
     Setting,
     any_text,
 )
@@ -110,6 +111,8 @@ class _Conversion:
                 draft.note(line, Kind.GUARD, "security.client_ids has patterns in which * and {user} have a meaning")
             else:
                 draft.set("security.client_ids", [f"{line.value}*"], line)
+        elif option in UNLESS_ON and line.value.lower() in ("false", "0"):
+            draft.note(line, Kind.NOTHING, "it is off here too")
         elif option in UNCONVERTED:
             draft.note(line, *UNCONVERTED[option])
         elif option in ACCESS or option.startswith(OF_PLUGINS):

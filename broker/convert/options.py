@@ -192,6 +192,19 @@ UNCONVERTED: Final[Mapping[str, Left]] = {
 }
 """Options that are no setting, wherever they stand."""
 
+UNLESS_ON: Final = frozenset(
+    {
+        "bridge_insecure",
+        "bridge_require_ocsp",
+        "check_retain_source",
+        "disable_client_cert_date_checks",
+        "enable_control_api",
+        "persistence",
+        "proxy_protocol_v2_require_tls",
+    }
+)
+"""Those of them that ask for nothing where they are `false`."""
+
 LISTENER: Final = frozenset(
     {
         "bind_address",

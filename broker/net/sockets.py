@@ -89,12 +89,15 @@ def peer_name(transport: asyncio.BaseTransport) -> tuple[str, str]:
     return "", "unknown"
 
 
+REMEDY: Final = "(--listen, or its url in the settings)"
+
+
 def why_not_listening(where: str, host: str, error: OSError) -> str:
     """One line that says what is wrong with an address and what to do. `where`: what the listener is called."""
     if error.errno == errno.EADDRINUSE:
-        return f"cannot listen on {where}: the port is in use; stop the other program or choose another port (--listen)"
+        return f"cannot listen on {where}: the port is in use; stop the other program or choose another port {REMEDY}"
     if error.errno == errno.EACCES:
-        return f"cannot listen on {where}: ports below 1024 need a privilege; choose a higher port (--listen)"
+        return f"cannot listen on {where}: ports below 1024 need a privilege; choose a higher port {REMEDY}"
     if error.errno == errno.EADDRNOTAVAIL:
         return f"cannot listen on {where}: this machine does not have that address"
     if error.errno in (errno.EMFILE, errno.ENFILE):

@@ -107,6 +107,14 @@ class TestSettings:
     def test_a_line_that_mosquitto_does_not_know(self, conf: Path) -> None:
         assert "have no such option" in made(conf, "max_conections 5\n").missing
 
+    @pytest.mark.parametrize("line", ["persistence", "bridge_insecure", "proxy_protocol_v2_require_tls"])
+    def test_what_is_off_is_not_missing(self, conf: Path, line: str) -> None:
+        text = "allow_anonymous true\nconnection a\naddress h\ntopic a\n"
+        assert made(conf, f"{text}{line} true\n").missing + made(conf, f"{text}{line} true\n").guards
+        converted = made(conf, f"{text}{line} false\n")
+        assert (converted.guards, converted.missing) == ("", "")
+        assert f"{line} false\n#     it is off here too" in converted.toml
+
 
 class TestListeners:
     def test_none_is_this_machine_alone(self, conf: Path) -> None:

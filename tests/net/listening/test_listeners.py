@@ -103,7 +103,7 @@ class TestOpening:
                 await start({"url": f"mqtt+unix://{path}"}, {"name": "second", "url": taken})
             assert str(caught.value) == (
                 f'cannot listen on {taken} (listener "second"): the port is in use; stop the other program or choose '
-                "another port (--listen)"
+                "another port (--listen, or its url in the settings)"
             )
         assert not path.exists()
 
