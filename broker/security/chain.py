@@ -39,6 +39,7 @@ FULL: Final = Refusal(reasons.SERVER_BUSY, "too many clients are being authentic
 LATE: Final = Refusal(reasons.SERVER_UNAVAILABLE, "the authenticators took too long")
 FAILED: Final = Refusal(reasons.SERVER_UNAVAILABLE, "an authenticator failed")
 OTHER_DOOR: Final = Refusal(reasons.NOT_AUTHORIZED, "the listener does not have this authentication method")
+EXPIRED: Final = Refusal(reasons.NOT_AUTHORIZED, "what the client logs in with has expired")
 FOREIGN: Final = Refusal(reasons.CLIENT_IDENTIFIER_NOT_VALID, "security.client_ids: not an identifier of this user")
 
 
@@ -217,6 +218,9 @@ class Chain:
                 verdict = ANONYMOUS
             elif not belongs(attempt.client_id, verdict.user_name, self._settings.client_ids):
                 verdict = FOREIGN
+            elif 0.0 < verdict.expires_at <= time.time():
+                # Not for a moment either: it could publish with its CONNECT, and would end who has its session.
+                verdict = EXPIRED
             else:
                 ticket.principal = verdict
                 self.admitted += 1

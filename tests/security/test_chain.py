@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -78,6 +79,27 @@ async def test_the_first_that_knows_the_client_decides(chains: Chains) -> None:
     assert ticket.principal.authenticator == "second"
     assert second.asked == ["bob"]
     assert (chain.admitted, chain.refused) == (2, 1)
+
+
+class Dated(Authenticator):
+    """Admits everybody, until a time."""
+
+    name = "dated"
+
+    def __init__(self, expires_at: float) -> None:
+        self._expires_at = expires_at
+
+    async def authenticate(self, attempt: Attempt) -> Verdict:
+        return Principal(attempt.user_name, expires_at=self._expires_at)
+
+
+async def test_what_has_expired_lets_nobody_in(chains: Chains) -> None:
+    """Also where it is left to the broker to look at the time."""
+    ticket = Asked()
+    assert await answer(chains(Dated(time.time() - 1.0)), ticket, "alice") == reasons.NOT_AUTHORIZED
+    assert ticket.detail == "what the client logs in with has expired"
+    for ends in (0.0, time.time() + 60.0):
+        assert await answer(chains(Dated(ends)), Asked(), "alice") == reasons.SUCCESS
 
 
 async def test_verdicts_that_need_no_waiting_cost_no_task(chains: Chains) -> None:
