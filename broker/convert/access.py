@@ -50,7 +50,9 @@ class AccessOptions:
             try:
                 self._per_listener = yes_or_no(line.value)
             except ValueError as error:
-                draft.note(line, Kind.MISSING, f"the value has to be {error}")
+                # As in the stricter case: what stands below one listener opens no other.
+                self._per_listener = True
+                draft.note(line, Kind.GUARD, f"the value has to be {error}; true is assumed")
             else:
                 draft.note(line, Kind.INSTEAD, "each [[listener]] names its authenticators")
             return

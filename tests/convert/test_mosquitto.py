@@ -276,6 +276,13 @@ class TestAccess:
         assert [each.url for each in converted.settings.listener] == ["mqtt://127.0.0.1:1883"]
         assert f"{option} yes: KEEPS SOMEBODY OUT" in converted.guards
 
+    def test_what_opens_one_listener_opens_no_other_where_that_cannot_be_read(self, conf: Path) -> None:
+        text = "per_listener_settings yes\nlistener 1883 127.0.0.1\nallow_anonymous true\nlistener 1884\n"
+        converted = made(conf, text)
+        assert "per_listener_settings yes: KEEPS SOMEBODY OUT" in converted.guards
+        asked = {each.url.rpartition(":")[2]: each.authenticators for each in converted.settings.listener}
+        assert asked["1884"] == ("nobody",)
+
     def test_each_listener_for_itself(self, conf: Path) -> None:
         text = (
             "per_listener_settings true\n"
