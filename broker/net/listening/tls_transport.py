@@ -34,7 +34,7 @@ RECORDS: Final = 512
 
 OWN_BYTES: Final = 16_384
 """Bytes that a client may have TLS itself answer on an open connection while it takes nothing. Each request for a new
-handshake has an alert for an answer, about as long as itself, and a read may hold 8,000: five hundred are no client."""
+handshake (TLS 1.2) or for new keys (1.3) has an answer about as long as itself, and a read may hold 8,000 of them."""
 
 HANDSHAKE: Final = 0
 OPEN: Final = 1

@@ -248,6 +248,30 @@ class Stranger:
         return b"".join(records)
 
 
+def keys_asked_for(both: Both, keys: Path, count: int) -> bytes:
+    """So many KeyUpdates of TLS 1.3 that ask for one (RFC 8446, sections 4.6.3 and 7.2)."""
+    assert cast(tuple[str, str, int], both.client.cipher())[0] == "TLS_AES_256_GCM_SHA384"
+    line = next(line for line in keys.read_text().splitlines() if line.startswith("CLIENT_TRAFFIC_SECRET_0"))
+    secret = bytes.fromhex(line.split()[2])
+    records = []
+    for _ in range(count):
+        head = b"\x17\x03\x03" + (6 + 16).to_bytes(2, "big")
+        # Each is the first record with its keys.
+        sealed = AESGCM(_derived(secret, b"key", 32)).encrypt(
+            _derived(secret, b"iv", 12), b"\x18\0\0\x01\x01\x16", head
+        )
+        records.append(head + sealed)
+        secret = _derived(secret, b"traffic upd", 48)
+    return b"".join(records)
+
+
+def _derived(secret: bytes, label: bytes, size: int) -> bytes:
+    """RFC 8446, section 7.1; no more than one hash long."""
+    label = b"tls13 " + label
+    info = size.to_bytes(2, "big") + bytes([len(label)]) + label + b"\0"
+    return hmac.digest(secret, info + b"\x01", "sha384")[:size]
+
+
 def _expanded(secret: bytes, seed: bytes, size: int) -> bytes:
     """RFC 5246, section 5."""
     out, at = b"", seed
@@ -293,6 +317,26 @@ class TestNewHandshakes:
         assert both.socket.aborted
         assert not both.socket.written
         assert both.tls._outgoing.pending < 2 * tls_transport.SLICE
+
+
+async def test_who_asks_for_new_keys_and_does_not_take_them_ends(
+    authority: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = Both(authority)
+    keys = tmp_path / "keys"
+    context = authority.client()
+    context.keylog_filename = str(keys)
+    both.client = context.wrap_bio(both.incoming, both.outgoing, server_hostname="localhost")
+    await both.shake_hands()
+    written = both.socket.written
+    monkeypatch.setattr(both.socket, "get_write_buffer_size", lambda: sum(map(len, written)))
+    data = keys_asked_for(both, keys, 1_000)
+    for at in range(0, len(data), 2_700):
+        assert both.socket.aborted is (at > tls_transport.OWN_BYTES)
+        if not both.socket.aborted:
+            both.tls.data_received(data[at : at + 2_700])
+    assert both.socket.aborted
+    assert sum(map(len, written)) <= tls_transport.OWN_BYTES
 
 
 async def test_our_goodbye_is_the_last_and_what_still_comes_is_not_looked_at(authority: Server) -> None:
