@@ -311,10 +311,14 @@ def _judgements(error: ValidationError, chosen: Mapping[str, Entry]) -> list[str
     for fault in error.errors(include_url=False):
         steps = tuple(step for step in fault["loc"] if step not in (A_WORD, A_LIST))
         if not steps:
-            # About several settings together: it says where by itself.
+            # About listen and listener together: it says where by itself.
             context = fault["ctx"]
             entry = chosen[context["at"].partition("[")[0]]
-            problems.append(f"{entry.origin}: {context['at']}: found {show(context['found'])}; allowed: {fault['msg']}")
+            other = chosen["listen"].origin
+            more = "" if other == entry.origin else f" (listen: {other})"
+            problems.append(
+                f"{entry.origin}: {context['at']}: found {show(context['found'])}; allowed: {fault['msg']}{more}"
+            )
             continue
         types = TABLES.get(str(steps[0]))
         kind = str(steps[2]) if isinstance(types, Mapping) and len(steps) > 2 else ""

@@ -202,6 +202,10 @@ def test_a_table_in_the_place_of_listen(toml: Path) -> None:
         load(toml, 'listen = ["mqtt://127.0.0.1"]\n[[listener]]\nurl = "ws://127.0.0.1:1883"\n')
     (line,) = caught.value.problems
     assert line.startswith(f'{toml}: listener[0].url: found "ws://127.0.0.1:1883"; allowed: an address that is not in')
+    toml.write_text('[[listener]]\nurl = "mqtt://127.0.0.1"\n')
+    with pytest.raises(SettingsError) as caught:
+        load_settings(toml, listen=["mqtt://127.0.0.1:1883"], environ={})
+    assert caught.value.problems[0].endswith("leave one of both out (listen: --listen)")
     # The default of listen does not count, and port 0 is another each time.
     assert load(toml, '[[listener]]\nurl = "mqtts://127.0.0.1:1883"\ntls = {certificate = "c", key = "k"}\n').listener
     assert load(toml, 'listen = ["mqtt://127.0.0.1:0"]\n[[listener]]\nurl = "mqtt://127.0.0.1:0"\n').listener

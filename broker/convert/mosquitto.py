@@ -129,7 +129,9 @@ class _Conversion:
         elif option == "log_type":
             self._log.append(line)
         else:
-            draft.note(line, Kind.MISSING, "mosquitto 2.0 and 2.1 have no such option")
+            # Its value is not repeated: a misspelt option may have had a password.
+            hidden = line._replace(value="***" if line.value else "")
+            draft.note(hidden, Kind.MISSING, "mosquitto 2.0 and 2.1 have no such option")
 
     def _set(self, line: Line, setting: Setting) -> None:
         value = self._value(line, setting)

@@ -8,6 +8,9 @@ from typing import Final, NamedTuple
 LARGEST_FILE: Final = 16_777_216
 """Bytes of a file that is read: no configuration is larger, and what is has been named by mistake."""
 
+PEM: Final = b"-----BEGIN "
+"""How a private key begins, whose lines would be repeated as options that there are not."""
+
 SECRETS: Final = frozenset({"password", "remote_password", "local_password", "bridge_psk", "tls_engine_kpass_sha1"})
 """Options whose values are not repeated in comments."""
 
@@ -59,6 +62,8 @@ def _lines(path: Path, name: str) -> list[Line]:
         raise ConvertError(f"{path}: cannot be read: {error.strerror or error}") from None
     if len(content) > LARGEST_FILE:
         raise ConvertError(f"{path}: more than {LARGEST_FILE} bytes; this is no mosquitto.conf")
+    if content.startswith(PEM):
+        raise ConvertError(f"{path}: a key or certificate (PEM); this is no mosquitto.conf")
     try:
         text = content.decode()
     except UnicodeDecodeError as error:

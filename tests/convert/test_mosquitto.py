@@ -107,6 +107,15 @@ class TestSettings:
     def test_a_line_that_mosquitto_does_not_know(self, conf: Path) -> None:
         assert "have no such option" in made(conf, "max_conections 5\n").missing
 
+    def test_what_may_be_a_secret_is_not_repeated(self, conf: Path) -> None:
+        converted = made(conf, "remote_pasword hunter2\n")
+        assert "remote_pasword ***: missing" in converted.missing
+        assert "hunter2" not in converted.toml
+        conf.write_text("-----BEGIN PRIVATE KEY-----\nMIGH\n")
+        with pytest.raises(ConvertError, match="this is no mosquitto") as caught:
+            mosquitto.convert(conf)
+        assert "MIGH" not in str(caught.value)
+
     @pytest.mark.parametrize("line", ["persistence", "bridge_insecure", "proxy_protocol_v2_require_tls"])
     def test_what_is_off_is_not_missing(self, conf: Path, line: str) -> None:
         text = "allow_anonymous true\nconnection a\naddress h\ntopic a\n"
