@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -19,7 +20,7 @@ from broker.core.hooks import AccessControl, AuthMethod, Origin, Ticket
 from broker.core.principal import Principal
 from broker.security.authenticator import Authenticator
 from broker.security.building import Shared, build, unknown
-from broker.security.chain import Chain, Door
+from broker.security.chain import INTERVAL, MOST_LINES, Chain, Door
 from broker.security.errors import SecurityError
 from broker.security.rules.book import RuleBook
 from broker.settings import AuthenticatorTable, HttpTable, JwtTable, Settings
@@ -50,6 +51,9 @@ class Access(AccessControl):
         self._log = log
         self._built: dict[AuthenticatorTable, Authenticator] = {}
         self._book: RuleBook | None = None
+        # Lines about authenticators that are not available in the present interval, and when it ends.
+        self._lines = 0
+        self._lines_until = 0.0
         self._shared = Shared(settings.security, self._unavailable)
         self.chain = Chain(settings.security, Door(self._embedded), {}, reporter, log)
 
@@ -161,6 +165,13 @@ class Access(AccessControl):
         yield "bans/refused", chain.guessing.refused
 
     def _unavailable(self, line: str) -> None:
+        """Some lines at a time: a client whose CONNECT the service fails at has it fail and come back as it likes."""
+        now = time.monotonic()
+        if now >= self._lines_until:
+            self._lines, self._lines_until = 0, now + INTERVAL
+        self._lines += 1
+        if self._lines > MOST_LINES:
+            return
         self._log.warning("an authenticator is not available", detail=line)
 
     # -- what the core asks --------------------------------------------------------------------------------------------

@@ -28,7 +28,8 @@ from broker.settings import Security
 
 MOST_LINES: Final = 20
 INTERVAL: Final = 10.0
-"""Lines about bans in so many seconds at most, lest who attacks from very many addresses fills the disk."""
+"""Lines about bans, and about authenticators that are not available, in so many seconds at most: neither who attacks
+from very many addresses nor who has a service fail fills the disk."""
 
 HOOK: Final = "authenticator"
 """What exceptions of authenticators are counted as."""

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker import Broker, Settings
+from broker.security.chain import MOST_LINES
 from broker.security.scram.key_file import credential_line
 from tests.e2e import wire
 from tests.e2e.wire import AUTH, CONNACK, DISCONNECT, PUBACK, Packet, Peer
@@ -138,6 +140,19 @@ class TestService:
             assert (await connected(broker, peers, "secret")).code == 0x88
             assert (await connected(broker, peers, "secret", version=4)).code == 3
             assert there.asked[0]["password"] == "secret"
+
+    async def test_who_has_it_fail_again_and_again_does_not_fill_the_log(self, start: Start, peers: list[Peer]) -> None:
+        async with service() as there:
+            with capture_logs() as told:
+                broker = await start({"type": "http", "url": there.url})
+                for _ in range(MOST_LINES):
+                    for status, code in ((500, 0x88), (403, 0x86)):
+                        there.says(status)
+                        assert (await connected(broker, peers, "secret")).code == code
+            lines = [line["detail"] for line in told if line["event"] == "an authenticator is not available"]
+            assert len(lines) == MOST_LINES
+            assert "status 500" in lines[0]
+            assert "answers again" in lines[1]
 
     async def test_the_next_is_asked_about_whom_it_does_not_know(self, start: Start, peers: list[Peer]) -> None:
         async with service() as there:
