@@ -95,7 +95,8 @@ class Broker(Server):
         Raises StartupError in one line.
         """
         self._warn(self.settings)
-        for line in self._suspicious(self.settings):
+        # In a thread, here and at a reload: with thousands of rules it takes a while.
+        for line in await asyncio.to_thread(self._suspicious, self.settings):
             self.log.warning("suspicious setting", detail=line)
         # Before anything can happen that belongs into a record.
         self.recorder = self._recorder(self.settings)
@@ -274,7 +275,8 @@ class Broker(Server):
             in_force = flatten(applied)
             if "upstream" in changed:
                 self._warn(applied)
-            suspected = set(self._suspicious(self.settings))
+            suspected = await asyncio.to_thread(self._suspicious, self.settings)
+            suspicious = await asyncio.to_thread(self._suspicious, applied)
             securing = self.securing
             try:
                 prepared = None if securing is None else await securing.prepare(applied)
@@ -295,7 +297,7 @@ class Broker(Server):
         ]
         lines += of_listeners(applied.listener, new.listener)
         await self._watch()
-        for line in self._suspicious(applied):
+        for line in suspicious:
             if line not in suspected:
                 self.log.warning("suspicious setting", detail=line)
         for line in lines:

@@ -10,6 +10,7 @@ import ipaddress
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from itertools import islice
 from typing import Final
 
 from broker.core.codec.topic_names import covers
@@ -17,8 +18,11 @@ from broker.exposure import admits_anonymous, asked_at
 from broker.security.rules.rule import ACTIONS, ALL, SUBSCRIBE
 from broker.settings import HttpTable, JwtTable, Listener, Rule, ScramTable, Settings, called
 
-MOST_CATCH_ALLS: Final = 100
+MOST_CATCH_ALLS: Final = 10
 """Rules about everybody that each later rule is held against: the work grows with the product of both."""
+
+MOST_LINES: Final = 50
+"""Lines at most; one more has the number of the others."""
 
 WORD: Final = re.compile(r"\{[a-z_]*\}")
 """What looks as if it stood for something about a client."""
@@ -32,6 +36,14 @@ def ineffective(settings: Settings, embedded: bool = False) -> Iterator[str]:
 
     `embedded`: the program that embeds the broker says who clients are; it may give them groups, or none a user name.
     """
+    lines = _all(settings, embedded)
+    yield from islice(lines, MOST_LINES)
+    more = sum(1 for _ in lines)
+    if more:
+        yield f"{more} more settings have no effect"
+
+
+def _all(settings: Settings, embedded: bool) -> Iterator[str]:
     yield from _addresses(settings.listeners)
     yield from _authenticators(settings)
     for listener in settings.listeners:

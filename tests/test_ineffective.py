@@ -123,5 +123,11 @@ def test_a_placeholder_that_is_none() -> None:
     assert line == 'security.client_ids: "{username}-*": {username} stands for itself; the user name is {user}'
 
 
+def test_a_slip_in_very_many_rules_is_not_as_many_lines() -> None:
+    lines = rules({"filters": "#"}, *[{"filters": "a"}] * 200)
+    assert len(lines) == 51
+    assert lines[-1] == "150 more settings have no effect"
+
+
 def test_the_defaults() -> None:
     assert told() == []
