@@ -184,13 +184,14 @@ class TestServed:
         slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
         publisher = await join(broker, authority.client(), "publisher")
 
-        def evicted() -> bool:
-            return any(line["event"] == "client evicted" and line["cause"] == "stalled" for line in lines)
+        def causes() -> list[str]:
+            return [line["cause"] for line in lines if line.get("client_id") == "slow" and "cause" in line]
 
-        while not evicted():
+        while not causes():
             await publisher.publish("t", bytes(100_000))
             await asyncio.sleep(0)
-        assert [line["client_id"] for line in lines if line["event"] == "client evicted"] == ["slow"]
+        # The system has the same patience (TCP_USER_TIMEOUT), and may be first.
+        assert causes() in (["stalled"], ["connection-lost"])
 
 
 class TestHandshakes:
