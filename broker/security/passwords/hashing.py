@@ -38,8 +38,10 @@ class _Job:
 def _step_back() -> None:
     """Give this thread less of a processor than the event loop gets. On Linux alone threads have a priority each."""
     if sys.platform == "linux":
+        thread = threading.get_native_id()
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+            # A process that was started with less keeps it.
+            os.setpriority(os.PRIO_PROCESS, thread, max(os.getpriority(os.PRIO_PROCESS, thread), NICENESS))
 
 
 class HashingPool:
