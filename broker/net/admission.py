@@ -25,13 +25,39 @@ TURNED_AWAY: Final = -1
 """Answer of `arrive`: close the connection, there is no room even to refuse it."""
 
 
+class AddressCounts:
+    """The connections of each IP address ("": from none, which is not counted), where their number is limited."""
+
+    def __init__(self, most: int) -> None:
+        """`most` connections of one address; 0: no limit, and nothing is counted."""
+        self._most = most
+        self.by_address: dict[str, int] = {}
+
+    def has_place(self, host: str) -> bool:
+        """Whether one more from this address is within the limit."""
+        return self._most == 0 or not host or self.by_address.get(host, 0) < self._most
+
+    def add(self, host: str) -> None:
+        """One more has come."""
+        if self._most > 0 and host:
+            self.by_address[host] = self.by_address.get(host, 0) + 1
+
+    def remove(self, host: str) -> None:
+        """One that was counted has gone."""
+        if self._most > 0 and host:
+            left = self.by_address[host] - 1
+            if left > 0:
+                self.by_address[host] = left
+            else:
+                del self.by_address[host]
+
+
 class Admission:
     """The connections of one broker against the limits of the settings; each limit of 0 is none."""
 
     def __init__(self, most: int, most_of_one: int, rate: float) -> None:
         """`most` connections in all, `most_of_one` from one address, `rate` new ones a second."""
         self._most = most + HALF_OPEN_ROOM if most > 0 else 0
-        self._most_of_one = most_of_one
         self._rate = TokenBucket(rate, max(rate, 1.0)) if rate > 0.0 else None
         # Connections that arrived and whose protocol is not over, the refused among them.
         self.open = 0
@@ -40,7 +66,8 @@ class Admission:
         # Connections that were closed at once, since somebody last asked (and set it to 0).
         self.turned_away = 0
         # Connections of an address that count; where addresses are limited.
-        self.by_address: dict[str, int] = {}
+        self._addresses = AddressCounts(most_of_one)
+        self.by_address = self._addresses.by_address
 
     @property
     def full(self) -> bool:
@@ -60,12 +87,12 @@ class Admission:
             return TURNED_AWAY
         if code != reasons.SUCCESS:
             pass
-        elif not self.has_place(host):
+        elif not self._addresses.has_place(host):
             code = reasons.QUOTA_EXCEEDED
         elif self._rate is not None and not self._rate.take_one(now):
             code = reasons.CONNECTION_RATE_EXCEEDED
         if code == reasons.SUCCESS:
-            self._count(host)
+            self._addresses.add(host)
         elif self.refused >= HALF_OPEN_ROOM:
             self.turned_away += 1
             return TURNED_AWAY
@@ -77,12 +104,7 @@ class Admission:
     def leave(self, host: str) -> None:
         """The protocol is over for a connection that counted."""
         self.open -= 1
-        if self._most_of_one > 0 and host:
-            left = self.by_address[host] - 1
-            if left > 0:
-                self.by_address[host] = left
-            else:
-                del self.by_address[host]
+        self._addresses.remove(host)
 
     def leave_refused(self) -> None:
         """The protocol is over for a connection that was refused."""
@@ -94,18 +116,11 @@ class Admission:
 
     def readmit(self, host: str) -> bool:
         """A refused connection has taken the place of another one of its address; False when there is none for it."""
-        if not self.has_place(host):
+        if not self._addresses.has_place(host):
             return False
         self.refused -= 1
-        self._count(host)
+        self._addresses.add(host)
         return True
-
-    def has_place(self, host: str) -> bool:
-        return self._most_of_one == 0 or self.by_address.get(host, 0) < self._most_of_one or not host
-
-    def _count(self, host: str) -> None:
-        if self._most_of_one > 0 and host:
-            self.by_address[host] = self.by_address.get(host, 0) + 1
 
 
 class ListenerAdmission:
@@ -114,10 +129,10 @@ class ListenerAdmission:
     def __init__(self, most: int, most_of_one: int, rate_of_one: float) -> None:
         """`most` connections, `most_of_one` from one address, `rate_of_one` new ones a second from one address."""
         self._most = most
-        self._most_of_one = most_of_one
         self._rate_of_one = rate_of_one
         self.open = 0
-        self.by_address: dict[str, int] = {}
+        self._addresses = AddressCounts(most_of_one)
+        self.by_address = self._addresses.by_address
         # What the addresses may still have of their rate, those that came last at the end; bounded.
         self._rates: dict[str, TokenBucket] = {}
 
@@ -131,23 +146,17 @@ class ListenerAdmission:
         """Whether one more from this address is within the limits."""
         if 0 < self._most <= self.open:
             return False
-        return self._most_of_one == 0 or not host or self.by_address.get(host, 0) < self._most_of_one
+        return self._addresses.has_place(host)
 
     def count(self, host: str) -> None:
         """It counts, until `leave`."""
         self.open += 1
-        if self._most_of_one > 0 and host:
-            self.by_address[host] = self.by_address.get(host, 0) + 1
+        self._addresses.add(host)
 
     def leave(self, host: str) -> None:
         """The protocol is over for a connection that counted."""
         self.open -= 1
-        if self._most_of_one > 0 and host:
-            left = self.by_address[host] - 1
-            if left > 0:
-                self.by_address[host] = left
-            else:
-                del self.by_address[host]
+        self._addresses.remove(host)
 
     def _rate(self, host: str) -> TokenBucket:
         """What the address has left. Of too many addresses, the one that has not come for longest is forgotten."""
