@@ -53,8 +53,9 @@ class FairPlaces:
             raise
 
     def give_back(self) -> None:
-        """A place is free: the next address has its turn."""
-        while self._waiting:
+        """A place is free: the next address has its turn, where no more places are taken than there may be."""
+        self.taken -= 1
+        while self._waiting and self.taken < self._places:
             host, waiters = next(iter(self._waiting.items()))
             del self._waiting[host]
             waiter = waiters.popleft()
@@ -63,11 +64,24 @@ class FairPlaces:
                 # Behind the others.
                 self._waiting[host] = waiters
             if not waiter.done():
+                self.taken += 1
                 waiter.set_result(True)
-                return
-        self.taken -= 1
         if self.taken == 0:
             self._empty.set()
+
+    def bound(self, places: int, most: int) -> None:
+        """Other bounds. Fewer places are kept to when those that are taken are given back."""
+        self._places = places
+        self._most = most
+
+    def refuse_all(self) -> None:
+        """Everybody who waits gives way."""
+        for waiters in self._waiting.values():
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(False)
+        self._waiting.clear()
+        self.waiting = 0
 
     async def emptied(self) -> None:
         """Wait until nobody has a place, or waits for one."""
