@@ -7,13 +7,12 @@ import grp
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import structlog
 
 from broker import Broker, Settings
 from broker.net import admission
@@ -30,13 +29,6 @@ Lines = list[dict[str, Any]]
 Start = Callable[..., Awaitable[Broker]]
 
 _peers: Final[list[Peer]] = []
-
-
-@pytest.fixture
-def lines() -> Iterator[Lines]:
-    """What the brokers of the test log."""
-    with structlog.testing.capture_logs() as captured:
-        yield captured  # type: ignore[misc]
 
 
 @pytest.fixture

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import structlog
 
 from broker import Broker, Settings
 from broker.core.codec.packets import Connect
@@ -52,13 +51,6 @@ class Doorkeeper(AccessControl):
         del connect, ticket
         self.seen.append(origin)
         return 0
-
-
-@pytest.fixture
-def lines() -> Iterator[Lines]:
-    """What the brokers of the test log."""
-    with structlog.testing.capture_logs() as captured:
-        yield captured  # type: ignore[misc]
 
 
 @pytest.fixture

@@ -12,13 +12,12 @@ import socket
 import ssl
 import struct
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final, cast
 
 import pytest
-import structlog
 
 from broker import Broker, Settings, health
 from broker.configuration import SettingsError
@@ -41,13 +40,6 @@ Lines = list[dict[str, Any]]
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
-
-
-@pytest.fixture
-def lines() -> Iterator[Lines]:
-    """What the brokers of the test log."""
-    with structlog.testing.capture_logs() as captured:
-        yield captured  # type: ignore[misc]
 
 
 _peers: Final[list[Peer]] = []

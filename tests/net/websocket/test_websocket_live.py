@@ -6,13 +6,12 @@ import asyncio
 import os
 import random
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import structlog
 
 from broker import Broker, Settings
 from broker.net.connection import Connection
@@ -30,13 +29,6 @@ Join = Callable[..., Awaitable[WebPeer]]
 Lines = list[dict[str, Any]]
 
 SECURE = pytest.mark.parametrize("scheme", ["ws", "wss"])
-
-
-@pytest.fixture
-def lines() -> Iterator[Lines]:
-    """What the brokers of the test log."""
-    with structlog.testing.capture_logs() as captured:
-        yield captured  # type: ignore[misc]
 
 
 @pytest.fixture
