@@ -22,6 +22,7 @@ from broker.security.passwords.password_file import edit
 from tests.e2e import wire
 from tests.e2e.wire import Peer
 from tests.support.certificates import Authority
+from tests.support.paho_client import close_wakeup_sockets
 from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,6 +113,7 @@ async def test_the_secure_example_with_mosquitto_and_paho(
     finally:
         client.disconnect()
         client.loop_stop()
+        close_wakeup_sockets(client)
 
 
 async def test_a_client_certificate_is_the_user(authority: Authority, running: AsyncExitStack) -> None:

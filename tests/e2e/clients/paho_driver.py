@@ -16,6 +16,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from tests.e2e.clients.drivers import IN_FLIGHT, PATIENCE, Driver, Received, within
+from tests.support.paho_client import close_wakeup_sockets
 
 KEPT = 3600
 """Seconds of session expiry where a 5.0 session is to be kept."""
@@ -117,11 +118,6 @@ class Paho(Driver):
 
     async def again(self) -> None:
         """Connect once more after the end, with what the library remembers of messages under way."""
-        # paho makes a new pair of sockets for its thread, and leaves the old one to the garbage collector.
-        for end in (self.client._sockpairR, self.client._sockpairW):
-            if end is not None:
-                end.close()
-        self.client._sockpairR = self.client._sockpairW = None
         self.ended.clear()
         self._connected = self.loop.create_future()
         await self.connect()
@@ -171,6 +167,7 @@ class Paho(Driver):
 
     async def _stop(self) -> None:
         await asyncio.to_thread(self.client.loop_stop)
+        close_wakeup_sockets(self.client)
 
     async def dispose(self) -> None:
         if not self.ended.is_set():

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 import pipeline.mqtt
 from loadtest.brokers.process import free_port
 from tests.support.daemon import Daemon
+from tests.support.paho_client import close_wakeup_sockets
 
 PATIENCE = 100.0
 """Seconds until a test gives up waiting: a Spark on a busy machine takes its time."""
@@ -82,6 +83,7 @@ def client(port: int, name: str = "") -> Iterator[paho.Client]:
     finally:
         it.disconnect()
         it.loop_stop()
+        close_wakeup_sockets(it)
 
 
 def publish(port: int, topic: str, payloads: list[bytes], qos: int = 1, retain: bool = False) -> None:
