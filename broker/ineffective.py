@@ -50,9 +50,20 @@ def _all(settings: Settings, embedded: bool) -> Iterator[str]:
         yield from _limits(listener, settings)
     if settings.access.acl_file and settings.access.default:
         yield "access.default is never asked: access.acl_file has the last word, and denies what no line of it allows"
+    yield from _store(settings)
     yield from _placeholders(settings)
     yield from _rules(settings, embedded)
     yield from _unreached(settings.rule)
+
+
+def _store(settings: Settings) -> Iterator[str]:
+    store = settings.store
+    if not store.path:
+        for name, field in type(store).model_fields.items():
+            if getattr(store, name) != field.default:
+                yield f"store.{name} has no effect: without store.path everything is kept in memory"
+    elif not settings.session.persistent:
+        yield "store.path keeps retained messages alone: session.persistent is false, and no session stays"
 
 
 def _addresses(listeners: Sequence[Listener]) -> Iterator[str]:

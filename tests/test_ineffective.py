@@ -131,3 +131,14 @@ def test_a_slip_in_very_many_rules_is_not_as_many_lines() -> None:
 
 def test_the_defaults() -> None:
     assert told() == []
+
+
+class TestStore:
+    def test_how_is_told_and_not_where(self) -> None:
+        (line,) = told(store={"synchronous": "off"})
+        assert line == "store.synchronous has no effect: without store.path everything is kept in memory"
+        assert told(store={"path": "/s", "synchronous": "off"}) == []
+
+    def test_sessions_that_never_stay(self) -> None:
+        (line,) = told(store={"path": "/s"}, session={"persistent": False})
+        assert line.startswith("store.path keeps retained messages alone")

@@ -43,6 +43,7 @@ from broker.settings.sections import (
     Runtime,
     Session,
     Shutdown,
+    Store,
     Sys,
 )
 from broker.settings.security import Security
@@ -98,6 +99,7 @@ __all__ = [
     "Session",
     "Settings",
     "Shutdown",
+    "Store",
     "Sys",
     "Tls",
     "Upstream",

@@ -22,6 +22,7 @@ from broker.settings.sections import (
     Runtime,
     Session,
     Shutdown,
+    Store,
     Sys,
 )
 from broker.settings.security import Security
@@ -97,6 +98,7 @@ class Settings(BaseModel):
     session: Session = Session()
     queue: Queue = Queue()
     retained: Retained = Retained()
+    store: Store = Store()
     routing: Routing = Routing()
     federation: Federation = Federation()
     presence: Presence = Presence()
