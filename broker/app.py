@@ -30,6 +30,7 @@ from broker.security.authenticator import Authenticator
 from broker.security.errors import SecurityError
 from broker.settings import Settings, flatten
 from broker.store.base import Store
+from broker.storing import StoreWatch
 from broker.upstream.filters.suspicious import warnings
 from broker.upstream.links.links import Links
 from broker.watching import FileWatcher
@@ -53,6 +54,8 @@ class Broker(Server):
     """Who may come in, and what, by the settings; None beside an access control of the program's own."""
     presence: Presence | None = None
     """Who tells which clients are connected, where the settings name a topic; from `start` on."""
+    store_watch: StoreWatch | None = None
+    """Who is told what happens to the store, where there is one."""
     _watcher: FileWatcher | None = None
     _reloading: asyncio.Lock | None = None
     _broken: asyncio.Future[str]
@@ -84,6 +87,8 @@ class Broker(Server):
             auth_methods=auth_methods,
             store=store,
         )
+        if self.store is not None:
+            self.store_watch = self.store.listener = StoreWatch(self)
         self._authenticators = tuple(authenticators)
         self._own_access_control = access_control is not None
         # The program says who clients are.
@@ -128,6 +133,7 @@ class Broker(Server):
                 self.recorder,
                 self.links,
                 None if self.securing is None else self.securing.counts,
+                self.store_watch,
             )
             self._sys.start()
             if self.presence is not None:
@@ -192,6 +198,8 @@ class Broker(Server):
             if self.securing is not None:
                 await self.securing.stop()
         finally:
+            if self.store_watch is not None:
+                self.store_watch.stop()
             if self.recorder is not None:
                 # Last: the ends of the connections are recorded too.
                 await self.recorder.stop()

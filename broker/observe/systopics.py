@@ -2,7 +2,7 @@
 
 Owns the list of topics and the timer that publishes them. Promises:
 - A value is published when it has changed, and everything once at the start; an interval of 0 publishes nothing. The
-  state of a link to an upstream broker does not wait for the interval.
+  states of the store and of links to upstream brokers do not wait for the interval.
 - A client has topics of its own (`clients/<id>/dropped` and below) from the first message that it lost until its
   session ends; then they are cleared. What is remembered here is bounded by the number of such clients.
 - Each interval costs one pass over a few dozen numbers and, in turns, what they are for their subscribers, and the
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from broker.net.monitor import SlowClient
     from broker.net.server import Server
     from broker.record.recorder import Recorder
+    from broker.storing import StoreWatch
     from broker.upstream.links.link import UpstreamLink
     from broker.upstream.links.links import Links
 
@@ -64,8 +65,11 @@ class SysTopics:
         recorder: Recorder | None = None,
         links: Links | None = None,
         security_counts: Callable[[], Iterator[tuple[str, int]]] | None = None,
+        store: StoreWatch | None = None,
     ) -> None:
         self._server = server
+        self._store = store
+        self._telling_store: asyncio.Handle | None = None
         self._links = links
         self._recorder = recorder
         self._security_counts = security_counts
@@ -101,6 +105,8 @@ class SysTopics:
                 self._links.state_changed = self._link_moved
                 for link in self._links.links.values():
                     link.state_changed = self._link_moved
+            if self._store is not None:
+                self._store.changed = self._store_changed
             self._turn()
 
     def stop(self) -> None:
@@ -110,10 +116,12 @@ class SysTopics:
             self._links.state_changed = None
             for link in self._links.links.values():
                 link.state_changed = None
-        for timer in (self._timer, self._more, self._telling, self._publishing):
+        if self._store is not None:
+            self._store.changed = None
+        for timer in (self._timer, self._more, self._telling, self._publishing, self._telling_store):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._more = self._telling = self._publishing = None
+        self._timer = self._more = self._telling = self._publishing = self._telling_store = None
         self._values.clear()
         self._moved.clear()
         self._changed.clear()
@@ -196,6 +204,22 @@ class SysTopics:
                         name = f"upstream/{link.name}/{topic}"
                         self._told_upstream[name] = None
                         self._tell(name, str(value).encode())
+        except Exception as error:
+            self._server.faults.broke("sys-topics", error)
+        self._server.after_batch()
+
+    # -- the store -----------------------------------------------------------------------------------------------------
+
+    def _store_changed(self) -> None:
+        """Tell of its state when whoever found it out is through."""
+        if self._telling_store is None:
+            self._telling_store = self._server.loop.call_soon(self._tell_store)
+
+    def _tell_store(self) -> None:
+        self._telling_store = None
+        try:
+            if self._store is not None:
+                self._tell("store/state", self._store.state.encode())
         except Exception as error:
             self._server.faults.broke("sys-topics", error)
         self._server.after_batch()
@@ -289,6 +313,9 @@ class SysTopics:
         yield from self._faults()
         yield from self._security()
         yield from self._recording()
+        if self._store is not None:
+            for topic, value in self._store.figures():
+                yield f"store/{topic}", value
         yield from self._upstream()
 
     def _faults(self) -> Iterator[tuple[str, object]]:

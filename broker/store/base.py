@@ -15,7 +15,7 @@ the group that was told before them is committed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from broker.core.persistence.journal import Journal, Saved
 
@@ -24,15 +24,37 @@ class StoreError(Exception):
     """Why a store cannot be opened, read or written, in one line for the operator."""
 
 
+class StoreListener(ABC):
+    """Who is told that an open store cannot keep what it is told, and that it can again. Called on the event loop."""
+
+    @abstractmethod
+    def failed(self, reason: str) -> None:
+        """What was told last cannot be kept, for this reason, in one line. Told again after each vain attempt."""
+
+    @abstractmethod
+    def recovered(self) -> None:
+        """Everything that was told before is kept now."""
+
+
 class Store(ABC):
     """Keeps what outlives a broker. One broker at a time: open, load, be told, close; then the next broker.
 
     Attributes:
         journal: what the core tells. It only takes notes: no call of it blocks, waits or raises.
+        listener: who is told of failures while it is open.
     """
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
+        self.listener: StoreListener | None = None
+
+    def figures(self) -> Iterator[tuple[str, object]]:
+        """What is to be seen of it below `$SYS/broker/store/`: topic and value. Nothing by default.
+
+        `path`; `groups` and `rows`, written since `open`; `bytes` on disk; `waiting`, changes not committed yet;
+        `latency`, seconds from a change to its commit, the worst since the last call.
+        """
+        return iter(())
 
     @abstractmethod
     async def open(self, clock: Callable[[], float]) -> None:
