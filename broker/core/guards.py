@@ -271,6 +271,7 @@ class GuardedJournal(Journal):
         super().__init__()
         self._hook = hook
         self._reporter = reporter
+        self.commits = hook.commits
 
     def session_kept(self, client_id: str, principal: Principal, expiry_interval: int, disconnected_at: float) -> None:
         try:

@@ -62,6 +62,8 @@ class Limits:
         self.session_messages = 10_000
         self.session_bytes = 33_554_432
         self.persistent = True
+        # While a store cannot write: publishes of QoS 1 and 2 are refused, rather than left without an answer.
+        self.store_refuses = False
         self.queue_policy = DROP_NEWEST
         self.queue_max_age = 0.0
         self.total_messages = 0

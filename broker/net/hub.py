@@ -85,6 +85,8 @@ class FlushScheduler:
         # Outboxes of a batch for very many peers whose writers are woken in the rounds to come; whether there are any.
         self._put_off_outboxes: deque[Outbox] = deque()
         self.behind = False
+        # What waited for a commit is on its way out, in turns.
+        self._releasing = False
         # After a tick that raised: it is tried again, but not in each round of the event loop.
         self._not_before = 0.0
         self._closed = False
@@ -142,6 +144,27 @@ class FlushScheduler:
         self._wake(some)
         if more:
             self.loop.call_soon(self._wake_some)
+
+    def committed(self) -> None:
+        """`Commits.wake`: what waited for a commit may leave, a turn's worth in each round of the event loop."""
+        if not self._releasing:
+            self._releasing = True
+            self._release()
+
+    def _release(self) -> None:
+        commits = self.router.commits
+        assert commits is not None
+        self.counters.load.now = self.loop.time()
+        try:
+            more = commits.release()
+        except Exception as error:
+            # One of them; the others go on.
+            self.failed("commit", error)
+            more = True
+        self._releasing = more
+        if more:
+            self.loop.call_soon(self._release)
+        self.after_batch()
 
     def _arm(self, due: float) -> None:
         if self._due is not None:

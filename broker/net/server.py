@@ -149,6 +149,8 @@ class Server:
         """
         self.loop = asyncio.get_running_loop()
         self.hub = self._hub()
+        if self.router.commits is not None:
+            self.router.commits.wake = self.hub.committed
         self.handshakes = Handshakes(self.settings.limits.max_handshakes, self.loop)
         now = self.loop.time()
         self.monitor = Monitor(self.router, self.settings, self.log, now, self.admission)
@@ -416,6 +418,7 @@ def limits(settings: Settings) -> Limits:
     made.max_inflight = settings.mqtt.max_inflight or LARGEST_WINDOW
     made.max_session_expiry = settings.session.max_expiry or NEVER
     made.persistent = settings.session.persistent
+    made.store_refuses = settings.store.on_failure == "refuse"
     made.versions = tuple(VERSIONS[version] for version in settings.mqtt.versions)
     made.hop_limit = settings.federation.hop_limit
     made.link_users = tuple(settings.federation.link_users)

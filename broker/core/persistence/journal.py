@@ -10,6 +10,7 @@ from __future__ import annotations
 from mypy_extensions import mypyc_attr
 
 from broker.core.codec.packets import SubscriptionRequest, Will
+from broker.core.persistence.commits import Commits
 from broker.core.principal import Principal
 from broker.core.queues.delivery import QUEUED, Delivery
 from broker.core.queues.message import Message
@@ -32,11 +33,16 @@ class Journal:
       dictionary; a `Message` is one object for all its deliveries of one fanout. A restored delivery is a new object:
       see `restored`.
 
+    `commits` says how far what was told is kept safely; None: every note is, as soon as it was told. With it, whatever
+    promises a client that something is kept waits (`commits`).
+
     The core knows only the caller's monotonic clock. The methods get points of that clock; records carry seconds
     relative to the moment of loading. What lies between two processes is the store's to know (a wall clock). The
     methods neither block nor raise, since they are called from the middle of a fanout: the store reports what it cannot
     keep.
     """
+
+    commits: Commits | None = None
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from broker.core.counters import Counters
 from broker.core.hooks import AccessControl, AuthMethod, EventListener, SubscriptionListener
 from broker.core.limits import Limits
 from broker.core.permissions import Permissions
+from broker.core.persistence.commits import Commits
 from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
 from broker.core.queues.delivery import queue_of
@@ -97,6 +98,7 @@ class Router(PeerListener):
         # Who records what happens, if anybody does.
         self.tap: Tap | None = None
         self._journal: Journal | None = None
+        self.commits: Commits | None = None  # the journal's; set with it
 
     @property
     def access_control(self) -> AccessControl | None:
@@ -117,6 +119,7 @@ class Router(PeerListener):
     @journal.setter
     def journal(self, journal: Journal | None) -> None:
         self._journal = journal
+        self.commits = None if journal is None else journal.commits
         self.delivery.kept = journal is not None
         self.retained_store.journal = journal
 

@@ -1,0 +1,170 @@
+"""Which of what a journal was told is safe by now, and who waits for that before it says anything of it to a client.
+
+Owns two numbers and the line of those who wait. Promises: nobody is released before his number; they go on in the order
+in which they began to wait, a bounded number in a turn; one who has left is forgotten at once, so that a store that
+cannot write keeps nothing of connections that are over. Refuses: to know what waits (`Waiter`), and the event loop:
+`wake` tells the shell that there is somebody to release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from mypy_extensions import i64, mypyc_attr
+
+RELEASE_TURN: Final = 2_048
+"""Things that are released in one turn, about; whoever waits counts for `VISIT` besides. Below a millisecond."""
+
+VISIT: Final = 4
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Waiter:
+    """Somebody who has something that may leave when it is committed."""
+
+    def __init__(self) -> None:
+        # `Commits` has these: the number that is waited for, 0: none; and the neighbours in the line.
+        self.waits_for: i64 = 0
+        self.before: Waiter | None = None
+        self.behind: Waiter | None = None
+
+    def committed(self, number: i64) -> i64:
+        """All up to `number` is committed, at least what was waited for: let it go, and wait again for the rest.
+
+        How many things went. Nobody calls this from within a call of the journal.
+        """
+        raise NotImplementedError
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Commits:
+    """The commits of one journal. All of it on the event loop's thread.
+
+    The journal adds 1 to `told` for each note that has to reach the disk. When all notes up to a number are kept as
+    safely as the store can, the store calls `advance` with it: from its own callback on the event loop, never from
+    within a call of the journal.
+    """
+
+    def __init__(self) -> None:
+        self.told: i64 = 0
+        self.committed: i64 = 0
+        # The store cannot write now: nothing more is committed until `recover`.
+        self.failed = False
+        # The store's: it can take no more notes of messages than it has, whatever the settings say of failures.
+        self.full = False
+        # The shell's: have `release` be called, again and again until it says that nobody is left. Without a shell
+        # `advance` releases all.
+        self.wake: Callable[[], None] | None = None
+        self.waiting: i64 = 0
+        # Of those, how many are still to be looked at since the last `advance`.
+        self._left: i64 = 0
+        self._first: Waiter | None = None
+        self._last: Waiter | None = None
+
+    def pending(self) -> bool:
+        """Whether anything that was told is not safe yet."""
+        return self.told > self.committed
+
+    # -- the store's side ----------------------------------------------------------------------------------------------
+
+    def advance(self, number: i64) -> None:
+        """All notes up to `number` are safe. A number that is not above the last one says nothing new."""
+        if number <= self.committed:
+            return
+        self.committed = number
+        if self.waiting == 0:
+            return
+        self._left = self.waiting
+        wake = self.wake
+        if wake is not None:
+            wake()
+            return
+        while self.release():
+            pass
+
+    def fail(self) -> None:
+        """The store cannot write now; it goes on trying."""
+        self.failed = True
+
+    def recover(self) -> None:
+        """The store can write again."""
+        self.failed = False
+        self.full = False
+
+    def refuses(self, on_failure: bool) -> bool:
+        """Whether a publish of QoS 1 or 2 is refused now. `on_failure`: whenever the store cannot write."""
+        return self.full or (on_failure and self.failed)
+
+    # -- those who wait ------------------------------------------------------------------------------------------------
+
+    def wait(self, waiter: Waiter) -> None:
+        """Have a waiter be told when everything that was told so far is committed. One that waits already goes on so.
+
+        With nothing pending it is told after the next commit: ask `pending` first.
+        """
+        self.wait_for(waiter, self.told)
+
+    def wait_for(self, waiter: Waiter, number: i64) -> None:
+        """The same for what was told up to `number`, above 0."""
+        if waiter.waits_for > 0:
+            return
+        waiter.waits_for = number
+        self._append(waiter)
+
+    def leave(self, waiter: Waiter) -> None:
+        """A waiter waits for nothing any more."""
+        if waiter.waits_for > 0:
+            waiter.waits_for = 0
+            self._remove(waiter)
+            if self._left > self.waiting:
+                self._left = self.waiting
+
+    def release(self) -> bool:
+        """A turn: tell those whose number is committed. True: there are more, for another turn.
+
+        Whatever one of them raises: the next turn goes on with the one behind it.
+        """
+        number: i64 = self.committed
+        work: i64 = 0
+        while self._left > 0:
+            waiter = self._first
+            if waiter is None:
+                self._left = 0
+                break
+            if work >= RELEASE_TURN:
+                return True
+            self._left -= 1
+            self._remove(waiter)
+            work += VISIT
+            if waiter.waits_for > number:
+                self._append(waiter)
+            else:
+                waiter.waits_for = 0
+                work += waiter.committed(number)
+        return False
+
+    def _append(self, waiter: Waiter) -> None:
+        last = self._last
+        waiter.before = last
+        if last is None:
+            self._first = waiter
+        else:
+            last.behind = waiter
+        self._last = waiter
+        self.waiting += 1
+
+    def _remove(self, waiter: Waiter) -> None:
+        before = waiter.before
+        behind = waiter.behind
+        if before is None:
+            self._first = behind
+        else:
+            before.behind = behind
+        if behind is None:
+            self._last = before
+        else:
+            behind.before = before
+        waiter.before = None
+        waiter.behind = None
+        self.waiting -= 1
