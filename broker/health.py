@@ -1,10 +1,10 @@
-"""Asks a broker whether it serves MQTT: one CONNECT, one CONNACK.
+"""Asks a broker whether it serves MQTT: one CONNECT, one CONNACK, and what `$SYS` says of its store.
 
 Owns: the check behind `canopy health`, which containers and supervisors call.
 
 Promises: it ends within the time given, leaves no session behind, and judges by an MQTT answer, not by an open port. A
 broker that answers "not authorised" to a stranger is healthy: it is alive, and refuses strangers as it should. A user
-that was named has to be let in.
+that was named has to be let in. A store that cannot be written is unhealthy, where the client may read the topic.
 
 Refuses: the codec of `broker.core`. A check that shares the code it checks would share its faults.
 """
@@ -26,6 +26,21 @@ USER_NAME: Final = 0x80
 PASSWORD: Final = 0x40
 KEEP_ALIVE: Final = b"\x00\x0a"
 DISCONNECT: Final = b"\xe0\x00"
+STORE_STATE: Final = b"$SYS/broker/store/state"
+WRITTEN: Final = b"written"
+"""What stands there while all is well (`broker.storing`)."""
+# SUBSCRIBE with the packet identifier 1 and QoS 0, and a PINGREQ behind its answer.
+SUBSCRIBE: Final = (
+    b"\x82" + bytes([len(STORE_STATE) + 5]) + b"\x00\x01\x00" + bytes([len(STORE_STATE)]) + STORE_STATE + b"\x00"
+)
+PING: Final = b"\xc0\x00"
+SUBACK: Final = 0x90
+PINGRESP: Final = 0xD0
+PUBLISH: Final = 0x30
+LONGEST_REASON: Final = 200
+"""Characters of what is repeated of the state."""
+LONGEST_ANSWER: Final = 65_536
+"""Bytes of what is read after the CONNACK."""
 CONNACK_LENGTH: Final = 4
 # Accepted, bad user name or password, not authorised. The others say that the broker cannot serve.
 ALIVE: Final = frozenset({0, 4, 5})
@@ -83,14 +98,17 @@ def check(
         server_name: the host name that the broker's certificate has to be for; empty: that of the address.
 
     Raises:
-        UnhealthyError: no connection, no answer in time, or an answer that is no MQTT service; or a refused user.
+        UnhealthyError: no connection, no answer in time, or an answer that is no MQTT service; a refused user; or a
+            store that cannot be written.
     """
     connect = _connect(user, password)
+    state = b""
     try:
         with _connected(address, timeout, tls, server_name) as connection:
             connection.sendall(connect)
             answer = _receive(connection)
             if answer[:2] == b"\x20\x02" and answer[3] == 0:
+                state = _store_state(connection)
                 connection.sendall(DISCONNECT)
     except TimeoutError:
         raise UnhealthyError(f"{address.url()}: no answer within {timeout:g} s") from None
@@ -107,6 +125,9 @@ def check(
         raise UnhealthyError(f"{address.url()}: the answer is no MQTT CONNACK")
     if answer[3] not in (ALIVE if user is None else ACCEPTED):
         raise UnhealthyError(f"{address.url()}: refused with return code {answer[3]}")
+    if state not in (b"", WRITTEN):
+        reason = "".join(char if char.isprintable() else "?" for char in state.decode(errors="replace"))
+        raise UnhealthyError(f"{address.url()}: the store cannot be written: {reason[:LONGEST_REASON]}")
 
 
 def _connected(
@@ -171,3 +192,40 @@ def _receive(connection: socket.socket) -> bytes:
             raise ConnectionError("the connection was closed before a CONNACK")
         answer += piece
     return answer
+
+
+def _store_state(connection: socket.socket) -> bytes:
+    """The state of the broker's store; empty where it has none, or tells nobody, or not this client."""
+    connection.sendall(SUBSCRIBE)
+    received = b""
+    pinged = False
+    while len(received) < LONGEST_ANSWER:
+        while (packet := _first_packet(received)) is not None:
+            kind, body, received = packet
+            if kind == SUBACK:
+                # What is retained comes before the answer to what is asked after it.
+                connection.sendall(PING)
+                pinged = True
+            elif kind & 0xF0 == PUBLISH and body[2 : 2 + len(STORE_STATE)] == STORE_STATE:
+                return body[2 + len(STORE_STATE) :]
+            elif kind == PINGRESP and pinged:
+                return b""
+        piece = connection.recv(4096)
+        if not piece:
+            return b""
+        received += piece
+    return b""
+
+
+def _first_packet(data: bytes) -> tuple[int, bytes, bytes] | None:
+    """First byte and body of the first packet, and what follows it; None: it is not whole yet."""
+    length = at = 0
+    # Seven bits a byte, the lowest first, in four bytes at most (section 2.2.3).
+    while at < 4 and len(data) > at + 1:
+        byte = data[at + 1]
+        length |= (byte & 127) << 7 * at
+        at += 1
+        if byte < 128:
+            end = 1 + at + length
+            return (data[0], data[1 + at : end], data[end:]) if len(data) >= end else None
+    return None

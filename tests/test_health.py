@@ -33,10 +33,34 @@ def answering(handle: Callable[[socket.socket], None]) -> Iterator[Address]:
             thread.join()
 
 
-def connack(code: int, seen: list[bytes]) -> Callable[[socket.socket], None]:
+TOPIC = b"$SYS/broker/store/state"
+SUBSCRIBE = b"\x82\x1c\x00\x01\x00\x17" + TOPIC + b"\x00"
+SUBACK = b"\x90\x03\x00\x01\x00"
+PINGREQ, PINGRESP = b"\xc0\x00", b"\xd0\x00"
+
+
+def state(text: bytes) -> bytes:
+    """The retained message that says how the store is."""
+    return b"\x31" + bytes([2 + len(TOPIC) + len(text)]) + b"\x00\x17" + TOPIC + text
+
+
+def connack(
+    code: int, seen: list[bytes], about_store: bytes = SUBACK, behind: bytes = PINGRESP
+) -> Callable[[socket.socket], None]:
+    """A broker that answers so, and about its store so; then with `behind`."""
+
     def handle(connection: socket.socket) -> None:
         seen.append(connection.recv(100))
         connection.sendall(b"\x20\x02\x00" + bytes([code]))
+        if code == 0:
+            assert connection.recv(100) == SUBSCRIBE
+            connection.sendall(about_store)
+            asked = connection.recv(2)
+            if asked == PINGREQ:
+                connection.sendall(behind)
+            else:
+                seen.append(asked)
+                return
         rest = b""
         while piece := connection.recv(100):
             rest += piece
@@ -55,6 +79,40 @@ def test_healthy() -> None:
     assert connect[12:14] == bytes([0, len(connect) - 14])
     assert 1 <= len(connect) - 14 <= 23
     assert rest == b"\xe0\x00"
+
+
+@pytest.mark.parametrize(
+    ("about_store", "behind"),
+    [
+        (SUBACK, PINGRESP),  # a broker without a store
+        (b"\x90\x03\x00\x01\x80", PINGRESP),  # that topic is not for this client
+        (SUBACK + state(b"written"), PINGRESP),
+        (SUBACK, state(b"written") + PINGRESP),
+        (SUBACK, b""),  # the connection ends
+    ],
+)
+def test_a_store_that_is_written_is_healthy(about_store: bytes, behind: bytes) -> None:
+    def handle(connection: socket.socket) -> None:
+        connection.recv(100)
+        connection.sendall(b"\x20\x02\x00\x00")
+        connection.recv(100)
+        connection.sendall(about_store)
+        connection.recv(2)
+        connection.sendall(behind)
+
+    with answering(handle) as address:
+        check(address, 10)
+
+
+@pytest.mark.parametrize(
+    ("about_store", "behind"), [(SUBACK + state(b"disk\nfull"), b""), (SUBACK, state(b"disk\nfull"))]
+)
+def test_a_store_that_cannot_be_written_is_not(about_store: bytes, behind: bytes) -> None:
+    with (
+        answering(connack(0, [], about_store, behind)) as address,
+        pytest.raises(UnhealthyError, match=r"the store cannot be written: disk\?full$"),
+    ):
+        check(address, 10)
 
 
 def test_every_check_is_another_client() -> None:
@@ -101,6 +159,10 @@ def test_a_user(user: str, password: str | None, flags: int) -> None:
         found.append(packet)
         seen.append(sent)
         connection.sendall(b"\x20\x02\x00\x00")
+        connection.recv(100)
+        connection.sendall(SUBACK)
+        assert connection.recv(2) == PINGREQ
+        connection.sendall(PINGRESP)
         seen.append(connection.recv(100))
 
     found: list[Connect] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -11,7 +12,8 @@ from structlog.testing import capture_logs
 from broker import storing
 from broker.app import Broker
 from broker.core.queues.message import Message
-from broker.settings import Settings, Shutdown, Sys
+from broker.health import UnhealthyError, check
+from broker.settings import Address, Settings, Shutdown, Sys
 from broker.store import MemoryStore
 from broker.storing import StoreWatch
 from tests.e2e import wire
@@ -66,6 +68,17 @@ async def test_the_state_does_not_wait_for_the_interval() -> None:
             assert (await peer.message()).payload == b"written"
         finally:
             peer.abort()
+
+
+async def test_a_health_check_sees_it() -> None:
+    async with running(Disk()) as (broker, watch):
+        address = Address("127.0.0.1", broker.ports[0])
+        await asyncio.to_thread(check, address)
+        watch.failed(FULL)
+        with pytest.raises(UnhealthyError, match=f"the store cannot be written: {FULL}$"):
+            await asyncio.to_thread(check, address)
+        watch.recovered()
+        await asyncio.to_thread(check, address)
 
 
 async def test_one_failure_is_two_lines() -> None:
