@@ -36,7 +36,7 @@ from broker.core.routing.publisher import Publisher
 from broker.core.routing.queue_limits import QueueLimits
 from broker.core.routing.retained_store import RetainedStore
 from broker.core.routing.session_table import SessionTable
-from broker.core.routing.subscription_table import DROP_WORK, SubscriptionTable
+from broker.core.routing.subscription_table import DROP_WORK, NODE_WORK, SubscriptionTable
 from broker.core.routing.wills import DueWill, WillQueue
 from broker.core.session.global_limit import GlobalLimiter
 from broker.core.session.session import Session
@@ -240,7 +240,7 @@ class Router(PeerListener):
         if subscription is None:
             return False
         session.stop_stream(name)
-        self.table.drop(subscription)
+        self.work += self.table.drop(subscription) >> NODE_WORK
         sub_queue = queue_of(subscription)
         if sub_queue is not None and sub_queue.fresh:
             session.fresh_sub_queues -= 1

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from broker.core.codec import encoder
-from broker.core.codec.packets import V311, Publish, Subscribe, SubscriptionRequest
+from broker.core.codec.packets import V311, Publish, Subscribe, SubscriptionRequest, Unsubscribe
 from broker.core.codec.reasons import QUOTA_EXCEEDED
 from broker.core.connection.protocol import TURN_WORK
 from broker.core.connection.publishing import DECODE_WORK
@@ -16,6 +16,7 @@ from broker.core.routing.bursts import RUN_MESSAGES, SLOW_DELIVERIES
 from broker.core.routing.fanout import SLOW
 from broker.core.routing.publisher import MISS_WORK
 from broker.core.routing.retained_store import LEVEL_WORK, RETAIN_WORK
+from broker.core.routing.subscription_table import DROP_NODES, DROPS, DROPS_AT_ONCE, NODE_WORK
 from broker.core.topics.match_cache import NAME_BYTES, SHORT_NAME, MatchCache
 from broker.core.topics.trie import create
 from tests.core.harness import Client, Network, limits
@@ -205,3 +206,48 @@ def test_the_match_cache_counts_the_names_of_topics() -> None:
     assert 0 < len(cache) <= 10_000 // ((1_000 - SHORT_NAME) // NAME_BYTES)
     cache.clear()
     assert cache.weight == 0
+
+
+def _deep(count: int) -> list[str]:
+    """So many filters of 128 levels that share none of them."""
+    return [f"{number}" + "/x" * 126 + "/+" for number in range(count)]
+
+
+def test_filters_pay_for_the_nodes_that_they_make_and_take_away() -> None:
+    """A filter of 128 levels is ten times the work of a short one: 100 of them were 10 milliseconds in one turn."""
+    network = Network()
+    client = network.client("deep")
+    names = _deep(300)
+    protocol = client.wire.protocol
+    trie = network.router.trie
+    most = (TURN_WORK << NODE_WORK) + trie.cost(names[0])
+    subscribe = encoder.encode(Subscribe(1, [SubscriptionRequest(name, 0) for name in names]), 5)
+    for read in (subscribe, encoder.encode(Unsubscribe(2, names), 5)):
+        before = trie.bytes
+        protocol.receive(read, network.now)
+        assert abs(int(trie.bytes) - int(before)) <= most
+        while protocol.unfinished:
+            before = trie.bytes
+            protocol.go_on(network.now)
+            assert abs(int(trie.bytes) - int(before)) <= most
+    assert (trie.bytes, network.router.subscription_count) == (0, 0)
+
+
+def test_ends_of_sessions_pay_for_the_nodes_that_they_take_away() -> None:
+    """In one tick as many go as take half a millisecond or one, however many levels they have."""
+    network = Network()
+    router = network.router
+    client = network.client("deep")
+    names = _deep(300)
+    client.subscribe(*names)
+    each = router.trie.cost(names[0])
+    most = (DROPS << DROP_NODES) + each
+    before = router.trie.bytes
+    client.cut()
+    assert before - router.trie.bytes <= (DROPS_AT_ONCE << DROP_NODES) + each
+    more = True
+    while more:
+        before = router.trie.bytes
+        more = router.tick(network.now)
+        assert before - router.trie.bytes <= most
+    assert router.trie.bytes == 0
