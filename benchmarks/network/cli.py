@@ -19,20 +19,24 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from benchmarks.certificates import certificate
 from benchmarks.network.links import LoadError
 from benchmarks.network.measure import Meter, Sample
 from benchmarks.network.report import Result, RowResult, table
 from benchmarks.network.rows import ROWS, Bench, Row
+from loadtest.brokers.doors import TLS, Door
 from loadtest.brokers.frames import FrameError
 from loadtest.brokers.process import BrokerFailed, BrokerProcess, Cores, at_work, free_port, raise_file_limit
 from loadtest.brokers.registry import PEERS, Peer
 
 DEFAULT_BROKERS: Final = ("canopy", "mosquitto")
 LIMIT_ROWS: Final = ("one-to-one", "pairs", "fan-out")
+# What is measured besides where a row comes through a door.
+LIMIT_DOORS: Final = {"tls": ("pairs-tls", "fan-out-tls"), "ws": ("pairs-ws",)}
 QUICK_SECONDS: Final = 0.3
 QUICK_DIVIDE: Final = 10
 SPARE_FILES: Final = 100
@@ -97,11 +101,19 @@ def parse(arguments: Sequence[str] | None = None) -> Plan:
 
 def run_once(row: Row, peer: Peer, cores: Cores, seconds: float, divide: int = 1) -> Sample:
     """One run of one row on a fresh broker; BrokerFailed, LoadError or FrameError where that goes wrong."""
+    base = run_once(row.base, peer, cores, seconds, divide) if row.base is not None else None
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         directory = Path(name)
         port = free_port()
-        with BrokerProcess(peer.command(port, directory, row.waiting, row.settings), port, cores.broker) as process:
-            return row.run(Bench(Meter(process, max(0.1, seconds / 4), seconds), divide))
+        door = None
+        if row.door:
+            door = Door(row.door, free_port(), *(certificate() if row.door == TLS else ()))
+        command = peer.command(port, directory, row.waiting, row.settings, door=door)
+        with BrokerProcess(command, port, cores.broker) as process:
+            if door is not None:
+                process.wait_listening(door.port)
+            sample = row.run(Bench(Meter(process, max(0.1, seconds / 4), seconds), divide, door))
+    return sample if base is None else replace(sample, without=base)
 
 
 def attempt(result: Result, row: Row, peer: Peer, cores: Cores, plan: Plan) -> None:
@@ -181,7 +193,10 @@ def _run(plan: Plan, cores: Cores, started: float) -> int:
 def _measure_limit(plan: Plan, cores: Cores, limits: list[RowResult]) -> None:
     relay = PEERS["relay"]
     print("\nThe generator's own limit, on a process that only copies bytes:")
-    for row in (ROWS[name] for name in LIMIT_ROWS):
+    doors = dict.fromkeys(row.door for row in plan.rows if row.door)
+    for row in (ROWS[name] for name in (*LIMIT_ROWS, *(name for door in doors for name in LIMIT_DOORS[door]))):
+        # By itself: what it costs over TCP stands in a line of its own.
+        row = replace(row, base=None)
         result = Result(relay.name)
         limits.append(RowResult(row, [result]))
         attempt(result, row, relay, cores, plan)
@@ -196,7 +211,7 @@ def _measure_limit(plan: Plan, cores: Cores, limits: list[RowResult]) -> None:
 
 
 def _measure_row(row: Row, plan: Plan, cores: Cores, results: list[RowResult]) -> None:
-    outcome = RowResult(row, [Result(peer.name) for peer in plan.brokers])
+    outcome = RowResult(row, [Result(peer.name, beside_what=row.beside) for peer in plan.brokers])
     results.append(outcome)
     for peer, result in zip(plan.brokers, outcome.results, strict=True):
         reason = peer.missing()

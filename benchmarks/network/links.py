@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Final
 
 from loadtest.brokers import frames
+from loadtest.brokers.doors import WANTS, Door, enter
 
 OPEN_BATCH: Final = 64  # clients connecting at the same time
 ANSWER_TIMEOUT: Final = 20.0  # seconds for a CONNACK, SUBACK or UNSUBACK
@@ -108,7 +109,7 @@ class Link:
             return
         try:
             sent = self.sock.send(data)
-        except BlockingIOError:
+        except WANTS:
             sent = 0
         except OSError as error:
             raise LoadError(f"the broker closed a publisher's connection ({error})") from error
@@ -121,7 +122,7 @@ class Link:
             head = self._pending[0]
             try:
                 sent = self.sock.send(head)
-            except BlockingIOError:
+            except WANTS:
                 return
             except OSError as error:
                 raise LoadError(f"the broker closed a publisher's connection ({error})") from error
@@ -141,7 +142,7 @@ def receive(sock: socket.socket, buffer: memoryview) -> int:
     """Read once without waiting; 0 if there was nothing, LoadError if the broker closed the connection."""
     try:
         size = sock.recv_into(buffer)
-    except BlockingIOError:
+    except WANTS:
         return 0
     except OSError as error:
         raise LoadError(f"the broker broke a connection ({error})") from error
@@ -204,11 +205,12 @@ def open_clients(
     keep_alive: int = 0,
     source: Callable[[int], str] | None = None,
     narrow: bool = False,
+    door: Door | None = None,
 ) -> list[socket.socket]:
     """Connected blocking sockets, each with its CONNACK read; on an error none stays open.
 
     ``keep_alive`` is asked for in seconds (0: none); ``source(n)`` is the local address client ``n`` connects from;
-    ``narrow`` makes the kernel hold little of what a client does not read."""
+    ``narrow`` makes the kernel hold little of what a client does not read; ``door`` is what they go through first."""
     opened: list[socket.socket] = []
     try:
         for begin in range(0, len(client_ids), OPEN_BATCH):
@@ -218,7 +220,12 @@ def open_clients(
                 sock = _connected(host, port, timeout, address, narrow)
                 opened.append(sock)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock.sendall(frames.connect(client_id, level, keep_alive))
+                if door is None:
+                    sock.sendall(frames.connect(client_id, level, keep_alive))
+            if door is not None:
+                opened[begin:] = enter(door, opened[begin:])
+                for client_id, sock in zip(batch, opened[begin:], strict=True):
+                    sock.sendall(frames.connect(client_id, level, keep_alive))
             for sock in opened[begin:]:
                 connack = expect(sock, frames.CONNACK)
                 if connack[3]:

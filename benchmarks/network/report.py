@@ -42,11 +42,14 @@ _LEFT: Final = frozenset({"row", "broker", "notes"})
 
 @dataclass
 class Result:
-    """All runs of one row on one broker; ``failure`` says why there is none, or why there are fewer."""
+    """All runs of one row on one broker; ``failure`` says why there is none, or why there are fewer.
+
+    ``beside_what`` is what the runs beside them were of."""
 
     broker: str
     samples: list[Sample] = field(default_factory=list)
     failure: str | None = None
+    beside_what: str = "without"
 
     def median(self, name: str) -> float | None:
         """The median of a ``Sample`` attribute over the runs that have it."""
@@ -79,7 +82,7 @@ class Result:
         cpu, rate, late = self.beside("cpu_us"), self.beside("rate"), self.beside("p99_us")
         if cpu is not None and rate is not None:
             latency = "" if late is None else f", p99 {late:.2f}×"
-            found.append(f"CPU {cpu:.2f}×, rate {rate:.2f}×{latency} of without")
+            found.append(f"CPU {cpu:.2f}×, rate {rate:.2f}×{latency} of {self.beside_what}")
         found += self._missed()
         if self.samples and 2 * sum(sample.generator_bound for sample in self.samples) > len(self.samples):
             found.append("generator-bound")

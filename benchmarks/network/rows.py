@@ -24,8 +24,9 @@ from benchmarks.network.loads import AckedPairs, ClosedLoop, FanIn, FanOut, Quie
 from benchmarks.network.measure import Clocks, Meter, Sample, Spent, add_latency, measure
 from benchmarks.network.paced import Churn, Paced
 from loadtest.brokers import frames
+from loadtest.brokers.doors import TLS, WEBSOCKET, Door
 from loadtest.brokers.process import HOST, BrokerProcess
-from loadtest.brokers.registry import FILTERS, POLICIES, QOS, QOS2, V5
+from loadtest.brokers.registry import FILTERS, POLICIES, QOS, QOS2, SECURED, V5, WEB
 
 CHURN_RATE: Final = 1000.0  # cycles a second, each one SUBSCRIBE and one UNSUBSCRIBE
 ZEEK_RATE: Final = 20_000.0  # messages a second of all pairs together
@@ -46,15 +47,18 @@ _ToReaders: TypeAlias = Callable[[Loop, socket, list[socket]], Paced | FanOut]
 
 @dataclass(frozen=True)
 class Bench:
-    """What a row is run with; counts of 150 and more are divided by ``divide`` (a quick run's shortcut)."""
+    """What a row is run with; counts of 150 and more are divided by ``divide`` (a quick run's shortcut).
+
+    Clients go through ``door`` where there is one."""
 
     meter: Meter
     divide: int = 1
+    door: Door | None = None
 
     @property
     def port(self) -> int:
-        """The broker's port."""
-        return self.meter.process.port
+        """The port that clients connect to."""
+        return self.meter.process.port if self.door is None else self.door.port
 
     def scaled(self, count: int) -> int:
         """A count of clients or filters for this run."""
@@ -63,7 +67,8 @@ class Bench:
     @contextmanager
     def clients(self, kind: str, count: int, level: int = frames.MQTT_3_1_1) -> Iterator[list[socket]]:
         """Connected clients, closed when the block is left."""
-        opened = links.open_clients(HOST, self.port, [f"{kind}-{number}" for number in range(count)], level)
+        names = [f"{kind}-{number}" for number in range(count)]
+        opened = links.open_clients(HOST, self.port, names, level, door=self.door)
         try:
             yield opened
         finally:
@@ -75,7 +80,8 @@ class Row:
     """One row: ``run`` measures it once on a fresh broker; ``files`` is how many clients it holds open at most.
 
     The broker is to let ``waiting`` messages wait for one client (0: as many as it likes), and is started with
-    ``settings`` if it is Canopy: where they are what is measured."""
+    ``settings`` if it is Canopy: where they are what is measured. Clients come through a ``door`` of that kind. Beside
+    each run there is one of ``base``, on a broker of its own, and the row tells how many times of ``beside`` it is."""
 
     name: str
     title: str
@@ -85,6 +91,9 @@ class Row:
     files: int = 300
     waiting: int = 0
     settings: tuple[str, ...] = ()
+    door: str = ""
+    base: Row | None = None
+    beside: str = "without"
 
 
 def _pairs(bench: Bench, count: int, shape: Shape, qos: int = 0) -> Sample:
@@ -160,8 +169,8 @@ def _zeek(bench: Bench, others: int) -> Sample:
             return replace(_paced_on(beside, bench, ZEEK_PAIRS, ZEEK_PAIRS, rate), without=without)
 
 
-def _connect(bench: Bench) -> Sample:
-    process, count = bench.meter.process, bench.scaled(4000)
+def _connect(bench: Bench, clients: int = 4000) -> Sample:
+    process, count = bench.meter.process, bench.scaled(clients)
     with bench.clients("warm", WARM_CLIENTS):
         process.settle()
         memory, clocks = process.resident(), Clocks(process)
@@ -307,7 +316,19 @@ def _ruled_row(row: Row) -> Row:
     """The same load with access rules, which are asked at each publish and each delivery."""
     needs = row.needs | {POLICIES}
     settings = (*row.settings, _access_rules())
-    return replace(row, name=f"{row.name}-rules", title=f"{row.title}, with 100 rules", needs=needs, settings=settings)
+    name, title = f"{row.name}-rules", f"{row.title}, with 100 rules"
+    return replace(row, name=name, title=title, needs=needs, settings=settings, base=row)
+
+
+def _secured_row(row: Row) -> Row:
+    """The same load over TLS 1.3."""
+    return replace(row, name=f"{row.name}-tls", title=f"{row.title}, TLS 1.3", needs=row.needs | {SECURED}, door=TLS)
+
+
+def _web_row(row: Row) -> Row:
+    """The same load over WebSocket, told by what it costs over TCP."""
+    name, title, needs = f"{row.name}-ws", f"{row.title}, WebSocket", row.needs | {WEB}
+    return replace(row, name=name, title=title, needs=needs, door=WEBSOCKET, base=row, beside="TCP")
 
 
 def _drop_row(name: str, settings: Sequence[str] = (), pebbles: int = WAITING + SPARE, topics: int = 1) -> Row:
@@ -373,6 +394,18 @@ ROWS: Final[dict[str, Row]] = {
     )
 }
 
-for _name in ("one-to-one", "pairs", "fan-out", "pairs-v5"):
-    _ruled = _ruled_row(ROWS[_name])
-    ROWS[_ruled.name] = _ruled
+_FURTHER: Final = (
+    *(_ruled_row(ROWS[name]) for name in ("one-to-one", "pairs", "fan-out", "pairs-v5")),
+    *(_secured_row(ROWS[name]) for name in ("pairs", "fan-out", "paced-pairs")),
+    Row(
+        "connect-tls",
+        "1,000 handshakes, TLS 1.3",
+        lambda bench: _connect(bench, 1000),
+        frozenset({SECURED}),
+        "client",
+        1100,
+        door=TLS,
+    ),
+    _web_row(ROWS["pairs"]),
+)
+ROWS.update((row.name, row) for row in _FURTHER)

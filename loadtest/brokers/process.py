@@ -210,6 +210,19 @@ class BrokerProcess:
         except OSError as error:
             raise BrokerFailed(f"the broker ended by itself: {self._tail()}") from error
 
+    def wait_listening(self, port: int) -> None:
+        """Wait until a further port of the broker's accepts connections; BrokerFailed where none does."""
+        deadline = time.monotonic() + START_TIMEOUT
+        while True:
+            self.check()
+            try:
+                socket.create_connection((HOST, port), 2.0).close()
+                return
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise BrokerFailed(f"nobody listens on port {port} ({error}): {self._tail()}") from error
+            time.sleep(0.02)
+
     def resident(self) -> int:
         """Bytes of resident memory, exact where the kernel offers it."""
         root = Path("/proc") / str(self.pid)

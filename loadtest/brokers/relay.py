@@ -19,8 +19,10 @@ import sys
 from typing import Final
 
 from loadtest.brokers import frames
+from loadtest.brokers.doors import WANTS, Door, admit
 
 READ_SIZE: Final = 1 << 18
+ADMIT_TIMEOUT: Final = 5.0  # seconds for a handshake
 
 
 class Client:
@@ -37,22 +39,23 @@ class Client:
 class Relay:
     """The listening socket and its clients, served by one epoll loop."""
 
-    def __init__(self, port: int) -> None:
-        self._listener = socket.create_server(("127.0.0.1", port), backlog=1024)
-        self._listener.setblocking(False)
+    def __init__(self, port: int, door: Door | None = None) -> None:
         self._epoll = select.epoll()
-        self._epoll.register(self._listener.fileno(), select.EPOLLIN)
+        # Who listens, by descriptor, and behind which door.
+        self._listeners: dict[int, tuple[socket.socket, Door | None]] = {}
+        self._listen(port, None)
+        if door is not None:
+            self._listen(door.port, door)
         self._clients: dict[int, Client] = {}
         self._subscribers: dict[str, list[Client]] = {}
         self._buffer = memoryview(bytearray(READ_SIZE))
 
     def serve(self) -> None:
         """Relay until the process is ended."""
-        listener = self._listener.fileno()
         while True:
             for number, mask in self._epoll.poll():
-                if number == listener:
-                    self._accept()
+                if number in self._listeners:
+                    self._accept(*self._listeners[number])
                     continue
                 client = self._clients.get(number)
                 if client is None:
@@ -62,19 +65,33 @@ class Relay:
                 if mask & ~select.EPOLLOUT:
                     self._read(client)
 
-    def _accept(self) -> None:
+    def _listen(self, port: int, door: Door | None) -> None:
+        listener = socket.create_server(("127.0.0.1", port), backlog=1024)
+        listener.setblocking(False)
+        self._listeners[listener.fileno()] = listener, door
+        self._epoll.register(listener.fileno(), select.EPOLLIN)
+
+    def _accept(self, listener: socket.socket, door: Door | None) -> None:
         with contextlib.suppress(BlockingIOError):
             while True:
-                sock, _ = self._listener.accept()
-                sock.setblocking(False)
+                sock, _ = listener.accept()
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if door is not None:
+                    # One after the other: what comes before MQTT is not what a relay is there for.
+                    sock.settimeout(ADMIT_TIMEOUT)
+                    try:
+                        sock = admit(door, sock)
+                    except OSError:
+                        sock.close()
+                        continue
+                sock.setblocking(False)
                 self._clients[sock.fileno()] = Client(sock)
                 self._epoll.register(sock.fileno(), select.EPOLLIN)
 
     def _read(self, client: Client) -> None:
         try:
             size = client.sock.recv_into(self._buffer)
-        except BlockingIOError:
+        except WANTS:
             return
         except OSError:
             size = 0
@@ -131,7 +148,7 @@ class Relay:
             return
         try:
             sent = client.sock.send(data)
-        except BlockingIOError:
+        except WANTS:
             sent = 0
         except OSError:
             return  # its own read will notice
@@ -142,7 +159,7 @@ class Relay:
     def _flush(self, client: Client) -> None:
         try:
             del client.pending[: client.sock.send(client.pending)]
-        except BlockingIOError:
+        except WANTS:
             return
         except OSError:
             client.pending.clear()
@@ -158,8 +175,9 @@ class Relay:
 
 
 def main() -> None:
-    """``python -m loadtest.brokers.relay PORT``."""
-    relay = Relay(int(sys.argv[1]))
+    """``python -m loadtest.brokers.relay PORT [KIND PORT CERTIFICATE KEY]``."""
+    port, *second = sys.argv[1:]
+    relay = Relay(int(port), Door(second[0], int(second[1]), second[2], second[3]) if second else None)
     gc.freeze()
     with contextlib.suppress(KeyboardInterrupt):
         relay.serve()

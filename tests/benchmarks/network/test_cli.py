@@ -17,6 +17,7 @@ from loadtest.brokers.registry import PEERS
 ROOT = Path(__file__).resolve().parents[3]
 COMMAND = [sys.executable, *(["-P"] if sys.flags.safe_path else []), "-m", "benchmarks.network"]
 RELAYED = "one-to-one,pairs,fan-out,pairs-v5,pairs-16k,paced-pairs,paced-fan-out,idle,connect,zeek-0,zeek-20"
+DOORS = "pairs-tls,fan-out-tls,paced-pairs-tls,connect-tls,pairs-ws"
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -71,6 +72,22 @@ def test_whole_run_on_the_relay(tmp_path: Path) -> None:
     assert [row["name"] for row in data["generator_limit"]] == ["one-to-one", "pairs", "fan-out"]
     paced = data["rows"][5]["brokers"]["relay"]["medians"]
     assert 0 < paced["p50_us"] <= paced["p99_us"]
+
+
+def test_tls_and_websocket_on_the_relay(tmp_path: Path) -> None:
+    """The generator's own limit through each door is told, and what WebSocket costs beside TCP."""
+    file = tmp_path / "out.json"
+    done = run("--brokers", "relay", "--quick", "--seconds", "0.1", "--rows", DOORS, "--json", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+    data = json.loads(file.read_text())
+    for row in data["rows"]:
+        result = row["brokers"]["relay"]
+        assert result["samples"][0]["units"] > 0, row
+        assert (result["lost"], result["doubled"]) == (0, 0)
+    assert [row["name"] for row in data["generator_limit"]][3:] == ["pairs-tls", "fan-out-tls", "pairs-ws"]
+    web = data["rows"][-1]["brokers"]["relay"]
+    assert web["samples"][0]["without"]["units"] > 0
+    assert any(note.endswith(" of TCP") for note in web["notes"])
 
 
 @pytest.mark.long

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from benchmarks.network.rows import ROWS
+from broker.configuration import load_settings
 from loadtest.brokers import registry
-from loadtest.brokers.registry import PEERS, QOS, QOS2
+from loadtest.brokers.doors import TLS, WEBSOCKET, Door
+from loadtest.brokers.registry import DOORS, PEERS, QOS, QOS2
 
 
 def test_a_missing_broker_says_in_a_line_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,6 +49,22 @@ def test_a_configuration_names_the_port_on_this_machine_alone(name: str, tmp_pat
     assert "4711" in text
     assert "127.0.0.1" in text
     assert "0.0.0.0" not in text
+
+
+def test_a_second_listener_with_tls_or_websocket(tmp_path: Path) -> None:
+    secured, web = Door(TLS, 4712, "/c.pem", "/c.key"), Door(WEBSOCKET, 4712)
+    (file,) = (Path(part) for part in PEERS["mosquitto"].command(4711, tmp_path, door=secured) if "conf" in part)
+    assert "listener 4712 127.0.0.1\ncertfile /c.pem\nkeyfile /c.key\ntls_version tlsv1.3\n" in file.read_text()
+    PEERS["mosquitto"].command(4711, tmp_path, door=web)
+    assert "listener 4712 127.0.0.1\nprotocol websockets\n" in file.read_text()
+    for door, url in ((secured, "mqtts://127.0.0.1:4712"), (web, "ws://127.0.0.1:4712")):
+        command = PEERS["canopy"].command(4711, tmp_path, door=door)
+        sets = [value for flag, value in pairwise(command) if flag == "--set"]
+        (listener,) = load_settings(sets=sets).listener
+        assert listener.url == url
+        assert (listener.tls.min_version if listener.tls else "") == ("1.3" if door is secured else "")
+    for name in ("amqtt", "aedes", "nats", "flashmq"):
+        assert PEERS[name].lacks >= DOORS
 
 
 def test_who_lacks_qos_2_is_still_asked_for_qos_1() -> None:
