@@ -2,9 +2,9 @@
 
 `GlobalLimiter` has the fullest queues, live and offline alike, drop what has waited longest (cause `global`). No queue
 gives anything while a fuller one has more to give; a live queue of a single piece gives nothing, and what is in flight
-is not touched. A look costs in proportion to the sessions. It makes room for a `PART` of the bound, so that it seldom
-comes, and comes once in `RETRY` seconds at most where less can be dropped. Where not even what arrives would have room,
-nothing is dropped for it.
+is not touched. A look at all of them finds the level down to which they give, so that there is room for some more than
+is asked for; then they give. Both are done in pieces, `ROUND` units in a round of the event loop. A look comes once in
+`RETRY` seconds at most where less can be dropped.
 """
 
 from __future__ import annotations
@@ -12,30 +12,38 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from broker.core.counters import GLOBAL
-from broker.core.queues.queue_totals import UNLIMITED, QueueTotals, Reliever
+from broker.core.queues.queue_totals import QueueTotals, Reliever
 from broker.core.session.session import Session
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
 PART: Final = 16
-"""A look makes room for at least this part of the bound."""
+AHEAD: Final = 1_024
+"""A look makes room for at least this part of the bound, or for so many messages, or for as many as there are sessions,
+if that is more: so that it costs little for each."""
 
 RETRY: Final = 0.1
 """Seconds after a look that found too little before the next one."""
 
+ROUND: Final = 16_384
+"""Units of work in one round of the event loop (one `QueueTotals.now`): two milliseconds, or three. When they are used
+up, what has no room is dropped."""
 
-class Share:
-    """One queue: how much it holds, in messages or bytes, and whose it is."""
+DROP_UNITS: Final = 2
+"""What a message that is dropped counts for; a session that is looked at counts one."""
 
-    def __init__(self, size: i64, session: Session, live: bool) -> None:
-        self.size = size
-        self.session = session
-        self.live = live
+FRESH: Final = 1.0
+"""Seconds for which a look serves."""
 
+PIECE: Final = 256
+PIECE_BYTES: Final = 65_536
+"""What one queue gives in one piece at most, in messages or bytes."""
 
-def _size(share: Share) -> i64:
-    return share.size
+FINE: Final = 16
+"""Steps between a size and its double, in which sizes are told apart; those below twice as many are, each."""
+
+STEPS: Final = 60 * FINE
 
 
 class GlobalLimiter(Reliever):
@@ -44,89 +52,241 @@ class GlobalLimiter(Reliever):
     def __init__(self, sessions: dict[str, Session], load: QueueTotals) -> None:
         self._sessions = sessions
         self._load = load
+        # Units of work since the start.
+        self.work: i64 = 0
+        # Until when the work of this round may grow, and which round that is.
+        self._until: i64 = 0
+        self._round: float = -1.0
         # Nobody looks before that for as much as this or more.
         self._again_at: float = 0.0
         self._failed: i64 = 0
         self._failed_bytes: i64 = 0
-        # What is asked for now.
-        self._messages: i64 = 0
-        self._bytes: i64 = 0
+        # The present look: since when (s), at whom, how far it has come, and whether it is at messages or at bytes.
+        self._begun: float = 0.0
+        self._names: list[str] = []
+        self._at: i64 = 0
+        self._by_messages = True
+        # What it has found: how many queues of each step of size, and what they hold together.
+        self._counts: list[i64] = []
+        self._sums: list[i64] = []
+        self._fullest: Session | None = None
+        self._fullest_size: i64 = 0
+        # Once all have been looked at: they give what they hold above this (-1 before), until so much has gone.
+        self._level: i64 = -1
+        self._left: i64 = 0
+        self._again = False
 
     def relieve(self, messages: i64, size: i64) -> bool:
-        """Make room for so many messages and bytes more. False when it cannot be had; nothing is shed then."""
+        """Make room for so many messages and bytes more. False when it cannot be had, or not in this round.
+
+        Nothing is shed where all that waits would not be enough.
+        """
         load = self._load
         if messages > load.max_messages or size > load.max_bytes:
             # It would not fit if all else were dropped.
             return False
         if load.now < self._again_at and messages >= self._failed and size >= self._failed_bytes:
             return False
-        self._messages = messages
-        self._bytes = size
-        over: i64 = load.messages + messages - load.max_messages
-        if over > 0 and not self._level(over, _extra(load.max_messages), True):
-            return False
-        over = load.bytes + size - load.max_bytes
-        return over <= 0 or self._level(over, _extra(load.max_bytes), False)
+        if load.now != self._round:
+            self._round = load.now
+            self._until = self.work + ROUND
+        while not load.has_room(messages, size):
+            by_messages = load.messages + messages > load.max_messages
+            if not self._names or by_messages != self._by_messages or load.now > self._begun + FRESH:
+                self._begin(by_messages)
+            if self._level < 0:
+                if not self._look():
+                    return self._borrow(messages, size)
+                if not self._settle(messages, size):
+                    return False
+            if not self._give(messages, size):
+                break
+        return load.has_room(messages, size)
 
-    def _level(self, over: i64, extra: i64, by_messages: bool) -> bool:
-        """Shed `over` messages or bytes, and `extra` more, from the fullest queues, so that these end up level.
+    # -- looking -------------------------------------------------------------------------------------------------------
 
-        False, and nothing is shed, where there is less than `over`.
+    def _begin(self, by_messages: bool) -> None:
+        """Begin a look at all queues that there are now."""
+        self._begun = self._load.now
+        self._names = list(self._sessions)
+        self._at = 0
+        self._by_messages = by_messages
+        self._level = -1
+        self._counts = [0] * STEPS
+        self._sums = [0] * STEPS
+        self._fullest = None
+        self._fullest_size = 0
+
+    def _end(self) -> None:
+        """The look has served."""
+        self._names = []
+        self._counts = []
+        self._sums = []
+        self._fullest = None
+
+    def _look(self) -> bool:
+        """Look at some more queues. True when all have been looked at."""
+        names = self._names
+        count: i64 = len(names)
+        while self._at < count and self.work < self._until:
+            session = self._sessions.get(names[self._at])
+            self._at += 1
+            self.work += 1
+            if session is not None:
+                self._note(session, self._live(session))
+                self._note(session, self._waiting(session))
+        return self._at >= count
+
+    def _note(self, session: Session, size: i64) -> None:
+        if size > 0:
+            step = _step(size)
+            self._counts[step] += 1
+            self._sums[step] += size
+            if size > self._fullest_size:
+                self._fullest = session
+                self._fullest_size = size
+
+    def _settle(self, messages: i64, size: i64) -> bool:
+        """All have been looked at: find the level down to which the fullest are to give.
+
+        False, and nothing is to be shed, where there is less than is asked for.
         """
-        shares = self._shares(by_messages)
-        there: i64 = 0
-        for share in shares:
-            there += share.size
-        wanted: i64 = over + extra
-        if there < wanted:
-            # Not worth another look for a while.
-            self._again_at = self._load.now + RETRY
-            self._failed = self._messages
-            self._failed_bytes = self._bytes
-        if there < over:
-            return False
-        shares.sort(key=_size, reverse=True)
-        # How many of the fullest have to give, and down to what.
+        load = self._load
+        ahead: i64 = len(self._names)
+        if ahead < AHEAD:
+            ahead = AHEAD
+        if self._by_messages:
+            over: i64 = load.messages + messages - load.max_messages
+            wanted: i64 = over + _extra(load.max_messages, ahead)
+        else:
+            over = load.bytes + size - load.max_bytes
+            wanted = over + _extra(load.max_bytes, ahead * (load.bytes // (load.messages + 1) + 1))
         above: i64 = 0
         count: i64 = 0
-        level: i64 = 0
-        for share in shares:
-            if count > 0 and above - count * share.size >= wanted:
+        step: i64 = STEPS
+        while step > 0:
+            step -= 1
+            above += self._sums[step]
+            count += self._counts[step]
+            if above - count * _least(step) >= wanted:
                 break
-            above += share.size
-            count += 1
-        if above > wanted:
-            level = (above - wanted) // count
-        at: i64 = 0
-        while at < count:
-            share = shares[at]
-            at += 1
-            give: i64 = share.size - level
-            if give <= 0:
-                continue
-            outbox = share.session.outbox
-            if not share.live:
-                share.session.shed(give if by_messages else 0, 0 if by_messages else give, GLOBAL)
-            elif outbox is not None:
-                outbox.queue.shed(give if by_messages else 0, 0 if by_messages else give, GLOBAL)
+        if above < wanted:
+            # Not worth another look for a while.
+            self._again_at = load.now + RETRY
+            self._failed = messages
+            self._failed_bytes = size
+        self._level = (above - wanted + count - 1) // count if above > wanted else 0
+        self._left = wanted
+        self._again = self._level > 0
+        self._at = 0
+        if above < over:
+            self._end()
+            return False
         return True
 
-    def _shares(self, by_messages: bool) -> list[Share]:
-        found: list[Share] = []
-        for session in self._sessions.values():
-            outbox = session.outbox
-            # The one thing in a queue that was empty is on its way, as a rule, and not waiting.
-            if outbox is not None and outbox.messages > outbox.qos12_messages and not outbox.single:
-                if by_messages:
-                    found.append(Share(outbox.messages - outbox.qos12_messages, session, True))
-                else:
-                    found.append(Share(outbox.bytes - outbox.queue.qos12_bytes, session, True))
-            if session.queue.messages > 0:
-                found.append(Share(session.queue.messages if by_messages else session.queue.bytes, session, False))
-        return found
+    # -- giving --------------------------------------------------------------------------------------------------------
+
+    def _give(self, messages: i64, size: i64) -> bool:
+        """Have queues give until there is room, and a little more. False when the work of this round is used up."""
+        names = self._names
+        count: i64 = len(names)
+        load = self._load
+        pause: i64 = self.work + DROP_UNITS * AHEAD
+        while self._left > 0:
+            if self.work >= self._until:
+                return False
+            if self.work >= pause and load.has_room(messages, size):
+                return True
+            if self._at >= count:
+                if not self._again:
+                    break
+                # Less than one from each is still to be given.
+                self._again = False
+                self._level -= 1
+                self._at = 0
+            session = self._sessions.get(names[self._at])
+            self.work += 1
+            if session is None or not self._gives(session):
+                self._at += 1
+        self._end()
+        return True
+
+    def _gives(self, session: Session) -> bool:
+        """Have the fuller of a session's queues give a piece. False when neither has more to give."""
+        live: i64 = self._live(session)
+        waiting: i64 = self._waiting(session)
+        most: i64 = live if live > waiting else waiting
+        give: i64 = most - self._level
+        if give > self._left:
+            give = self._left
+        piece: i64 = PIECE if self._by_messages else PIECE_BYTES
+        if give > piece:
+            give = piece
+        if give <= 0:
+            return False
+        gone = self._shed(session, live >= waiting, give if self._by_messages else 0, 0 if self._by_messages else give)
+        self._left -= gone
+        return gone > 0
+
+    def _borrow(self, messages: i64, size: i64) -> bool:
+        """Before all have been looked at: have the fullest so far make room for what is asked for, if it can."""
+        load = self._load
+        session = self._fullest
+        if session is None or self.work >= self._until + ROUND:
+            return False
+        more: i64 = load.messages + messages - load.max_messages
+        more_bytes: i64 = load.bytes + size - load.max_bytes
+        if self._sessions.get(session.client_id) is not session:
+            return False
+        live: i64 = self._live(session)
+        waiting: i64 = self._waiting(session)
+        if (live if live > waiting else waiting) < (more if self._by_messages else more_bytes):
+            return False
+        self._shed(session, live >= waiting, more if more > 0 else 0, more_bytes if more_bytes > 0 else 0)
+        return load.has_room(messages, size)
+
+    def _shed(self, session: Session, live: bool, messages: i64, size: i64) -> i64:
+        """Have one queue drop its oldest. What went, in messages or bytes."""
+        load = self._load
+        before: i64 = load.messages
+        bytes_before: i64 = load.bytes
+        outbox = session.outbox
+        if not live:
+            session.shed(messages, size, GLOBAL)
+        elif outbox is not None:
+            outbox.queue.shed(messages, size, GLOBAL)
+        self.work += DROP_UNITS * (before - load.messages)
+        return before - load.messages if self._by_messages else bytes_before - load.bytes
+
+    def _live(self, session: Session) -> i64:
+        """What the queue of a session's connection can give, in messages or bytes."""
+        outbox = session.outbox
+        # The one thing in a queue that was empty is on its way, as a rule, and not waiting.
+        if outbox is None or outbox.messages <= outbox.qos12_messages or outbox.single:
+            return 0
+        return outbox.messages - outbox.qos12_messages if self._by_messages else outbox.bytes - outbox.queue.qos12_bytes
+
+    def _waiting(self, session: Session) -> i64:
+        """What its own queue can give."""
+        return session.queue.messages if self._by_messages else session.queue.bytes
 
 
-def _extra(bound: i64) -> i64:
-    if bound >= UNLIMITED:
-        return 0
-    return bound // PART if bound > PART else 1
+def _extra(bound: i64, ahead: i64) -> i64:
+    part: i64 = bound // PART if bound > PART else 1
+    return ahead if ahead < part else part
+
+
+def _step(size: i64) -> i64:
+    """In which step a size is."""
+    shift: i64 = 0
+    while size >> shift >= 2 * FINE:
+        shift += 1
+    return shift * FINE + (size >> shift)
+
+
+def _least(step: i64) -> i64:
+    """The smallest size of a step."""
+    if step < 2 * FINE:
+        return step
+    shift: i64 = step // FINE - 1
+    return (step - shift * FINE) << shift

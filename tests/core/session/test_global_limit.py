@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from broker.core.codec.packets import V5, V311
 from broker.core.limits import Limits
-from broker.core.queues.message import OVERHEAD
+from broker.core.queues.message import OVERHEAD, Message
+from broker.core.queues.outbox import ACCEPTED
 from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
-from broker.core.session.global_limit import PART, RETRY, GlobalLimiter
+from broker.core.session.global_limit import AHEAD, DROP_UNITS, PART, PIECE, RETRY, ROUND, GlobalLimiter
 from broker.core.session.session import Session
 from tests.core.harness import Client, Network, limits
 from tests.core.recount import Found, ask, burst, check, losses, numbers, user_wish
@@ -26,10 +27,10 @@ class Sessions(dict[str, Session]):
 
     looks = 0
 
-    def values(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         """All of them."""
         self.looks += 1
-        return super().values()
+        return super().__iter__()
 
 
 def counted(network: Network) -> Sessions:
@@ -363,6 +364,64 @@ class TestCost:
         shed = sum(losses(client.session)["global"] for client in clients)
         assert shed == 1_000 - load.messages
         assert 0 < looks <= 1 + (1_000 - 320) // (320 // PART)
+
+    def test_very_many_sessions_are_looked_at_in_pieces(self) -> None:
+        """Meanwhile the fullest so far gives for what comes; then the fullest of all, which is the last one."""
+        network, _, _ = self.world(0)
+        load = network.router.counters.load
+        limiter = load.reliever
+        assert isinstance(limiter, GlobalLimiter)
+        message = Message(b"t", b"", 1, False, b"", 0.0, "p")
+        waiting = dict.fromkeys(range(ROUND + 2_000), 1) | {5: 20, ROUND + 1_999: 400}
+        made = []
+        for number, count in waiting.items():
+            session = Session(f"c{number}", 0, 0, network.router.counters)
+            network.router.adopt(session)
+            for _ in range(count):
+                session.deliver(message, 1, False, (), None)
+            made.append(session)
+        load.max_messages = load.messages
+        first = True
+        while made[-1].queue.messages == 400:
+            load.now += 0.001
+            before = limiter.work
+            for _ in range(3):
+                assert made[7].deliver(message, 1, False, (), None) == ACCEPTED
+                assert load.messages <= load.max_messages
+            assert limiter.work - before <= ROUND + DROP_UNITS * PIECE
+            if first:
+                assert made[5].queue.messages == 17
+                first = False
+        assert {session.queue.messages for number, session in enumerate(made[:-1]) if number not in (5, 7)} == {1}
+
+    @pytest.mark.parametrize("by_messages", [True, False])
+    def test_what_one_round_drops_is_bounded(self, by_messages: bool) -> None:
+        """Among 100,000 messages, whatever comes for whom: a message of a megabyte takes the place of 4,000."""
+        network, _, _ = self.world(0)
+        load = network.router.counters.load
+        limiter = load.reliever
+        assert isinstance(limiter, GlobalLimiter)
+        small = Message(b"t", b"", 1, False, b"", 0.0, "p")
+        made = [Session(f"c{number}", 0, 0, network.router.counters) for number in range(10)]
+        for session in made:
+            network.router.adopt(session)
+            for _ in range(10_000):
+                session.deliver(small, 1, False, (), None)
+        if by_messages:
+            load.max_messages = load.messages
+        else:
+            load.max_bytes = load.bytes
+        large = Message(b"t", b"x" * 1_000_000, 1, False, b"", 0.0, "p")
+        for _ in range(10):
+            load.now += 0.001
+            before, work = load.messages, limiter.work
+            assert made[1].deliver(small, 1, False, (), None) == ACCEPTED
+            assert before - load.messages <= AHEAD + PIECE
+            for number in range(100):
+                made[number % 10].deliver(small if by_messages else large, 1, False, (), None)
+            assert limiter.work - work <= ROUND + DROP_UNITS * PIECE + 2 * len(made)
+            assert load.messages <= load.max_messages
+            assert load.bytes <= load.max_bytes
 
     def test_looks_in_vain_are_rare(self) -> None:
         """Where nothing can be shed, at most one in `RETRY` seconds, however much arrives."""
