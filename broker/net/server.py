@@ -210,11 +210,11 @@ class Server:
         while self.router.delivery.crowded:  # noqa: ASYNC110 (each round of the event loop works some of it off)
             await asyncio.sleep(0)
         flush = self.settings.shutdown.flush_timeout
-        waiting = [c for c in self.connections if not c.outbox.empty]
+        waiting = [c for c in self.connections if not _drained(c)]
         deadline = self.loop.time() + flush
         while waiting and self.loop.time() < deadline:
             await asyncio.sleep(0.01)
-            waiting = [c for c in waiting if not c.outbox.empty and c in self.connections]
+            waiting = [c for c in waiting if not _drained(c) and c in self.connections]
         for connection in list(self.connections):
             try:
                 connection.close(SHUTDOWN, reasons.SERVER_SHUTTING_DOWN, "the broker is stopping")
@@ -404,6 +404,12 @@ class Server:
     def report_end(self, connection: Connection) -> None:
         """A connection's protocol is over, for the cause that it names."""
         self.connection_log.ended(connection, self.loop.time())
+
+
+def _drained(connection: Connection) -> bool:
+    """Whether it has been written all that is for it; what waits for a commit is still to come."""
+    outbox = connection.outbox
+    return outbox.empty and outbox.receive_window.held_bytes == 0
 
 
 def limits(settings: Settings) -> Limits:

@@ -1,8 +1,8 @@
 """The one place that acknowledges what a client publishes, and that keeps the Receive Maximum towards it.
 
-Every PUBACK, PUBREC and PUBCOMP of a client's connection leaves by `Acknowledger._send`. Whoever has to hold them until
-what they promise is true, a store that has not committed yet, holds them there. A request's acknowledgement is held
-already, until links have said whom it reached (`queues.requests`).
+Every PUBACK, PUBREC and PUBCOMP of a client's connection leaves by `Acknowledger._send`, which knows what each stands
+for. With a store that commits later it leaves when that is committed (`queues.held_answers`). A request's
+acknowledgement waits before, until links have said whom it reached (`queues.requests`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from broker.core.codec.encoder import ack
 from broker.core.codec.errors import ProtocolViolation
 from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, V5
 from broker.core.limits import Limits
+from broker.core.persistence.commits import Commits
+from broker.core.queues.held_answers import HeldAnswers
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.queue_totals import UNLIMITED
 from broker.core.queues.requests import Request
@@ -45,12 +47,19 @@ class Acknowledger:
         self._v5 = False
         # Acknowledgements that wait to be read, at which the client is not read from: 3.1.1 knows no Receive Maximum.
         self.most_unread: i64 = limits.receive_maximum
+        # With a store that commits later: the line of what waits for that, and how much the journal had been told when
+        # the publish that is dealt with came; -1: it came earlier.
+        self._held: HeldAnswers | None = None
+        self._told_before: i64 = -1
         # Requests whose answers wait for links, by packet identifier: they are this connection's.
         self._requests: dict[int, Request] | None = None
 
-    def connected(self, session: Session, version: int) -> None:
-        """The client was accepted."""
+    def connected(self, session: Session, version: int, commits: Commits | None = None) -> None:
+        """The client was accepted. `commits`: of the router's journal."""
         self._session = session
+        if commits is not None:
+            self._held = HeldAnswers(self._outbox, commits)
+            self._outbox.held = self._held
         self._version = version
         self._v5 = version == V5
         if self._v5:
@@ -63,6 +72,11 @@ class Acknowledger:
         PUBREC, and is not routed again [MQTT-4.3.3-10].
         """
         self._session = None
+        held = self._held
+        if held is not None:
+            self._held = None
+            self._outbox.held = None
+            held.drop()
         requests = self._requests
         if requests is not None:
             self._requests = None
@@ -130,6 +144,12 @@ class Acknowledger:
             session.journal.completed(session.client_id, packet_id)
         return True
 
+    def begin(self) -> None:
+        """A publish of QoS 1 or 2 came: what the journal is told from here to its `answer` is told because of it."""
+        held = self._held
+        if held is not None:
+            self._told_before = held.commits.told
+
     # -- what is answered ----------------------------------------------------------------------------------------------
 
     def answer(self, qos: int, packet_id: int, reason: int) -> None:
@@ -140,13 +160,21 @@ class Acknowledger:
         no such code: it hears success [MQTT3-3.3.5-2].
         """
         if qos == 1:
-            self._send(ack(PUBACK, packet_id, reason, self._version))
+            self._send(ack(PUBACK, packet_id, reason, self._version), self._told())
             return
         if reason >= 0x80 and self._v5:
             self._forget(packet_id)
         elif not self.knows(packet_id):
             self.remember(packet_id)
-        self._send(ack(PUBREC, packet_id, reason, self._version))
+        self._send(ack(PUBREC, packet_id, reason, self._version), self._told())
+
+    def answer_again(self, packet_id: int) -> None:
+        """PUBREC for a QoS 2 publish that came before.
+
+        What it stands for may have been told on a connection that was lost, and not be committed: it waits for all.
+        """
+        self._told_before = -1
+        self._send(ack(PUBREC, packet_id, reasons.SUCCESS, self._version), self._told())
 
     def answer_run(self, qos: int, packet_ids: list[bytes]) -> None:
         """Acknowledge some publishes in a row, one at least, all of the same QoS and with success, in one piece.
@@ -154,7 +182,7 @@ class Acknowledger:
         Those of QoS 2 are remembered. `packet_ids` have two bytes each.
         """
         head = PUBACK_HEAD if qos == 1 else PUBREC_HEAD
-        self._send(head + head.join(packet_ids))  # [MQTT-4.3.2-4] [MQTT-4.3.3-8]
+        self._send(head + head.join(packet_ids), self._told())  # [MQTT-4.3.2-4] [MQTT-4.3.3-8]
 
     def released_run(self, data: bytes, start: i64) -> i64:
         """PUBRELs of four bytes that stand side by side in `data` from `start` on, as `released`, in one go.
@@ -174,7 +202,7 @@ class Acknowledger:
                 packet_ids.append(data[at + 2 : at + 4])
                 at += 4
         if at > start:
-            self._send(PUBCOMP_HEAD + PUBCOMP_HEAD.join(packet_ids))  # [MQTT-4.3.3-11]
+            self._send(PUBCOMP_HEAD + PUBCOMP_HEAD.join(packet_ids), self._told_of_session())  # [MQTT-4.3.3-11]
         return at
 
     def released(self, packet_id: int) -> None:
@@ -187,7 +215,8 @@ class Acknowledger:
             raise ProtocolViolation("PUBREL for a publish that got no PUBREC yet")
         known = self._forget(packet_id)
         reason = reasons.SUCCESS if known or not self._v5 else reasons.PACKET_IDENTIFIER_NOT_FOUND
-        self._send(ack(PUBCOMP, packet_id, reason, self._version))  # [MQTT-4.3.3-11]
+        # An identifier that is free already may have become so on a connection that was lost, and not be committed.
+        self._send(ack(PUBCOMP, packet_id, reason, self._version), self._told_of_session())  # [MQTT-4.3.3-11]
 
     def hold(self, request: Request, now: float) -> None:
         """The acknowledgement has to wait for what links say. Until then the publish counts as unacknowledged."""
@@ -211,8 +240,24 @@ class Acknowledger:
         self._deadlines.cancel(request)
         if request.qos == 1:
             self._window.held -= 1
+        self._told_before = -1
         self.answer(request.qos, packet_id, reasons.SUCCESS if reached else reasons.NO_MATCHING_SUBSCRIBERS)
 
-    def _send(self, packet: bytes) -> None:
-        """Send an acknowledgement: what it promises is true."""
-        self._outbox.acknowledge(packet)
+    def _told(self) -> i64:
+        """What has to be committed before the publish is acknowledged that is dealt with; 0: nothing."""
+        held = self._held
+        return 0 if held is None or held.commits.told == self._told_before else held.commits.told
+
+    def _told_of_session(self) -> i64:
+        """The same for what became of an identifier, now or earlier: nothing where nobody keeps the session."""
+        held = self._held
+        session = self._session
+        return 0 if held is None or session is None or session.journal is None else held.commits.told
+
+    def _send(self, packet: bytes, number: i64) -> None:
+        """Send an acknowledgement when what it promises is true: all that was told up to `number` is committed."""
+        held = self._held
+        if held is None:
+            self._outbox.acknowledge(packet)
+        else:
+            held.send(packet, number)

@@ -9,6 +9,7 @@ from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.packets import Connect, Disconnect, Packet, Suback
 from broker.core.codec.properties import MAXIMUM_PACKET_SIZE, REQUEST_PROBLEM_INFORMATION, Properties
 from broker.core.connection import handshake
+from broker.core.queues.held_answers import send_promise
 from broker.core.queues.outbox import Outbox
 
 
@@ -28,8 +29,10 @@ class Answers:
         self._wants_problems = integers.get(REQUEST_PROBLEM_INFORMATION, 1) != 0
         self._outbox.max_packet = integers.get(MAXIMUM_PACKET_SIZE, LARGEST_PACKET)
 
-    def send(self, packet: Packet) -> None:
+    def send(self, packet: Packet, kept: bool = False) -> None:
         """Queue a control packet. One that the client cannot take ends the connection [MQTT-3.1.2-24].
+
+        `kept`: it says that something was done of which a journal was told: it leaves when that is committed.
 
         A SUBACK goes without its properties where the client takes less [MQTT-3.9.2-1] [MQTT-3.9.2-2], or wants none:
         its Request Problem Information was 0 [MQTT-3.1.2-29].
@@ -44,7 +47,10 @@ class Answers:
             raw = encode(packet, self._version)
         if len(raw) > largest:
             raise ProtocolError("the answer exceeds the client's Maximum Packet Size", reasons.PACKET_TOO_LARGE)
-        self._outbox.control(raw)
+        if kept:
+            send_promise(self._outbox, raw, True)
+        else:
+            self._outbox.control(raw)
 
     def disconnect(self, reason_code: int, text: str) -> bytes:
         """A DISCONNECT, to be written last.

@@ -473,7 +473,7 @@ class ServerProtocol(Peer):
         self._first_bytes = b""
         self.answer_later = None
         self.decoder.max_packet_size = terms.max_packet_size
-        self._acknowledger.connected(session, self.version)
+        self._acknowledger.connected(session, self.version, router.commits)
         self._publishing.connected(session, self.version, connack.properties.integers.get(TOPIC_ALIAS_MAXIMUM, 0))
         self.state = phases.follow(self.state, CONNECTED)
         self.accepted = True

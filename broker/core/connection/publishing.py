@@ -242,6 +242,10 @@ class PublishHandler:
         room: i64 = acknowledger.room()
         if packet_id == 0 or room <= 0 or qos > router.limits.max_qos:
             return 0
+        if router.commits is not None:
+            if router.commits.refuses(router.limits.store_refuses):
+                return 0
+            acknowledger.begin()
         head = buffer[start:id_at]
         receiver = router.delivery.sole_receiver(route, qos)
         if receiver is not None:
@@ -370,8 +374,9 @@ class PublishHandler:
                 return
             if qos == 2 and acknowledger.knows(packet_id):
                 # Known already: acknowledged again, not routed again [MQTT-4.3.3-10].
-                acknowledger.answer(qos, packet_id, reasons.SUCCESS)
+                acknowledger.answer_again(packet_id)
                 return
+            acknowledger.begin()
             if self._v5 and acknowledger.full():
                 # [MQTT-3.3.4-7]
                 raise ReceiveMaximumExceeded(f"more than {limits.receive_maximum} publishes in flight")
@@ -379,6 +384,10 @@ class PublishHandler:
         reason = self._check_topic(topic, session, qos, publish.retain)
         if 0 < limits.max_payload_size < len(publish.payload):
             router.counters.oversized += 1
+            reason = reasons.QUOTA_EXCEEDED
+        if qos > 0 and reason < 0x80 and router.commits is not None and router.commits.refuses(limits.store_refuses):
+            if not self._v5:
+                raise Refused("the store cannot be written", reasons.QUOTA_EXCEEDED)
             reason = reasons.QUOTA_EXCEEDED
         if reason < 0x80:
             if publish.properties and self._looped(publish.properties):

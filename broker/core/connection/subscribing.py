@@ -120,7 +120,7 @@ class FilterHandler:
             return
         self.ended()
         answer = work.answer()
-        self._answers.send(answer)  # [MQTT-3.8.4-1] [MQTT-3.10.4-4]
+        self._answers.send(answer, session.journal is not None)  # [MQTT-3.8.4-1] [MQTT-3.10.4-4]
         if session.streams is not None and isinstance(answer, Suback):
             # The first retained messages go at once, if this turn has room for them; the others at the receiver's pace,
             # as its writer fetches them.
@@ -151,7 +151,8 @@ class FilterWork:
         """Begin with a packet.
 
         Raises:
-            Refused: subscription identifiers are switched off (0xA1).
+            Refused: subscription identifiers are switched off (0xA1); or an UNSUBSCRIBE of 3.1.1 cannot be kept now
+                and is to be refused: its UNSUBACK has no code for that.
         """
         self._filters = filters
         self._session = session
@@ -168,6 +169,16 @@ class FilterWork:
         self._told_count = 0
         self._alike = True
         self._bad_options = ""
+        # The reason code for all filters, while what they change cannot be kept; 0: it can.
+        self._refusal = 0
+        commits = router.commits
+        if commits is not None and session.journal is not None and commits.refuses(router.limits.store_refuses):
+            if filters.subscribes:
+                self._refusal = reasons.QUOTA_EXCEEDED if session.v5 else reasons.V3_SUBACK_FAILURE
+            elif session.v5:
+                self._refusal = reasons.IMPLEMENTATION_SPECIFIC_ERROR
+            else:
+                raise Refused("the store cannot be written", reasons.IMPLEMENTATION_SPECIFIC_ERROR)
         if filters.subscribes:
             self._identifier = filters.properties.integers.get(SUBSCRIPTION_IDENTIFIER, 0)
             if self._identifier > 0 and not router.limits.subscription_identifiers:
@@ -200,7 +211,7 @@ class FilterWork:
             else:
                 filters.rewind()
                 self._checked = True
-        if self._bad_options:
+        if self._bad_options or self._refusal > 0:
             return True
         # Meanwhile nobody else subscribes.
         table = router.table
@@ -279,6 +290,9 @@ class FilterWork:
         [MQTT-3.11.2-2].
         """
         packet_id = self._filters.packet_id
+        if self._refusal > 0:
+            codes = [self._refusal] * self._count
+            return Suback(packet_id, codes) if self._filters.subscribes else Unsuback(packet_id, codes)
         if not self._filters.subscribes:
             return Unsuback(packet_id, self._codes)
         if self._bad_options:

@@ -11,7 +11,9 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.core.queues.delivery import Delivery
+from broker.core.codec.primitives import BYTE
+from broker.core.queues.delivery import SENT, Delivery
+from broker.core.topics.subscription import SharedGroup
 
 LARGEST_ID: Final = 65_535
 """The largest packet identifier (section 2.2.1)."""
@@ -22,6 +24,8 @@ LARGEST: Final = 65_536
 
 KEPT: Final = 256
 """Slots that a ring keeps when nothing is in flight any more."""
+
+COUNTING: Final = bytes(range(256)) * 2
 
 _EMPTY: Final[list[Delivery | None]] = []
 
@@ -107,6 +111,20 @@ class InFlight:
         found.sort(key=_turn)
         return found
 
+    def unsent(self) -> i64:
+        """How many of them were never written."""
+        count: i64 = 0
+        for each in self._slots:
+            if each is not None and each.state == SENT and each.attempts == 0:
+                count += 1
+        return count
+
+    def add_groups(self, found: dict[SharedGroup, None]) -> None:
+        """Name the share groups of which a message is in flight."""
+        for delivery in self.values():
+            if delivery.group is not None:
+                found[delivery.group] = None
+
     def clear(self) -> None:
         """Nothing is in flight any more."""
         self._slots = _EMPTY
@@ -123,6 +141,26 @@ class InFlight:
                 slots[packet_id & mask] = each
         self._slots = slots
         self._mask = mask
+
+
+def write_identifiers(deliveries: list[Delivery], frames: bytearray, id_at: i64) -> None:
+    """Write the packet identifiers of some deliveries, at most 255, into their frames of one length, side by side.
+
+    The first one's is at `id_at`.
+    """
+    count: i64 = len(deliveries)
+    length: i64 = len(frames) // count
+    first: i64 = i64(deliveries[0].packet_id)
+    last: i64 = i64(deliveries[-1].packet_id)
+    if last - first == count - 1:
+        low: i64 = first & 255
+        before: i64 = 256 - low if first >> 8 != last >> 8 else count
+        frames[id_at::length] = BYTE[first >> 8] * before + BYTE[last >> 8] * (count - before)
+        frames[id_at + 1 :: length] = COUNTING[low : low + count]
+    else:
+        # Some between them are in use.
+        frames[id_at::length] = bytes([each.packet_id >> 8 for each in deliveries])
+        frames[id_at + 1 :: length] = bytes([each.packet_id & 255 for each in deliveries])
 
 
 def _turn(delivery: Delivery) -> int:

@@ -9,7 +9,7 @@ Refuses: any knowledge of sockets, tasks or sessions.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
@@ -24,6 +24,9 @@ from broker.core.queues.queue_totals import bound
 from broker.core.queues.receive_window import ReceiveWindow
 from broker.core.queues.send_queue import NOT_SENT, SendQueue
 from broker.core.queues.topic_aliases import TopicAliases
+
+if TYPE_CHECKING:
+    from broker.core.queues.held_answers import HeldAnswers
 
 ACCEPTED: Final = -1
 """Answer of `offer`; every other answer is a drop cause of `counters`."""
@@ -59,6 +62,8 @@ class Outbox:
         self._aliases: TopicAliases | None = None
         # What the peer cannot have seen still counts against its Receive Maximum.
         self.receive_window = ReceiveWindow()
+        # What may not be queued yet, with a store that commits later.
+        self.held: HeldAnswers | None = None
         self.closed = False
         # Whose turn it is: the list that the connection goes through after each read, and whether we are on it.
         self._wakeups = wakeups
@@ -313,7 +318,7 @@ class Outbox:
     @property
     def congested(self) -> bool:
         """True when the peer should not be read from until it reads its acknowledgements."""
-        return self.queue.control_bytes > CONTROL_LIMIT
+        return self.queue.control_bytes + self.receive_window.held_bytes > CONTROL_LIMIT
 
     # -- what the writer does ------------------------------------------------------------------------------------------
 

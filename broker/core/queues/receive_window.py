@@ -39,8 +39,9 @@ class ReceiveWindow:
     def __init__(self) -> None:
         # Last acknowledgements that are queued and not written.
         self.unwritten: i64 = 0
-        # PUBACKs that are not even queued yet: something has to happen first.
+        # Those that are not even queued yet: something has to happen first. What waits for a commit: in bytes as well.
         self.held: i64 = 0
+        self.held_bytes: i64 = 0
 
     def queued(self, packet: bytes) -> None:
         """A control packet was queued."""

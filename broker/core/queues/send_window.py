@@ -18,7 +18,6 @@ from mypy_extensions import i32, i64
 from broker.core.codec.encoder import ack
 from broker.core.codec.errors import ProtocolViolation
 from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5
-from broker.core.codec.primitives import BYTE
 from broker.core.codec.reasons import NO_MATCHING_SUBSCRIBERS, PACKET_IDENTIFIER_NOT_FOUND, SUCCESS
 from broker.core.counters import AGE, EXPIRED, FULL_BYTES, NOT_AUTHORIZED, TOO_LARGE
 from broker.core.permissions import Permissions
@@ -26,7 +25,9 @@ from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
 from broker.core.queues.delivery import DONE, RELEASED, SENT, Delivery, DeliveryRun
 from broker.core.queues.drop_ledger import Ledger
-from broker.core.queues.in_flight import InFlight
+from broker.core.queues.held_answers import send_promise
+from broker.core.queues.held_deliveries import HeldDeliveries
+from broker.core.queues.in_flight import InFlight, write_identifiers
 from broker.core.queues.message import HEADROOM, Message
 from broker.core.queues.outbox import ACCEPTED, Outbox
 from broker.core.queues.queue_totals import QueueTotals
@@ -46,8 +47,6 @@ COMMIT: Final = 16
 """Messages in the outbox beyond which one with terms of its own goes on waiting: what is in flight is neither replaced
 by a newer one nor shed."""
 
-COUNTING: Final = bytes(range(256)) * 2
-
 PUBREL_HEAD: Final = b"\x62\x02"
 
 
@@ -65,6 +64,8 @@ class SendWindow:
         self.journal: Journal | None = None
         # What the present connection has to send again before anything else; None: nothing.
         self.resend: deque[Delivery] | None = None
+        # What may not leave yet, once there was any: with a store that commits later.
+        self.held: HeldDeliveries | None = None
         self._client_id = ledger.client_id
         self._ledger = ledger
         self._load = totals
@@ -84,13 +85,20 @@ class SendWindow:
         resend: deque[Delivery] = deque()
         for delivery in self.inflight.values():
             if delivery.state == RELEASED:
-                outbox.control(ack(PUBREL, delivery.packet_id, SUCCESS, version))
+                send_promise(outbox, ack(PUBREL, delivery.packet_id, SUCCESS, version), self.journal is not None)
             else:
                 resend.append(delivery)
         self.resend = resend if resend else None
 
+    @property
+    def backlog(self) -> bool:
+        """True when `send_again` may have something to do."""
+        return self.resend is not None or (self.held is not None and self.held.ready)
+
     def send_again(self, outbox: Outbox, permissions: Permissions | None, principal: Principal) -> bool:
         """Send again, as far as quota and outbox have room, what the client may still have. False: some is left."""
+        if self.held is not None:
+            self.held.go_on()
         resend = self.resend
         if resend is None:
             return True
@@ -111,9 +119,7 @@ class SendWindow:
                 else:
                     self.quota -= 1
                     delivery.counted = True
-                    if self.journal is not None and delivery.attempts == 0:
-                        self.journal.in_flight(self._client_id, delivery)
-                    outbox.push(delivery)
+                    self._push(delivery, outbox)
             resend.popleft()
         if not resend:
             self.resend = None
@@ -131,7 +137,7 @@ class SendWindow:
             delivery.settle(True)
             if self.journal is not None and delivery.attempts == 0:
                 self.journal.unsent(self._client_id, delivery)
-        self.resend = None
+        self._forget_line()
 
     def end(self) -> None:
         """The session is over: nothing is in flight any more."""
@@ -142,7 +148,12 @@ class SendWindow:
         load.inflight_bytes -= self.bytes
         self.inflight.clear()
         self.bytes = 0
+        self._forget_line()
+
+    def _forget_line(self) -> None:
         self.resend = None
+        if self.held is not None:
+            self.held.drop()
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
@@ -176,24 +187,13 @@ class SendWindow:
         is at `id_at`.
         """
         count: i64 = len(messages)
-        length: i64 = len(frames) // count
         size: i64 = 0
         deliveries: list[Delivery] = []
         for message in messages:
             deliveries.append(self._put_new(message, qos))
             size += message.size()
         self._account(count, size)
-        first: i64 = i64(deliveries[0].packet_id)
-        last: i64 = i64(deliveries[-1].packet_id)
-        if last - first == count - 1:
-            low: i64 = first & 255
-            before: i64 = 256 - low if first >> 8 != last >> 8 else count
-            frames[id_at::length] = BYTE[first >> 8] * before + BYTE[last >> 8] * (count - before)
-            frames[id_at + 1 :: length] = COUNTING[low : low + count]
-        else:
-            # Some between them are in use.
-            frames[id_at::length] = bytes([each.packet_id >> 8 for each in deliveries])
-            frames[id_at + 1 :: length] = bytes([each.packet_id & 255 for each in deliveries])
+        write_identifiers(deliveries, frames, id_at)
         outbox.push_run(DeliveryRun(deliveries, bytes(frames)), size)
 
     def _put_new(self, message: Message, qos: i64) -> Delivery:
@@ -228,10 +228,24 @@ class SendWindow:
             return False
         self.quota -= 1
         delivery.counted = True
-        if self.journal is not None:
-            self.journal.in_flight(self._client_id, delivery)
-        outbox.push(delivery)
+        self._push(delivery, outbox)
         return True
+
+    def _push(self, delivery: Delivery, outbox: Outbox) -> None:
+        """Have a delivery be written that is in flight; of QoS 2 when that is committed, if anybody keeps it."""
+        journal = self.journal
+        if journal is not None and delivery.attempts == 0:
+            journal.in_flight(self._client_id, delivery)
+        if journal is None or delivery.qos < 2 or journal.commits is None:
+            outbox.push(delivery)
+            return
+        if self.held is None:
+            self.held = HeldDeliveries(self.inflight, journal.commits)
+        self.held.push(delivery, outbox)
+
+    def full_of_own(self, outbox: Outbox) -> bool:
+        """Whether so much is on its way already that what has terms of its own goes on waiting (`COMMIT`)."""
+        return outbox.messages + (0 if self.held is None else self.held.count) >= COMMIT
 
     def send_new(self, delivery: Delivery, outbox: Outbox) -> bool:
         """`send` for one that nothing is held for yet."""
@@ -272,7 +286,7 @@ class SendWindow:
             delivery.qos > 0
             and (
                 self.quota <= 0
-                or (sub_queue is not None and outbox.messages >= COMMIT)
+                or (sub_queue is not None and self.full_of_own(outbox))
                 or not self.send(delivery, outbox)
             )
         ):
@@ -345,12 +359,6 @@ class SendWindow:
                     expired.settle(True)
                     self.finish(expired)
 
-    def add_groups(self, found: dict[SharedGroup, None]) -> None:
-        """Name the share groups of which a message is in flight."""
-        for delivery in self.inflight.values():
-            if delivery.group is not None:
-                found[delivery.group] = None
-
     def take_shared(self, groups: set[SharedGroup]) -> list[Delivery]:
         """Take out what was chosen for this member of some shared subscriptions: QoS 1, and QoS 2 never sent."""
         taken: list[Delivery] = []
@@ -359,14 +367,6 @@ class SendWindow:
                 self._remove(delivery)
                 taken.append(delivery)
         return taken
-
-    def unsent(self) -> i64:
-        """Messages in flight that were never written."""
-        count: i64 = 0
-        for delivery in self.inflight.values():
-            if delivery.state == SENT and delivery.attempts == 0:
-                count += 1
-        return count
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -426,7 +426,7 @@ class SendWindow:
         if delivery is None:
             if outbox is not None and reason_code < 0x80:
                 code = PACKET_IDENTIFIER_NOT_FOUND if version == V5 else SUCCESS
-                outbox.control(ack(PUBREL, packet_id, code, version))
+                send_promise(outbox, ack(PUBREL, packet_id, code, version), self.journal is not None)
             return False
         if delivery.attempts == 0:
             return False
@@ -439,7 +439,7 @@ class SendWindow:
             return True
         self._release(delivery)
         if outbox is not None:
-            outbox.control(ack(PUBREL, packet_id, SUCCESS, version))
+            send_promise(outbox, ack(PUBREL, packet_id, SUCCESS, version), self.journal is not None)
         return False
 
     def on_pubcomp(self, packet_id: int) -> bool:
@@ -495,5 +495,5 @@ class SendWindow:
                 packet_ids.append(data[at + 2 : at + 4])
             at += 4
         if kind == PUBREC and at != start and outbox is not None:
-            outbox.control(PUBREL_HEAD + PUBREL_HEAD.join(packet_ids))
+            send_promise(outbox, PUBREL_HEAD + PUBREL_HEAD.join(packet_ids), self.journal is not None)
         return at

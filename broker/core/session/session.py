@@ -24,7 +24,7 @@ from broker.core.queues.outbox import ACCEPTED, KEPT_BACK, Outbox
 from broker.core.queues.queue_policy import QueueTerms
 from broker.core.queues.queue_totals import bound
 from broker.core.queues.requests import RequestMessage
-from broker.core.queues.send_window import COMMIT, SendWindow
+from broker.core.queues.send_window import SendWindow
 from broker.core.queues.session_queue import GO_ON, SessionQueue
 from broker.core.session.client_account import ClientAccount
 from broker.core.session.retained_stream import NO_ROOM, RetainedStreams
@@ -235,7 +235,7 @@ class Session(Subscriber):
             and self.window.quota > 0
             and self.queue.pending is None
             and self.window.resend is None
-            and (sub_queue is None or outbox.messages < COMMIT)
+            and (sub_queue is None or not self.window.full_of_own(outbox))
             and outbox.has_room(size + HEADROOM)
         ):
             # One may always be on its way to a client with nothing else before it.
@@ -334,7 +334,7 @@ class Session(Subscriber):
     @property
     def backlog(self) -> bool:
         """True when `pump` may have something to do."""
-        if self.queue.pending is not None or self.window.resend is not None or self.streams is not None:
+        if self.queue.pending is not None or self.window.backlog or self.streams is not None:
             return True
         return self.outbox is not None and self.outbox.has_expired
 
@@ -439,7 +439,7 @@ class Session(Subscriber):
     def unfinished_groups(self) -> list[SharedGroup]:
         """The share groups of which a message is not finished here, also those that were unsubscribed from since."""
         found: dict[SharedGroup, None] = {}
-        self.window.add_groups(found)
+        self.inflight.add_groups(found)
         self.queue.add_groups(found)
         return list(found)
 
@@ -483,7 +483,7 @@ class Session(Subscriber):
 
     def queued(self) -> int:
         """Messages that were offered and neither delivered nor dropped: in the outbox, waiting, or unsent in flight."""
-        count: i64 = self.queue.messages + self.window.unsent()
+        count: i64 = self.queue.messages + self.inflight.unsent()
         outbox = self.outbox
         if outbox is not None:
             count += outbox.messages - outbox.qos12_messages

@@ -1,0 +1,92 @@
+"""Control packets to one client that stand for something which is not committed yet: PUBACK, PUBREC, PUBCOMP, SUBACK …
+
+Owns the line of them. Promises: none leaves before what it stands for is committed, and they leave in the order in
+which they were sent here [MQTT-4.6.0-2] [MQTT-4.6.0-3] [MQTT-4.6.0-4]: what stands for nothing goes behind what is
+held. Those that end a publish count against Receive Maximum meanwhile, and their bytes as unread by the client: so
+what is held is bounded. With the connection it ends.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from mypy_extensions import i64
+
+from broker.core.persistence.commits import Commits, Waiter
+from broker.core.queues.outbox import Outbox
+from broker.core.queues.receive_window import ended_publishes
+
+
+class HeldAnswer:
+    """A packet, or several in one piece, and the number of the note that has to be committed first."""
+
+    def __init__(self, packet: bytes, number: i64) -> None:
+        self.packet = packet
+        self.number: i64 = number
+
+
+class HeldAnswers(Waiter):
+    """Those of one connection. Stands at its outbox (`Outbox.held`) where there is a store that commits later."""
+
+    def __init__(self, outbox: Outbox, commits: Commits) -> None:
+        super().__init__()
+        self.commits = commits
+        self._outbox = outbox
+        self._window = outbox.receive_window
+        self._line: deque[HeldAnswer] = deque()
+
+    def send(self, packet: bytes, number: i64) -> None:
+        """Send it when everything told up to `number` is committed. 0: it stands for nothing that was told."""
+        line = self._line
+        if not line:
+            if number <= self.commits.committed:
+                self._outbox.acknowledge(packet)
+                return
+            if self._outbox.closed:
+                return
+            self.commits.wait_for(self, number)
+        elif number < line[-1].number:
+            number = line[-1].number
+        window = self._window
+        window.held += ended_publishes(packet)
+        window.held_bytes += len(packet)
+        line.append(HeldAnswer(packet, number))
+
+    def committed(self, number: i64) -> i64:
+        """Send what is committed. How many pieces."""
+        line = self._line
+        window = self._window
+        count: i64 = 0
+        while line and line[0].number <= number:
+            packet = line.popleft().packet
+            window.held -= ended_publishes(packet)
+            window.held_bytes -= len(packet)
+            self._outbox.acknowledge(packet)
+            count += 1
+        if line:
+            self.commits.wait_for(self, line[0].number)
+        return count
+
+    def drop(self) -> None:
+        """The connection is over: nobody waits any more.
+
+        A QoS 2 publish stays known to its session; whatever the client misses an answer to it sends again.
+        """
+        self.commits.leave(self)
+        window = self._window
+        for held in self._line:
+            window.held -= ended_publishes(held.packet)
+            window.held_bytes -= len(held.packet)
+        self._line.clear()
+
+
+def send_promise(outbox: Outbox, packet: bytes, kept: bool) -> None:
+    """Queue a control packet that says that something was done. `kept`: a journal was told of it, now or earlier.
+
+    Then it waits for everything that was told so far: what was told of it on an earlier connection counts, too.
+    """
+    held = outbox.held
+    if held is None:
+        outbox.control(packet)
+    else:
+        held.send(packet, held.commits.told if kept else 0)

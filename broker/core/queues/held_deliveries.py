@@ -1,0 +1,98 @@
+"""Publishes of QoS 2 to one client that may not leave yet: that they are in flight is not committed.
+
+Owns the line of them. Only so is a message that a killed broker has sent known to the next one by its packet
+identifier, and delivered once (section 4.3.3). Promises: their order stays [MQTT-4.6.0-6]; the outbox gets them when
+they are committed and it has room; nothing of another QoS waits for them. They are in flight in their session all the
+while, and so bounded by its send quota and its bytes; when the connection ends, they are unsent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from mypy_extensions import i64
+
+from broker.core.persistence.commits import Commits, Waiter
+from broker.core.queues.delivery import SENT, Delivery
+from broker.core.queues.in_flight import InFlight
+from broker.core.queues.message import HEADROOM
+from broker.core.queues.outbox import Outbox
+
+
+class HeldDelivery:
+    """A delivery, and the number of the note that has to be committed first."""
+
+    def __init__(self, delivery: Delivery, number: i64) -> None:
+        self.delivery = delivery
+        self.number: i64 = number
+
+
+class HeldDeliveries(Waiter):
+    """Those of one session, on its present connection."""
+
+    def __init__(self, inflight: InFlight, commits: Commits) -> None:
+        super().__init__()
+        self._inflight = inflight
+        self._commits = commits
+        self._outbox: Outbox | None = None
+        self._line: deque[HeldDelivery] = deque()
+
+    @property
+    def count(self) -> i64:
+        """How many are held."""
+        return len(self._line)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the first of them waits for room alone."""
+        line = self._line
+        return len(line) > 0 and line[0].number <= self._commits.committed
+
+    def push(self, delivery: Delivery, outbox: Outbox) -> None:
+        """Queue a delivery that is in flight, for which the outbox has room, when everything told so far is committed.
+
+        One that was written before was committed before that: it only stays behind the others.
+        """
+        line = self._line
+        number: i64 = self._commits.told if delivery.attempts == 0 else 0
+        if not line:
+            if number <= self._commits.committed:
+                outbox.push(delivery)
+                return
+            self._outbox = outbox
+            self._commits.wait_for(self, number)
+        elif number < line[-1].number:
+            number = line[-1].number
+        line.append(HeldDelivery(delivery, number))
+
+    def committed(self, number: i64) -> i64:
+        """Queue what is committed, as far as there is room: `ready` says whether some is left for the writer's turn.
+
+        How many.
+        """
+        line = self._line
+        outbox = self._outbox
+        count: i64 = 0
+        while outbox is not None and line and line[0].number <= number:
+            delivery = line[0].delivery
+            # It may have gone to another member of a shared subscription meanwhile.
+            if delivery.state == SENT and self._inflight.get(i64(delivery.packet_id)) is delivery:
+                if not outbox.has_room(delivery.message.size() + HEADROOM):
+                    return count
+                outbox.push(delivery)
+                count += 1
+            line.popleft()
+        if line:
+            self._commits.wait_for(self, line[0].number)
+        return count
+
+    def go_on(self) -> None:
+        """The outbox has room again."""
+        if self.ready:
+            self.committed(self._commits.committed)
+
+    def drop(self) -> None:
+        """The connection is over: none of them was sent."""
+        self._commits.leave(self)
+        self._outbox = None
+        self._line.clear()

@@ -1,0 +1,579 @@
+"""What stands for something that was told to a journal leaves when that is committed, and the rest as ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.core.codec import packets as p
+from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5, V311, Ack, Publish, Suback, Unsuback
+from broker.core.codec.packets import SubscriptionRequest as Request
+from broker.core.persistence.commits import RELEASE_TURN
+from broker.core.queues.outbox import CONTROL_LIMIT
+from broker.store import MemoryStore
+from tests.core.harness import Client, Network, limits, total_ledger
+from tests.store.grouped import GroupStore
+from tests.store.observed import at_once
+
+EXPIRY = 100
+
+
+class House:
+    """A network whose router keeps everything in a store that commits when it is told."""
+
+    def __init__(self, **given: Any) -> None:
+        self.network = Network(limits(**given))
+        self.store = GroupStore(lambda: self.network.now)
+        at_once(self.store.open(lambda: self.network.now))
+        self.network.router.journal = self.store.journal
+
+    def commit(self) -> None:
+        """Everything told so far is safe, and what waited for it leaves."""
+        self.store.commit_all()
+        self.network.settle()
+
+    def client(self, client_id: str, version: int = V5, clean: bool = True, **connect: Any) -> Client:
+        """A client with a clean session, connected."""
+        return self.network.client(client_id, version, clean=clean, **connect)
+
+    def lasting(self, client_id: str, version: int = V5, **connect: Any) -> Client:
+        """A client with a session that outlives its connection."""
+        client = self.network.idle(client_id, version)
+        client.connect(clean=False, expiry=EXPIRY if version == V5 else None, **connect)
+        self.commit()
+        return client
+
+    def receiver(self, client_id: str = "sub", topic_filter: str = "t/#", qos: int = 2, **connect: Any) -> Client:
+        """A client that has subscribed, and is connected."""
+        client = self.lasting(client_id, **connect)
+        client.send(p.Subscribe(client.take_id(), [Request(topic_filter, qos)]))
+        self.network.settle()
+        self.commit()
+        return client
+
+    def away(self, client_id: str = "sub", topic_filter: str = "t/#", qos: int = 2) -> Client:
+        """The same, not connected: what it is sent has to be kept."""
+        client = self.receiver(client_id, topic_filter, qos)
+        client.cut()
+        self.commit()
+        return client
+
+
+def _kinds(client: Client) -> list[tuple[int, int]]:
+    """The acknowledgements that came on this connection."""
+    return [(each.kind, each.packet_id) for each in client.got(Ack)]
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+# -- what a client publishes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+def test_a_puback_waits_for_the_message_that_it_stands_for(house: House, version: int) -> None:
+    """[MQTT-4.3.2-4]"""
+    house.away()
+    client = house.client("pub", version)
+    client.publish("t/1", b"x", 1)
+    assert client.got(Ack) == []
+    house.commit()
+    assert _kinds(client) == [(PUBACK, 1)]
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+def test_pubrec_and_pubcomp_wait(house: House, version: int) -> None:
+    """PUBREC for the message and its identifier, PUBCOMP for the identifier's being free [MQTT-4.3.3-8]."""
+    client = house.lasting("pub", version)
+    client.publish("nobody", b"x", 2)
+    assert client.got(Ack) == []
+    house.store.commit_all()
+    house.network.settle()
+    # The PUBREL is there and the identifier free, which is not committed.
+    assert _kinds(client) == [(PUBREC, 1)]
+    assert house.store.gate.pending()
+    house.commit()
+    assert _kinds(client) == [(PUBREC, 1), (PUBCOMP, 1)]
+
+
+def test_what_was_told_nothing_is_acknowledged_at_once(house: House) -> None:
+    """Nobody who is kept gets it: the disk is none of its business, though others wait for it."""
+    house.client("live").subscribe("live/#", qos=1)
+    house.away()
+    client = house.client("pub")
+    other = house.client("other")
+    client.publish("t/1", b"x", 1)
+    assert house.store.gate.pending()
+    for qos in (1, 2):
+        other.publish("live/1", b"y", qos)
+        other.publish("nobody", b"y", qos)
+    assert _kinds(other) == [(PUBACK, 1), (PUBACK, 2), (PUBREC, 3), (PUBCOMP, 3), (PUBREC, 4), (PUBCOMP, 4)]
+    assert client.got(Ack) == []
+
+
+def test_a_store_that_keeps_at_once_holds_nothing() -> None:
+    network = Network()
+    store = MemoryStore(lambda: network.now)
+    at_once(store.open(lambda: network.now))
+    network.router.journal = store.journal
+    client = network.idle("pub", V5)
+    client.connect(clean=False, expiry=EXPIRY)
+    client.subscribe("t/#", qos=2)
+    client.publish("t/1", b"x", 2)
+    assert sorted(_kinds(client)) == [(PUBREC, 2), (PUBREL, 1), (PUBCOMP, 2)]
+    assert client.payloads() == [b"x"]
+    assert client.wire.outbox.held is None
+
+
+def test_acknowledgements_keep_their_order_behind_one_that_waits(house: House) -> None:
+    """[MQTT-4.6.0-2] [MQTT-4.6.0-3]"""
+    house.away()
+    client = house.client("pub")
+    client.post("nobody", b"1", 1)
+    client.post("t/1", b"2", 1)
+    client.post("nobody", b"3", 1)
+    client.post("nobody", b"4", 2)
+    client.post("nobody", b"5", 1)
+    house.network.settle()
+    assert _kinds(client) == [(PUBACK, 1)]
+    house.commit()
+    assert _kinds(client)[:5] == [(PUBACK, 1), (PUBACK, 2), (PUBACK, 3), (PUBREC, 4), (PUBACK, 5)]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_run_of_publishes_waits_as_one(house: House, qos: int) -> None:
+    """Those of QoS 2 are remembered, and that has to be kept; a run's PUBRELs as well."""
+    house.client("live").subscribe("run", qos=2)
+    client = house.lasting("pub")
+    house.away(topic_filter="first")
+    client.post("first", b"x", 1)
+    for number in range(40):
+        client.post("run", b"%02d" % number, qos)
+    house.network.settle()
+    assert client.got(Ack) == []
+    house.commit()
+    kind = PUBACK if qos == 1 else PUBREC
+    assert _kinds(client)[:41] == [(PUBACK, 1), *((kind, 2 + number) for number in range(40))]
+    house.commit()
+    if qos == 2:
+        assert _kinds(client)[41:] == [(PUBCOMP, 2 + number) for number in range(40)]
+
+
+def test_only_what_is_committed_leaves(house: House) -> None:
+    """One group is in the air, and the next one fills."""
+    house.away()
+    client = house.client("pub")
+    client.publish("t/1", b"1", 1)
+    house.store.close_group()
+    client.publish("t/1", b"2", 1)
+    house.store.close_group()
+    assert client.got(Ack) == []
+    house.store.commit()
+    house.network.settle()
+    assert _kinds(client) == [(PUBACK, 1)]
+    house.store.commit()
+    house.network.settle()
+    assert _kinds(client) == [(PUBACK, 1), (PUBACK, 2)]
+
+
+# -- bounds ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_held_counts_against_receive_maximum() -> None:
+    """[MQTT-3.3.4-7]"""
+    house = House(receive_maximum=5)
+    house.away()
+    client = house.client("pub")
+    for number in range(5):
+        client.publish("t/1", b"%d" % number, 1)
+    assert not client.closed
+    client.publish("t/1", b"6", 1)
+    assert client.end == 0x93
+    assert house.store.gate.waiting == 0
+
+
+def test_a_client_of_311_is_not_read_from_while_as_many_are_held() -> None:
+    house = House(receive_maximum=5)
+    house.away()
+    client = house.client("pub", V311)
+    for number in range(20):
+        client.post("t/1", b"%d" % number, 1)
+    house.network.settle()
+    assert client.wire.protocol.throttled
+    assert len(house.network.session("sub").queue.pending or ()) == 5
+    for _ in range(4):
+        house.commit()
+    assert _kinds(client) == [(PUBACK, 1 + number) for number in range(20)]
+
+
+@pytest.mark.parametrize("flood", [Ack(PUBREL, 7), Ack(PUBREC, 7), p.Unsubscribe(9, ["none/at/all"])])
+def test_what_is_held_of_other_packets_is_bounded_in_bytes(flood: p.Packet) -> None:
+    """A client that has its answers held sends what Receive Maximum does not count: it is not read from any more."""
+    house = House()
+    client = house.lasting("pub")
+    house.store.gate.told += 1
+    outbox = client.wire.outbox
+    window = outbox.receive_window
+    reads = 0
+    while not outbox.congested:
+        # What the shell asks after each read.
+        for _ in range(1000):
+            client.send(flood)
+        house.network.settle()
+        reads += 1
+    assert CONTROL_LIMIT < window.held_bytes <= CONTROL_LIMIT + 6_000
+    assert reads < 20
+    house.commit()
+    assert window.held_bytes + outbox.queue.control_bytes == 0
+    assert (window.held, window.held_bytes) == (0, 0)
+    assert len(client.packets) == 1 + 1000 * reads
+
+
+def test_a_thousand_connections_that_wait_for_one_group_are_released_in_turns(house: House) -> None:
+    """No turn releases more than its share, each gets its acknowledgement, and nobody comes before his time."""
+    house.away()
+    turns: list[int] = []
+    gate = house.store.gate
+    clients = [house.client(f"pub{number}") for number in range(1000)]
+    for client in clients:
+        client.post("t/1", b"x", 1)
+    house.network.settle()
+    assert gate.waiting == 1000
+    woken: list[bool] = []
+    gate.wake = lambda: woken.append(True)
+    house.store.commit_all()
+    assert woken == [True]
+    assert not any(client.got(Ack) for client in clients)
+    more = True
+    while more:
+        before = gate.waiting
+        more = gate.release()
+        turns.append(before - gate.waiting)
+    house.network.settle()
+    assert all(_kinds(client) == [(PUBACK, 1)] for client in clients)
+    assert max(turns) <= RELEASE_TURN // 5 + 1
+    assert len(turns) > 2
+
+
+# -- lost connections --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+def test_what_is_held_when_the_connection_ends_is_dropped(house: House, version: int) -> None:
+    """QoS 1 comes again as a new message [MQTT-4.3.2-5]; QoS 2 is known, and routed once [MQTT-4.3.3-10]."""
+    house.away()
+    client = house.lasting("pub", version)
+    client.post("t/1", b"one", 1)
+    client.post("t/1", b"two", 2)
+    house.network.settle()
+    assert house.store.gate.waiting == 1
+    client.cut()
+    assert house.store.gate.waiting == 0
+    client.connect(clean=False, expiry=EXPIRY if version == V5 else None)
+    house.network.settle()
+    assert client.got(Ack) == []
+    house.commit()
+    house.commit()
+    assert sorted(_kinds(client)) == [(PUBACK, 1), (PUBREC, 2), (PUBCOMP, 2)]
+    waiting = house.network.session("sub").queue.pending or ()
+    assert [each.message.payload() for each in waiting] == [b"one", b"two", b"one"]
+
+
+def test_a_pubrec_for_what_a_lost_connection_sent_waits_too(house: House) -> None:
+    """The message and its identifier are not committed yet, though nothing is told when it comes again."""
+    client = house.lasting("pub")
+    client.publish("nobody", b"x", 2)
+    client.cut()
+    house.store.commit_all()
+    client.connect(clean=False, expiry=EXPIRY)
+    house.store.commit_all()
+    # From here on nothing is told because of the client but what stands below.
+    client.cut()
+    client.connect(clean=False, expiry=EXPIRY, settle=False)
+    house.store.gate.told += 1
+    house.network.settle()
+    assert client.got(Ack) == []
+    house.commit()
+    assert _kinds(client) == [(PUBREC, 1)]
+
+
+def test_a_pubcomp_for_what_a_lost_connection_released_waits_too(house: House) -> None:
+    """Else the client uses the identifier again, and the next broker takes the new message for the old one."""
+    client = house.lasting("pub")
+    client.publish("nobody", b"x", 2)
+    house.commit()
+    client.cut()
+    client.connect(clean=False, expiry=EXPIRY)
+    assert [each for each in _kinds(client) if each[0] == PUBCOMP] == []
+    house.commit()
+    assert _kinds(client) == [(PUBCOMP, 1)]
+
+
+def test_connections_that_come_and_go_while_nothing_is_committed_leave_nothing(house: House) -> None:
+    house.away()
+    for number in range(50):
+        client = house.client(f"pub{number}")
+        client.publish("t/1", b"x", 1)
+        client.publish("t/1", b"x", 2)
+        client.cut()
+    house.network.settle()
+    assert house.store.gate.waiting == 0
+
+
+# -- SUBACK and UNSUBACK -----------------------------------------------------------------------------------------------
+
+
+def test_suback_and_unsuback_wait_where_the_session_is_kept(house: House) -> None:
+    """[MQTT-3.8.4-1] [MQTT-3.10.4-4]"""
+    client = house.lasting("sub")
+    client.send(p.Subscribe(1, [Request("t/#", 1)]))
+    client.send(p.Unsubscribe(2, ["t/#"]))
+    house.network.settle()
+    assert client.got(Suback) == []
+    assert client.got(Unsuback) == []
+    house.commit()
+    assert [each.packet_id for each in client.got(Suback)] == [1]
+    assert [each.packet_id for each in client.got(Unsuback)] == [2]
+
+
+def test_unsuback_for_what_a_lost_connection_took_back_waits_too(house: House) -> None:
+    client = house.receiver()
+    client.send(p.Unsubscribe(2, ["t/#"]))
+    house.network.settle()
+    client.cut()
+    client.connect(clean=False, expiry=EXPIRY)
+    client.send(p.Unsubscribe(3, ["t/#"]))
+    house.network.settle()
+    assert client.got(Unsuback) == []
+    house.commit()
+    assert [(each.packet_id, each.reason_codes) for each in client.got(Unsuback)] == [(3, [0x11])]
+
+
+def test_suback_leaves_at_once_where_nobody_keeps_the_session(house: House) -> None:
+    house.away()
+    house.client("pub").publish("t/1", b"x", 1)
+    assert house.store.gate.pending()
+    client = house.client("clean")
+    assert client.subscribe("u/#", qos=1) == [1]
+    assert client.unsubscribe("u/#") == [0]
+
+
+# -- what a client is sent ---------------------------------------------------------------------------------------------
+
+
+def test_qos_0_and_1_do_not_wait(house: House) -> None:
+    client = house.receiver(qos=1)
+    other = house.client("pub")
+    other.publish("t/1", b"0", 0)
+    other.publish("t/1", b"1", 1)
+    assert client.payloads() == [b"0", b"1"]
+    # Its acknowledgement does not wait either; what was queued and is finished in one group is never written.
+    assert [each.kind for each in other.got(Ack)] == []
+
+
+def test_a_qos_2_publish_waits_until_it_is_kept_that_it_is_in_flight(house: House) -> None:
+    client = house.receiver()
+    other = house.client("pub")
+    other.publish("t/1", b"first", 2)
+    other.publish("t/1", b"one", 1)
+    other.publish("t/1", b"second", 2)
+    assert client.payloads() == [b"one"]
+    house.commit()
+    assert client.payloads() == [b"first", b"second"]
+
+
+def test_our_pubrel_waits_until_it_is_kept_that_pubrec_came(house: House) -> None:
+    """[MQTT-4.3.3-4]"""
+    client = house.receiver()
+    house.client("pub").publish("t/1", b"x", 2)
+    house.commit()
+    # The PUBREC is there.
+    assert client.acks(PUBREL) == []
+    house.commit()
+    assert [each.packet_id for each in client.acks(PUBREL)] == [1]
+
+
+def test_a_run_of_pubrecs_is_answered_when_all_of_it_is_kept(house: House) -> None:
+    """In their order [MQTT-4.6.0-4]."""
+    client = house.receiver()
+    other = house.client("pub")
+    for number in range(5):
+        other.publish("t/1", b"%d" % number, 2)
+    client.answering = False
+    house.commit()
+    client.answer()
+    assert client.acks(PUBREL) == []
+    house.commit()
+    assert [each.packet_id for each in client.acks(PUBREL)] == [1, 2, 3, 4, 5]
+
+
+def test_a_pubrel_of_a_resumed_session_waits_as_well(house: House) -> None:
+    client = house.receiver()
+    house.client("pub").publish("t/1", b"x", 2)
+    house.commit()
+    client.cut()
+    client.connect(clean=False, expiry=EXPIRY)
+    assert client.acks(PUBREL) == []
+    house.commit()
+    assert [each.packet_id for each in client.acks(PUBREL)] == [1]
+    house.commit()
+    assert client.session.inflight.count == 0
+
+
+def test_what_is_held_for_a_lost_connection_was_never_sent(house: House) -> None:
+    client = house.receiver()
+    house.client("pub").publish("t/1", b"x", 2)
+    assert house.store.gate.waiting == 2
+    client.cut()
+    assert house.store.gate.waiting == 1
+    assert total_ledger(house.network.router.sessions.values()) == []
+    client.connect(clean=False, expiry=EXPIRY)
+    assert client.payloads() == []
+    house.commit()
+    [publish] = client.take()
+    assert (publish.payload, publish.dup) == (b"x", False)
+
+
+def test_what_was_written_once_is_sent_again_without_waiting(house: House) -> None:
+    """It was committed before it was written, whatever else is told now [MQTT-4.4.0-1]."""
+    client = house.receiver()
+    client.answering = False
+    house.client("pub").publish("t/1", b"x", 2)
+    house.commit()
+    assert client.payloads() == [b"x"]
+    client.cut()
+    client.connect(clean=False, expiry=EXPIRY)
+    assert [(each.payload, each.dup) for each in client.got(Publish)] == [(b"x", True)]
+
+
+def test_held_publishes_stay_within_the_send_quota(house: House) -> None:
+    """[MQTT-3.3.4-9]"""
+    client = house.receiver(receive_maximum=2)
+    other = house.client("pub")
+    for number in range(5):
+        other.publish("t/1", b"%d" % number, 2)
+    assert house.network.session("sub").inflight.count == 2
+    for _ in range(12):
+        house.commit()
+    assert client.payloads() == [b"0", b"1", b"2", b"3", b"4"]
+    assert total_ledger(house.network.router.sessions.values()) == []
+
+
+def test_held_publishes_that_find_no_room_go_when_the_writer_has_made_some() -> None:
+    """An outbox keeps its bounds also where many are committed at once."""
+    house = House(live_messages=2)
+    client = house.receiver()
+    other = house.client("pub")
+    client.wire.frozen = True
+    for number in range(6):
+        other.publish("t/1", b"%d" % number, 2)
+    house.store.commit_all()
+    assert client.wire.outbox.messages <= 2
+    client.wire.frozen = False
+    for _ in range(12):
+        house.commit()
+    assert client.payloads() == [b"%d" % number for number in range(6)]
+
+
+def test_an_identifier_that_is_held_is_not_acknowledged_by_guessing(house: House) -> None:
+    """What was never written has no PUBREC."""
+    client = house.receiver()
+    house.client("pub").publish("t/1", b"x", 2)
+    client.send(Ack(PUBREC, 1))
+    house.network.settle()
+    assert client.session.inflight.count == 1
+    house.commit()
+    assert client.payloads() == [b"x"]
+
+
+# -- a store that fails ------------------------------------------------------------------------------------------------
+
+
+def test_hold_acknowledges_nothing_until_the_store_goes_on(house: House) -> None:
+    house.away()
+    client = house.client("pub")
+    house.store.gate.fail()
+    client.publish("t/1", b"x", 1)
+    client.publish("t/0", b"x", 0)
+    client.ping()
+    assert client.got(Ack) == []
+    house.store.gate.recover()
+    house.commit()
+    assert _kinds(client) == [(PUBACK, 1)]
+
+
+def test_refuse_tells_publishers_and_keeps_serving_qos_0() -> None:
+    house = House(store_refuses=True)
+    house.away()
+    live = house.client("live")
+    live.subscribe("t/#")
+    client = house.client("pub")
+    house.store.gate.fail()
+    client.publish("t/1", b"x", 1)
+    client.publish("t/1", b"x", 2)
+    client.publish("t/1", b"0", 0)
+    assert [(each.kind, each.reason_code) for each in client.got(Ack)] == [(PUBACK, 0x97), (PUBREC, 0x97)]
+    assert live.payloads() == [b"0"]
+    assert not house.network.session("sub").queue.pending
+    house.store.gate.recover()
+    client.publish("t/1", b"y", 1)
+    house.commit()
+    assert client.got(Ack)[-1].reason_code == 0
+
+
+def test_refuse_ends_the_connection_of_a_client_that_cannot_be_told() -> None:
+    """3.1.1 has no reason codes: an acknowledgement would be a promise."""
+    house = House(store_refuses=True)
+    house.away()
+    client = house.client("pub", V311)
+    client.publish("t/1", b"0", 0)
+    house.store.gate.fail()
+    client.publish("t/1", b"x", 1)
+    assert client.closed
+    assert client.got(Ack) == []
+
+
+def test_a_refusal_stays_behind_what_is_held() -> None:
+    """[MQTT-4.6.0-2]"""
+    house = House(store_refuses=True)
+    house.away()
+    client = house.client("pub")
+    client.publish("t/1", b"x", 1)
+    house.store.gate.fail()
+    client.publish("t/1", b"y", 1)
+    assert client.got(Ack) == []
+    house.store.gate.recover()
+    house.commit()
+    assert [each.reason_code for each in client.got(Ack)] == [0, 0x97]
+
+
+def test_a_store_that_is_full_refuses_whatever_the_settings_say(house: House) -> None:
+    house.away()
+    client = house.client("pub")
+    house.store.gate.fail()
+    house.store.gate.full = True
+    client.publish("t/1", b"x", 1)
+    assert [each.reason_code for each in client.got(Ack)] == [0x97]
+
+
+def test_refuse_changes_no_subscription_that_is_kept() -> None:
+    house = House(store_refuses=True)
+    client = house.receiver()
+    old = house.lasting("old", V311)
+    house.store.gate.fail()
+    client.send(p.Subscribe(7, [Request("u", 1), Request("v", 1)]))
+    client.send(p.Unsubscribe(8, ["t/#"]))
+    old.send(p.Subscribe(7, [Request("u", 1)]))
+    house.network.settle()
+    assert [each.reason_codes for each in client.got(Suback)][-1] == [0x97, 0x97]
+    assert [each.reason_codes for each in client.got(Unsuback)] == [[0x83]]
+    assert [each.reason_codes for each in old.got(Suback)] == [[0x80]]
+    assert set(client.session.subscriptions) == {"t/#"}
+    old.send(p.Unsubscribe(8, ["u"]))
+    house.network.settle()
+    assert old.closed
+    # Nobody keeps this one.
+    assert house.client("clean").subscribe("u", qos=1) == [1]

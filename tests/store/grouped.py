@@ -1,0 +1,102 @@
+"""A store for tests that commits when it is told: in groups, one of which may be in the air while the next one fills.
+
+What it has committed at any time is what a broker finds that is started after this one was killed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from broker.core.persistence.commits import Commits
+from broker.core.persistence.journal import Journal
+from broker.store import MemoryStore
+from broker.store.base import Times
+from broker.store.memory import _MemoryJournal, _Message, _Session
+
+CALLS = tuple(
+    name
+    for name in vars(Journal)
+    if not name.startswith("_") and callable(getattr(Journal, name)) and name != "restored"
+)
+
+
+class GroupJournal(_MemoryJournal):
+    """Counts what it is told."""
+
+    def __init__(self, times: Times) -> None:
+        super().__init__(times)
+        self.gate = Commits()
+        self.commits = self.gate
+
+
+def _counting(name: str) -> Callable[..., None]:
+    take_down = getattr(_MemoryJournal, name)
+
+    def told(self: GroupJournal, *what: Any) -> None:
+        self.gate.told += 1
+        take_down(self, *what)
+
+    return told
+
+
+for _name in CALLS:
+    setattr(GroupJournal, _name, _counting(_name))
+
+
+class State:
+    """What a journal had been told at some time: records of its own."""
+
+    def __init__(self, journal: GroupJournal) -> None:
+        self.told = journal.gate.told
+        self.retained: dict[str, _Message] = dict(journal.retained)
+        self.sessions: dict[str, _Session] = {}
+        for client_id, session in journal.sessions.items():
+            kept = copy.copy(session)
+            kept.subscriptions = {name: copy.copy(one) for name, one in session.subscriptions.items()}
+            kept.deliveries = {number: copy.copy(one) for number, one in session.deliveries.items()}
+            kept.received = dict(session.received)
+            kept.numbers = {}
+            self.sessions[client_id] = kept
+
+
+class GroupStore(MemoryStore):
+    """`MemoryStore`, of which a crash leaves what was committed."""
+
+    def __init__(self, lasting: Callable[[], float], before: GroupStore | None = None) -> None:
+        """`before`: the store of the broker that was killed."""
+        super().__init__(lasting)
+        self.journal: GroupJournal = GroupJournal(self._times)
+        self._journal = self.journal
+        if before is not None:
+            state: State = before.state
+            self.journal.sessions = state.sessions
+            self.journal.retained = state.retained
+            self.journal._number = before.journal._number
+        self.state: State = State(self.journal)
+        self._closed: deque[State] = deque()
+
+    @property
+    def gate(self) -> Commits:
+        """The commits of its journal."""
+        return self.journal.gate
+
+    def close_group(self) -> None:
+        """What was told so far is on its way to the disk."""
+        self._closed.append(State(self.journal))
+
+    def commit(self) -> bool:
+        """The group that was closed first is safe. False: there was none."""
+        if not self._closed:
+            return False
+        self.state = self._closed.popleft()
+        self.gate.advance(self.state.told)
+        return True
+
+    def commit_all(self) -> None:
+        """Everything that was told so far is safe."""
+        self.close_group()
+        while self.commit():
+            pass
