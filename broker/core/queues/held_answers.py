@@ -89,4 +89,5 @@ def send_promise(outbox: Outbox, packet: bytes, kept: bool) -> None:
     if held is None:
         outbox.control(packet)
     else:
+        assert isinstance(held, HeldAnswers)
         held.send(packet, held.commits.told if kept else 0)

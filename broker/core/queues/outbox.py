@@ -9,12 +9,13 @@ Refuses: any knowledge of sockets, tasks or sessions.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mypy_extensions import i64
 
 from broker.core.codec.framing import LARGEST_PACKET, frame_count, frame_end
 from broker.core.counters import DISCONNECTED, FULL_BYTES, FULL_MESSAGES, GLOBAL, TOO_LARGE, Counters
+from broker.core.persistence.commits import Waiter
 from broker.core.queues.delivery import DROPPED, Delivery, DeliveryRun
 from broker.core.queues.drop_notice import tell
 from broker.core.queues.message import NEAR_LONGEST, Message
@@ -24,9 +25,6 @@ from broker.core.queues.queue_totals import bound
 from broker.core.queues.receive_window import ReceiveWindow
 from broker.core.queues.send_queue import NOT_SENT, SendQueue
 from broker.core.queues.topic_aliases import TopicAliases
-
-if TYPE_CHECKING:
-    from broker.core.queues.held_answers import HeldAnswers
 
 ACCEPTED: Final = -1
 """Answer of `offer`; every other answer is a drop cause of `counters`."""
@@ -62,8 +60,8 @@ class Outbox:
         self._aliases: TopicAliases | None = None
         # What the peer cannot have seen still counts against its Receive Maximum.
         self.receive_window = ReceiveWindow()
-        # What may not be queued yet, with a store that commits later.
-        self.held: HeldAnswers | None = None
+        # With a store that commits later: the `HeldAnswers`, which may not be queued yet.
+        self.held: Waiter | None = None
         self.closed = False
         # Whose turn it is: the list that the connection goes through after each read, and whether we are on it.
         self._wakeups = wakeups
