@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 ACK_RUN: Final = 1_024
 """Acknowledgements that are dealt with in one go."""
 
+TURN: Final = 1_024
+"""Messages that one call looks at, to send them or to drop them."""
+
 NO_IDENTIFIERS: Final[tuple[int, ...]] = ()
 
 COMMIT: Final = 16
@@ -66,6 +69,8 @@ class SendWindow:
         self.resend: deque[Delivery] | None = None
         # What may not leave yet, once there was any: with a store that commits later.
         self.held: HeldDeliveries | None = None
+        # Whether the last call of `send_again` or `send_waiting` ended because it had done enough for one turn.
+        self.spent = False
         self._client_id = ledger.client_id
         self._ledger = ledger
         self._load = totals
@@ -99,10 +104,16 @@ class SendWindow:
         """Send again, as far as quota and outbox have room, what the client may still have. False: some is left."""
         if self.held is not None:
             self.held.go_on()
+        self.spent = False
         resend = self.resend
         if resend is None:
             return True
+        left: i64 = TURN
         while resend and self.quota > 0:
+            if left == 0:
+                self.spent = True
+                break
+            left -= 1
             delivery = resend[0]
             size = delivery.message.size() + HEADROOM
             # Acknowledged or released meanwhile: nothing to send again [MQTT-4.3.3-6].
@@ -261,12 +272,15 @@ class SendWindow:
 
         False: some has to go on waiting.
         """
-        while True:
+        self.spent = False
+        for _ in range(TURN):
             delivery = queue.first()
             if delivery is None:
                 return True
             if not self._send_first(delivery, queue, outbox, now):
                 return False
+        self.spent = True
+        return False
 
     def _send_first(self, delivery: Delivery, queue: SessionQueue, outbox: Outbox, now: float) -> bool:
         """Send the first that waits, or drop it if it cannot be sent any more. False when it has to go on waiting."""
@@ -282,6 +296,8 @@ class SendWindow:
             cause = TOO_LARGE
         elif size + HEADROOM > outbox.max_bytes:
             cause = FULL_BYTES
+        elif queue.unasked > 0 and queue.bars(delivery):
+            cause = NOT_AUTHORIZED
         elif not outbox.has_room(size + HEADROOM) or (
             delivery.qos > 0
             and (

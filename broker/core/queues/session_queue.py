@@ -19,7 +19,6 @@ from broker.core.counters import (
     FULL_MESSAGES,
     GLOBAL,
     NO_QUOTA,
-    NOT_AUTHORIZED,
     REPLACED,
     TOO_LARGE,
     Counters,
@@ -60,7 +59,11 @@ class SessionQueue:
         self.max_bytes: i64 = bound(max_bytes)  # what holds now, and the queue's own bound: see `fit`
         self._own_max_bytes: i64 = self.max_bytes
         self.policy: i64 = DROP_NEWEST
-        self.epochs: i64 = NEVER_MADE  # of the rules by which all that waits may be sent (`weed`)
+        # What `doubt` saw: the rules, and whose right it is; about how many from the first on it was not asked.
+        self.epochs: i64 = NEVER_MADE
+        self._principal: Principal | None = None
+        self.unasked: i64 = 0
+        self._allowed: Delivery | None = None  # the first, when it was asked about
         self.journal: Journal | None = None  # who keeps what waits; see `Session.keep_in`
         self.pending: deque[Delivery] | None = None  # with gaps, and None when nothing waits
         self.messages: i64 = 0
@@ -189,6 +192,9 @@ class SessionQueue:
         pending = self.pending
         assert pending is not None
         pending.popleft()
+        if self.unasked > 0:
+            self.unasked -= 1
+            self._allowed = None
         self._unqueue(delivery)
 
     def _unqueue(self, delivery: Delivery) -> None:
@@ -200,6 +206,7 @@ class SessionQueue:
         if self.messages == 0:
             self.pending = None
             self._gaps = 0
+            self.unasked = 0
         if self._pressed and self.messages * 4 < self.max_messages:
             self._pressed = False
 
@@ -242,23 +249,25 @@ class SessionQueue:
         self.pending = kept if kept else None
         return taken
 
-    def weed(self, permissions: Permissions, principal: Principal) -> None:
-        """Drop what its client may not be sent any more. Looks at all that waits, once for each change of the rules."""
+    def doubt(self, permissions: Permissions, principal: Principal) -> None:
+        """Once for each change of the rules: see that its client's right to what waits now is asked for (`bars`)."""
         permissions.refresh()
-        if self.epochs == permissions.epochs or self.pending is None:
-            return
-        self.epochs = permissions.epochs
-        kept: deque[Delivery] = deque()
-        for delivery in self.pending:
-            if delivery.state == DROPPED:
-                continue
-            if permissions.may_receive(principal, delivery.message.topic.decode()):
-                kept.append(delivery)
-            else:
-                self._unqueue(delivery)
-                self.give_up(delivery, NOT_AUTHORIZED)
-        self._gaps = 0
-        self.pending = kept if kept else None
+        if self.epochs != permissions.epochs:
+            self.epochs = permissions.epochs
+            self._principal = principal
+            self.unasked = 0 if self.pending is None else len(self.pending)
+            self._allowed = None
+
+    def bars(self, delivery: Delivery) -> bool:
+        """Whether the first that waits may not be sent any more. Asks once about each."""
+        permissions = self._load.permissions
+        principal = self._principal
+        if permissions is None or principal is None or not permissions.filters or delivery is self._allowed:
+            return False
+        if permissions.bars(principal, delivery.message.topic):
+            return True
+        self._allowed = delivery
+        return False
 
     def send_qos0(self, outbox: Outbox, now: float) -> None:
         """Send the QoS 0 that waits, past the rest, as far as the outbox has room."""
@@ -320,8 +329,7 @@ class SessionQueue:
         self.pending = None
         self.messages = 0
         self.bytes = 0
-        self.qos0 = 0
-        self._gaps = 0
+        self.qos0 = self._gaps = self.unasked = 0
 
     # -- shedding ------------------------------------------------------------------------------------------------------
 
@@ -352,7 +360,7 @@ class SessionQueue:
     def _shed_expired(self) -> None:
         """Drop what has expired, from the front on: a queue that is full of it is not full [MQTT-3.3.2-5]."""
         now = self._load.now
-        while True:
+        for _ in range(16 * STALE):
             delivery = self.first()
             if delivery is None or not delivery.message.expired(now):
                 return

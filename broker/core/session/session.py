@@ -65,14 +65,12 @@ class Session(Subscriber):
         self.offered: i64 = 0
         self.delivered: i64 = 0
         self.attached_at = 0.0  # when the present connection came (s)
-        # Whose it is: the client of the present connection, or of the last one.
-        self.principal = Principal(client_id=client_id)
+        self.principal = Principal(client_id=client_id)  # the client of the present connection, or of the last one
         # What the settings and rules say of its client (`QueueLimits.apply`).
         self.terms: QueueTerms | None = None
         self.rules: tuple[QueueRule, ...] = ()
         self.subscriptions: dict[str, Subscription] = {}
-        # Those of them whose messages are worth less the longer they wait.
-        self.fresh_sub_queues: i64 = 0
+        self.fresh_sub_queues: i64 = 0  # those of them whose messages are worth less the longer they wait
         self.version, self.v5 = V311, False
         # Expiry and will; the times are 0.0 while they do not apply.
         self.expiry_interval = 0
@@ -357,15 +355,17 @@ class Session(Subscriber):
         if permissions is not None and (self.uplink or not permissions.filters):
             permissions = None
         if not self.window.send_again(outbox, permissions, self.principal):
-            return False
+            return self.window.spent
         queue = self.queue
         qos0: i64 = queue.qos0
         if permissions is not None:
-            queue.weed(permissions, self.principal)
+            queue.doubt(permissions, self.principal)
         all_sent = self.window.send_waiting(queue, outbox, now)
         if queue.qos0 != qos0:
             self.update_fast_path()
-        return all_sent and self.streams is not None and self._fill_from_streams(self.streams, outbox, now)
+        if not all_sent or self.streams is None:
+            return self.window.spent
+        return self._fill_from_streams(self.streams, outbox, now)
 
     def _fill_from_streams(self, streams: RetainedStreams, outbox: Outbox, now: float) -> bool:
         """Queue retained messages at the receiver's pace: none is dropped, they wait until there is room."""

@@ -9,6 +9,7 @@ from broker.core.codec.packets import V5, V311, Will
 from broker.core.counters import NOT_AUTHORIZED
 from broker.core.hooks import FORBIDDEN, UNSTEADY, AccessControl
 from broker.core.principal import Principal
+from broker.core.queues.send_window import TURN
 from broker.core.routing.reach import Reach
 from tests.core.harness import Client, Network, limits, total_ledger
 
@@ -398,7 +399,47 @@ class TestWaiting:
         for _ in range(5):
             reader.ping()
             network.session("r").pump(network.now)
+        assert rules.receives == 2
+        reader.answering = True
+        reader.answer()
+        assert len(reader.payloads()) == 10
         assert rules.receives == 10
+
+    @pytest.mark.parametrize("in_flight", [False, True])
+    def test_very_many_are_looked_at_in_turns(self, in_flight: bool) -> None:
+        """What waits for the client, or was in flight to it and never written."""
+        network = Network(limits(session_messages=0, live_messages=0, live_bytes=0, max_inflight=65_535))
+        rules = Rules()
+        network.router.access_control = rules
+        reader = network.client("r", clean=False, expiry=HOUR)
+        reader.subscribe("#", qos=1)
+        reader.wire.frozen = True
+        if not in_flight:
+            reader.cut()
+        writer = network.client("w")
+        for _ in range(12):
+            for _ in range(TURN // 4):
+                writer.post("no", b"", 1)
+            network.settle()
+        writer.publish("yes", b"", 1)
+        session = network.session("r")
+        assert (len(session.inflight), session.queue.messages) == (3 * TURN + 1, 0)[:: 1 if in_flight else -1]
+        reader.cut()
+        rules.no_receive.add(("r", "no"))
+        rules.change()
+        rules.receives = 0
+        reader.connect(clean=False, expiry=HOUR, settle=False, frozen=True)
+        reader.wire.to_channel()
+        turns = 0
+        while session.queued() > 1 or turns == 0:
+            before = rules.receives
+            network.session("r").pump(network.now)
+            assert 0 < rules.receives - before <= TURN
+            turns += 1
+        assert turns >= 2
+        reader.wire.frozen = False
+        network.settle()
+        assert [each.topic for each in reader.take()] == [b"yes"]
 
     def test_what_is_dropped_holds_nobody_up(self) -> None:
         """The last QoS 0 that waited is one that may not be sent any more: the next goes straight to the outbox."""

@@ -10,7 +10,10 @@ from broker.core.codec import packets as p
 from broker.core.codec.packets import V5, V311, Ack
 from broker.core.codec.properties import Properties
 from broker.core.counters import DISCONNECTED, EXPIRED, FULL_MESSAGES, TOO_LARGE
-from broker.core.queues.message import OVERHEAD
+from broker.core.queues.message import OVERHEAD, Message
+from broker.core.queues.outbox import ACCEPTED
+from broker.core.queues.session_queue import STALE
+from broker.core.session.session import Session
 from tests.core.harness import Client, Network, bag, limits, total_ledger
 from tests.support.losses import dropped_by_cause
 
@@ -556,3 +559,22 @@ class TestResumption:
         back(subscriber)
         assert total_ledger([subscriber.session]) == []
         assert {b"\2", b"\3"} <= set(subscriber.payloads())
+
+
+def test_of_a_queue_full_of_what_expired_some_goes_with_each_that_comes() -> None:
+    """As much as makes room for many more, and not all in one call [MQTT-3.3.2-5]."""
+    network = Network()
+    session = Session("s", 100 * STALE, 0, network.router.counters)
+    network.router.adopt(session)
+    old = Message(b"t", b"", 1, False, b"", network.now + 1.0, "p")
+    new = Message(b"t", b"", 1, False, b"", 0.0, "p")
+    for _ in range(100 * STALE):
+        assert session.deliver(old, 1, False, (), None) == ACCEPTED
+    network.router.counters.load.now = network.now + 2.0
+    for came in range(1, 1_000):
+        before = session.queue.messages
+        assert session.deliver(new, 1, False, (), None) == ACCEPTED
+        assert before - session.queue.messages <= 16 * STALE
+        if came == 1:
+            assert session.queue.messages < 100 * STALE - STALE
+    assert sum(dropped_by_cause(session)) == 16 * STALE
