@@ -41,6 +41,8 @@ BROKER = [
     "broker/net/turns.py",
     "broker/net/websocket/*.py",
     "broker/record/unpack.py",
+    "broker/store/sqlite/journal.py",
+    "broker/store/sqlite/reading.py",
     "broker/upstream/filters/*.py",
     "broker/upstream/protocol/*.py",
 ]

@@ -61,6 +61,8 @@ class Delivery:
         self.since = 0.0
         # Its place in the order of what is in flight (`InFlight`).
         self.turn: i64 = 0
+        # The name that a store gave it; 0: none.
+        self.record: i64 = 0
         self.packet_id: i32 = 0
         # How often it was handed to a transport; from the second time on it carries DUP [MQTT-3.3.1-1].
         self.attempts: i32 = 0

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 HEADROOM: Final = 16
 """Bytes of a frame beyond `Message.size()`: fixed header, packet identifier, expiry."""
 
-OVERHEAD: Final = 352
+OVERHEAD: Final = 368
 """Bytes that a queued message is counted with beyond its topic, payload and properties: what it takes beside them when
-one client alone gets it. Compiled, that is a `Message` of 112, a `Delivery` of 128, 33 for each bytes object, what the
+one client alone gets it. Compiled, that is a `Message` of 120, a `Delivery` of 136, 33 for each bytes object, what the
 allocator rounds up, and its places in a queue and in flight. Where several get it, they share all but the delivery."""
 
 IDENTIFIER_PREFIX: Final = bytes((SUBSCRIPTION_IDENTIFIER,))
@@ -79,6 +79,8 @@ class Message(Retainable):
         self._tail_v5: bytes | None = None
         self.expires_at = expires_at
         self._size: i64 = len(topic) + len(payload) + len(properties) + OVERHEAD
+        # The name that a store gave it last; 0: none.
+        self.record: i64 = 0
         # Where the payload starts in the frame that came in, while it has not been cut out of it.
         self._payload_start: i32 = -1
         self._head_key: u8 = NO_HEAD

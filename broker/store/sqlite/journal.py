@@ -1,0 +1,508 @@
+"""What the core tells a store on disk, gathered into groups of net changes.
+
+Owns `SqliteJournal`, which runs on the event loop for every QoS 1 or 2 delivery: it takes notes in dictionaries, and
+`take` makes a `Batch` of them for the writer's thread. Promises: a delivery that is queued and finished within one
+group leaves no trace; a group is bounded by what the broker keeps anyway and by what stands in the file, however long
+the disk takes. Refuses: to write, and to know files, threads or the event loop.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Final
+
+from mypy_extensions import i64, mypyc_attr
+
+from broker.core.codec.packets import Will
+from broker.core.persistence.commits import Commits
+from broker.core.persistence.journal import Journal, share_name
+from broker.core.principal import Principal
+from broker.core.queues.delivery import RELEASED, SENT, Delivery, queue_of
+from broker.core.queues.message import Message
+from broker.core.topics.subscription import Subscription
+from broker.store.base import Times
+
+ROW_BYTES: Final = 100
+"""What a row of a delivery counts for in a group beside its message."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Shell(ABC):
+    """Who gives the groups their time: the store, which knows the event loop."""
+
+    @abstractmethod
+    def begun(self) -> None:
+        """A group got its first note."""
+
+    @abstractmethod
+    def due(self) -> None:
+        """The group has its size, or once more of it, or nothing is left of it: it need not wait for its window. Not
+        to be ended in here, in the middle of a call of the core, but in a turn of the event loop of its own."""
+
+
+class Kept:
+    """A session as the file has it, or will have it with the open group."""
+
+    def __init__(self, number: int, client_id: str, principal: Principal) -> None:
+        self.id: i64 = number
+        self.client_id = client_id
+        self.principal = principal
+        self.expiry_interval: i64 = 0
+        # A lasting time; -1.0: connected.
+        self.disconnected_at = -1.0
+        self.will: Will | None = None
+        self.will_due = -1.0
+        # Whether its own row changed in the open group, whether anything of it did, whether it ended.
+        self.changed = False
+        self.touched = False
+        self.gone = False
+        # What the open group changes: the subscription, None: gone; whether the identifier is new.
+        self.subscriptions: dict[str, SubscriptionRow | None] | None = None
+        self.received: dict[int, bool] | None = None
+
+
+class SubscriptionRow:
+    """A subscription as it was told."""
+
+    def __init__(self, subscription: Subscription, streaming: bool) -> None:
+        request = subscription.request()
+        self.qos = request.qos
+        self.no_local = request.no_local
+        self.retain_as_published = request.retain_as_published
+        self.retain_handling = request.retain_handling
+        self.identifier: int = subscription.identifier
+        self.streaming = streaming
+        sub_queue = queue_of(subscription)
+        self.options = None if sub_queue is None else sub_queue.options
+
+
+class Row:
+    """A delivery that the open group writes anew; `message` None: released."""
+
+    def __init__(self, kept: Kept, delivery: Delivery) -> None:
+        self.kept = kept
+        self.delivery = delivery
+        self.message: Message | None = delivery.message
+        self.state: i64 = i64(delivery.state)
+        self.packet_id: i64 = i64(delivery.packet_id)
+        self.attempts: i64 = 0
+
+
+class Change:
+    """What the open group changes of a delivery that an earlier one wrote."""
+
+    def __init__(self, packet_id: i64, attempts: i64) -> None:
+        self.packet_id: i64 = packet_id
+        self.attempts: i64 = attempts
+
+
+class Batch:
+    """The net changes of a group, as the values of statements. Numbers alone stand in lists, for JSON."""
+
+    def __init__(self, number: int) -> None:
+        # All notes up to this number.
+        self.number = number
+        self.size = 0
+        self.gone: list[int] = []
+        self.sessions: list[object] = []
+        self.streamed: list[tuple[int, str]] = []
+        self.subscriptions: list[object] = []
+        self.unsubscribed: list[tuple[int, str]] = []
+        self.finished: list[int] = []
+        self.messages: list[object] = []
+        self.deliveries: list[object] = []
+        self.changed: list[tuple[int, int, int, int]] = []
+        self.released: list[int] = []
+        self.received: list[tuple[int, int]] = []
+        self.completed: list[tuple[int, int]] = []
+        self.retained: list[object] = []
+        self.retained_cleared: list[str] = []
+
+    def empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return not (
+            self.deliveries
+            or self.finished
+            or self.changed
+            or self.released
+            or self.retained
+            or self.retained_cleared
+            or self.received
+            or self.completed
+            or self.sessions
+            or self.gone
+            or self.subscriptions
+            or self.unsubscribed
+            or self.streamed
+        )
+
+
+class SqliteJournal(Journal):
+    """Takes notes until `take`. Before the first one, `begin_at` is to be called."""
+
+    def __init__(self, times: Times, shell: Shell, size: int) -> None:
+        """`size`: bytes from which on a group does not wait for its window."""
+        super().__init__()
+        self._commits = Commits()
+        self.commits = self._commits
+        self.kept: dict[str, Kept] = {}
+        self._times = times
+        self._shell = shell
+        self._most: i64 = size
+        # The last numbers that were given. No number is ever given twice.
+        self._session: i64 = 0
+        self._number: i64 = 0
+        self._message: i64 = 0
+        # The open group: what comes after these numbers was never written.
+        self.noted = False
+        self._size: i64 = 0
+        self._next: i64 = size
+        self._before: i64 = 0
+        self._sessions_before: i64 = 0
+        self._rows: dict[int, Row] = {}
+        self._changed: dict[int, Change] = {}
+        self._released: dict[int, None] = {}
+        self._finished: list[int] = []
+        self._touched: list[Kept] = []
+        self._streamed: list[tuple[int, str]] = []
+        self._gone: list[int] = []
+        self._retained: dict[str, Message | None] = {}
+
+    def begin_at(self, session: int, number: int, message: int) -> None:
+        """The highest numbers that stand in the file."""
+        self._session = self._sessions_before = max(self._session, session)
+        self._number = self._before = max(self._number, number)
+        # Objects of the broker may have higher ones, whose rows are gone.
+        self._message = max(self._message, message)
+
+    def commits_kept(self) -> Commits:
+        """The commits, which a journal on disk always has."""
+        return self._commits
+
+    def _note(self, size: i64) -> None:
+        self._commits.told += 1
+        self._size += size
+        if not self.noted:
+            self.noted = True
+            self._shell.begun()
+        if self._size >= self._next:
+            self._next += self._most
+            self._shell.due()
+
+    def _touch(self, kept: Kept) -> None:
+        if not kept.touched:
+            kept.touched = True
+            self._touched.append(kept)
+
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    def session_kept(self, client_id: str, principal: Principal, expiry_interval: int, disconnected_at: float) -> None:
+        kept = self.kept.get(client_id)
+        if kept is None:
+            self._session += 1
+            kept = Kept(self._session, client_id, principal)
+            self.kept[client_id] = kept
+        kept.principal = principal
+        kept.expiry_interval = expiry_interval
+        kept.disconnected_at = self._times.lasting(disconnected_at) if disconnected_at != 0.0 else -1.0
+        self._changed_session(kept)
+
+    def _changed_session(self, kept: Kept) -> None:
+        kept.changed = True
+        self._touch(kept)
+        self._note(ROW_BYTES)
+
+    def session_gone(self, client_id: str) -> None:
+        kept = self.kept.pop(client_id)
+        kept.gone = True
+        if kept.id <= self._sessions_before:
+            self._gone.append(kept.id)
+        self._note(0)
+
+    def will_set(self, client_id: str, will: Will, due: float) -> None:
+        kept = self.kept[client_id]
+        kept.will = will
+        kept.will_due = self._times.lasting(due) if due != 0.0 else -1.0
+        self._changed_session(kept)
+
+    def will_cleared(self, client_id: str) -> None:
+        kept = self.kept[client_id]
+        kept.will = None
+        self._changed_session(kept)
+
+    # -- subscriptions -------------------------------------------------------------------------------------------------
+
+    def subscribed(self, client_id: str, subscription: Subscription, streaming: bool) -> None:
+        self._subscriptions(client_id)[subscription.topic_filter] = SubscriptionRow(subscription, streaming)
+        self._note(ROW_BYTES + len(subscription.topic_filter))
+
+    def _subscriptions(self, client_id: str) -> dict[str, SubscriptionRow | None]:
+        kept = self.kept[client_id]
+        self._touch(kept)
+        changed = kept.subscriptions
+        if changed is None:
+            changed = kept.subscriptions = {}
+        return changed
+
+    def streamed(self, client_id: str, topic_filter: str) -> None:
+        kept = self.kept[client_id]
+        row = None if kept.subscriptions is None else kept.subscriptions.get(topic_filter)
+        if row is not None:
+            row.streaming = False
+        else:
+            self._streamed.append((kept.id, topic_filter))
+        self._note(0)
+
+    def unsubscribed(self, client_id: str, topic_filter: str) -> None:
+        self._subscriptions(client_id)[topic_filter] = None
+        self._note(0)
+
+    # -- deliveries to the client --------------------------------------------------------------------------------------
+
+    def queued(self, client_id: str, delivery: Delivery) -> None:
+        self._add(client_id, delivery)
+
+    def _add(self, client_id: str, delivery: Delivery) -> Row:
+        self._number += 1
+        delivery.record = self._number
+        row = Row(self.kept[client_id], delivery)
+        self._rows[self._number] = row
+        self._note(delivery.message.size())
+        return row
+
+    def renewed(self, client_id: str, delivery: Delivery) -> None:
+        record = delivery.record
+        if record <= self._before and record not in self._rows:
+            # The row is written anew, with the number that is its place in the order.
+            self._finished.append(record)
+            self._changed.pop(record, None)
+        self._rows[record] = Row(self.kept[client_id], delivery)
+        self._note(delivery.message.size())
+
+    def in_flight(self, client_id: str, delivery: Delivery) -> None:
+        record = delivery.record
+        if record == 0:
+            row = self._add(client_id, delivery)
+            row.state = SENT
+            row.attempts = 1
+            return
+        self._sent(record, delivery, 1)
+
+    def unsent(self, client_id: str, delivery: Delivery) -> None:  # noqa: ARG002 (the interface)
+        self._sent(delivery.record, delivery, 0)
+
+    def _sent(self, record: i64, delivery: Delivery, attempts: i64) -> None:
+        row = self._rows.get(record)
+        if row is not None:
+            row.state = SENT
+            row.packet_id = i64(delivery.packet_id)
+            row.attempts = attempts
+        else:
+            self._changed[record] = Change(i64(delivery.packet_id), attempts)
+        self._note(0)
+
+    def released(self, client_id: str, delivery: Delivery) -> None:  # noqa: ARG002 (the interface)
+        record = delivery.record
+        row = self._rows.get(record)
+        if row is not None:
+            row.state = RELEASED
+            row.message = None
+        else:
+            self._released[record] = None
+        self._note(0)
+
+    def finished(self, client_id: str, delivery: Delivery) -> None:  # noqa: ARG002 (the interface)
+        record = delivery.record
+        # It may come back, as another delivery.
+        delivery.record = 0
+        row = self._rows.pop(record, None)
+        if row is not None and row.message is not None:
+            self._size -= row.message.size()
+        if record <= self._before:
+            self._changed.pop(record, None)
+            self._released.pop(record, None)
+            self._finished.append(record)
+        self._note(0)
+        if not self._rows and not self._finished and not self._touched and not self._retained and not self._changed:
+            self._shell.due()
+
+    def restored(self, client_id: str, delivery: Delivery, number: int) -> None:  # noqa: ARG002 (the interface)
+        delivery.record = number
+
+    # -- publishes of the client ---------------------------------------------------------------------------------------
+
+    def received(self, client_id: str, packet_id: int) -> None:
+        changed = self._received(client_id)
+        if packet_id in changed:
+            # It stands in the file, and was to go.
+            del changed[packet_id]
+        else:
+            changed[packet_id] = True
+        self._note(0)
+
+    def completed(self, client_id: str, packet_id: int) -> None:
+        changed = self._received(client_id)
+        if packet_id in changed:
+            del changed[packet_id]
+        else:
+            changed[packet_id] = False
+        self._note(0)
+
+    def _received(self, client_id: str) -> dict[int, bool]:
+        kept = self.kept[client_id]
+        self._touch(kept)
+        changed = kept.received
+        if changed is None:
+            changed = kept.received = {}
+        return changed
+
+    # -- retained messages ---------------------------------------------------------------------------------------------
+
+    def retained_set(self, message: Message) -> None:
+        self._retained[message.topic.decode()] = message
+        self._note(message.size())
+
+    def retained_cleared(self, topic: str) -> None:
+        self._retained[topic] = None
+        self._note(0)
+
+    # -- the group -----------------------------------------------------------------------------------------------------
+
+    def size(self) -> int:
+        """Bytes of the open group, about."""
+        return self._size
+
+    def take(self) -> Batch:
+        """End the open group, and begin another with the next note. Between two calls of the core."""
+        batch = Batch(self._commits.told)
+        batch.size = self._size
+        # What is to be added to a time of the broker's clock to make it last.
+        offset = self._times.lasting(0.0)
+        batch.gone = self._gone
+        for kept in self._touched:
+            kept.touched = False
+            if not kept.gone:
+                _of_session(batch, kept)
+        batch.streamed = self._streamed
+        batch.finished = self._finished
+        self._take_deliveries(batch, offset)
+        for number, change in self._changed.items():
+            batch.changed.append((number, SENT, change.packet_id, change.attempts))
+        batch.released = list(self._released)
+        for topic, message in self._retained.items():
+            if message is None:
+                batch.retained_cleared.append(topic)
+            else:
+                batch.retained += (
+                    topic, message.payload(), message.qos, message.properties or None, message.publisher or None,
+                    _lasting(message, offset),
+                )  # fmt: skip
+        self._clear()
+        return batch
+
+    def _clear(self) -> None:
+        self.noted = False
+        self._size = 0
+        self._next = self._most
+        self._before = self._number
+        self._sessions_before = self._session
+        self._rows = {}
+        self._changed = {}
+        self._released = {}
+        self._finished = []
+        self._touched = []
+        self._streamed = []
+        self._gone = []
+        self._retained = {}
+
+    def _take_deliveries(self, batch: Batch, offset: float) -> None:
+        """A message stands beside its only delivery, or by itself where the group has several."""
+        before = self._message
+        shared: dict[int, i64] = {}
+        for row in self._rows.values():
+            message = row.message
+            if message is None or row.kept.gone:
+                continue
+            if message.record <= before:
+                self._message += 1
+                message.record = self._message
+            else:
+                shared[message.record] = shared.get(message.record, 1) + 1
+        written: dict[int, None] = {}
+        values = batch.deliveries
+        for number, row in self._rows.items():
+            if row.kept.gone:
+                continue
+            delivery = row.delivery
+            message = row.message
+            share = share_name(delivery) if delivery.group is not None else None
+            identifiers = str(list(delivery.identifiers)) if delivery.identifiers else None
+            if message is None:
+                values += (
+                    number, row.kept.id, None, row.state, row.packet_id, row.attempts, delivery.qos, delivery.retain,
+                    identifiers, share, None, None, None, None, None, None, None,
+                )  # fmt: skip
+            elif message.record in shared:
+                values += (
+                    number, row.kept.id, message.record, row.state, row.packet_id, row.attempts, delivery.qos,
+                    delivery.retain, identifiers, share, None, None, None, None, None, None, None,
+                )  # fmt: skip
+                if message.record not in written:
+                    written[message.record] = None
+                    batch.messages += (
+                        message.record, shared[message.record], message.topic.decode(), message.payload(), message.qos,
+                        message.retain, message.properties or None, message.publisher or None,
+                        _lasting(message, offset),
+                    )  # fmt: skip
+            else:
+                values += (
+                    number, row.kept.id, None, row.state, row.packet_id, row.attempts, delivery.qos, delivery.retain,
+                    identifiers, share, message.topic.decode(), message.payload(), message.qos, message.retain,
+                    message.properties or None, message.publisher or None, _lasting(message, offset),
+                )  # fmt: skip
+
+
+def _lasting(message: Message, offset: float) -> float | None:
+    return None if message.expires_at == 0.0 else message.expires_at + offset
+
+
+def _of_session(batch: Batch, kept: Kept) -> None:
+    """What the group changes of one session."""
+    if kept.changed:
+        kept.changed = False
+        will = kept.will
+        batch.sessions += (
+            kept.id, kept.client_id, kept.principal, kept.expiry_interval,
+            None if kept.disconnected_at < 0.0 else kept.disconnected_at,
+        )  # fmt: skip
+        if will is None:
+            batch.sessions += (None, None, None, None, None, None, None, None)
+        else:
+            batch.sessions += (
+                will.topic, will.payload, will.qos, will.retain, will.delay, will.message_expiry, will.properties,
+                None if kept.will_due < 0.0 else kept.will_due,
+            )  # fmt: skip
+    subscriptions = kept.subscriptions
+    if subscriptions is not None:
+        kept.subscriptions = None
+        for topic_filter, row in subscriptions.items():
+            if row is None:
+                batch.unsubscribed.append((kept.id, topic_filter))
+                continue
+            options = row.options
+            batch.subscriptions += (
+                kept.id, topic_filter, row.qos, row.no_local, row.retain_as_published, row.retain_handling,
+                row.identifier, row.streaming,
+            )  # fmt: skip
+            if options is None:
+                batch.subscriptions += (None, None, None)
+            else:
+                batch.subscriptions += (options.policy, options.max_age, options.depth)
+    received = kept.received
+    if received is not None:
+        kept.received = None
+        for packet_id, new in received.items():
+            if new:
+                batch.received.append((kept.id, packet_id))
+            else:
+                batch.completed.append((kept.id, packet_id))

@@ -1,0 +1,246 @@
+"""Opening the file of a store: whose it is, whether it can be used, of which version it is.
+
+Owns the lock that keeps a second broker away, the checks before anything is written, and migrations. Promises: whatever
+is wrong is one line with the file, the fault and the remedy (`StoreError`); a file that is not ours, damaged, or of a
+newer version is never written to; one of an older version is copied before it is migrated. The lock is a file of its
+own, so that the sqlite3 shell can read the tables while a broker runs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from broker.store.base import StoreError
+from broker.store.sqlite.schema import APPLICATION, SCHEMA, VERSION
+
+FILE: Final = "canopy.db"
+LOCK: Final = "canopy.lock"
+
+MAGIC: Final = b"SQLite format 3\x00"
+
+SYNCHRONOUS: Final = ("off", "normal", "full")
+"""What `PRAGMA synchronous` may be, by its number."""
+
+BUSY_SECONDS: Final = 1.0
+"""How long a transaction waits for another program that writes the file, such as the sqlite3 shell."""
+
+STATEMENTS: Final = 256
+"""Prepared statements that are kept: one for each length of each INSERT."""
+
+AUTOCHECKPOINT: Final = 16_384
+"""Pages of the log from which on a commit writes them back itself, whoever waits: the writer does it earlier."""
+
+LONGEST_LOG: Final = 64 * 1024 * 1024
+"""Bytes to which the log is cut down when it has been written back."""
+
+CACHE_KIBIBYTES: Final = 16_384
+"""Pages of the file in memory."""
+
+Migration = Callable[[sqlite3.Connection], None]
+
+MIGRATIONS: Final[dict[int, Migration]] = {}
+"""What makes of a file of a version one of the next. Each runs within a transaction."""
+
+
+class Opened:
+    """An open file and its lock."""
+
+    def __init__(self, db: sqlite3.Connection, lock: int, path: Path) -> None:
+        self.db = db
+        self.path = path
+        self._lock = lock
+
+    def close(self) -> None:
+        """Let go of both."""
+        try:
+            self.db.close()
+        finally:
+            os.close(self._lock)
+
+
+def open_store(directory: Path, synchronous: str) -> Opened:
+    """Open the store of a directory; directory and file are made where they are not there.
+
+    Raises:
+        StoreError: it cannot be used, in one line for the operator. Then nothing was written to the file.
+    """
+    path = directory / FILE
+    lock = _lock(directory)
+    try:
+        new = _check(path)
+        db = _connect(path, new, synchronous)
+    except BaseException:
+        os.close(lock)
+        raise
+    return Opened(db, lock, path)
+
+
+def _lock(directory: Path) -> int:
+    """The descriptor that holds the lock of a directory; the system lets go of it with the process."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise StoreError(f"{directory} is not a directory: name another one as store.path") from error
+    except OSError as error:
+        raise StoreError(
+            f"{directory} cannot be made ({error.strerror}): make it, owned by the broker's user"
+        ) from error
+    file = directory / LOCK
+    try:
+        lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        remedy = "let the broker's user write there"
+        raise StoreError(f"{file} cannot be written ({error.strerror}): {remedy}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, b"%d\n" % os.getpid(), 0)
+    except BlockingIOError as error:
+        holder = os.pread(lock, 20, 0).decode(errors="replace").strip() or "?"
+        os.close(lock)
+        raise StoreError(f"{directory} is in use by process {holder}: stop that one, or name another store") from error
+    except OSError as error:
+        os.close(lock)
+        raise StoreError(f"{file} cannot be locked ({error.strerror}): put the store on a local disk") from error
+    return lock
+
+
+def _check(path: Path) -> bool:
+    """Whether a new file is to be made. An existing one is looked at without SQLite, which might change it."""
+    try:
+        with path.open("r+b") as file:
+            head = file.read(100)
+    except FileNotFoundError as error:
+        if path.with_name(path.name + "-wal").exists():
+            remedy = "put back the file, or move its log away too"
+            raise StoreError(f"{path} is missing, and its log {path.name}-wal is there: {remedy}") from error
+        return True
+    except OSError as error:
+        remedy = "let the broker's user read and write it"
+        raise StoreError(f"{path} cannot be opened ({error.strerror}): {remedy}") from error
+    if not head:
+        # It was being made when the process died.
+        return True
+    if head[:16] != MAGIC:
+        raise StoreError(f"{path} is no SQLite file: move it away, or restore it from a backup")
+    return False
+
+
+def _connect(path: Path, new: bool, synchronous: str) -> sqlite3.Connection:
+    mode = "rwc" if new else "rw"
+    db: sqlite3.Connection | None = None
+    try:
+        db = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode={mode}",
+            uri=True,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=STATEMENTS,
+        )
+        if not _ours(db, path):
+            _make(db, path)
+        version = int(db.execute("PRAGMA user_version").fetchone()[0])
+        if version > VERSION:
+            raise StoreError(
+                f"{path} is of version {version}, newer than this broker's {VERSION}: run the newer broker"
+            )
+        if version < VERSION:
+            _migrate(db, path, version)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute(f"PRAGMA synchronous = {SYNCHRONOUS.index(synchronous)}")
+        db.execute(f"PRAGMA wal_autocheckpoint = {AUTOCHECKPOINT}")
+        db.execute(f"PRAGMA journal_size_limit = {LONGEST_LOG}")
+        db.execute(f"PRAGMA cache_size = -{CACHE_KIBIBYTES}")
+        # Pages that make no sense are told as damage, not worked with.
+        db.execute("PRAGMA cell_size_check = ON")
+        # Whether it can be written at all is to be known now, and not with the first message.
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("UPDATE gone_session SET id = id WHERE 0")
+        db.execute("COMMIT")
+    except sqlite3.Error as error:
+        if db is not None:
+            db.close()
+        raise StoreError(told(path, error)) from error
+    except BaseException:
+        if db is not None:
+            db.close()
+        raise
+    return db
+
+
+def _ours(db: sqlite3.Connection, path: Path) -> bool:
+    """Whether the file is a store; False: there is nothing in it yet."""
+    application = int(db.execute("PRAGMA application_id").fetchone()[0])
+    if application == APPLICATION:
+        return True
+    if application != 0 or db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+        raise StoreError(f"{path} is another program's SQLite file: name another directory as store.path")
+    return False
+
+
+def _make(db: sqlite3.Connection, path: Path) -> None:
+    """The tables of a new file, all or none."""
+    # Before the first page: the file can shrink again.
+    db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    db.execute("PRAGMA synchronous = FULL")
+    db.executescript(
+        f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}; COMMIT;"
+    )
+    path.chmod(0o600)
+    # The name of the file is to outlive a loss of power as well as what is in it.
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _migrate(db: sqlite3.Connection, path: Path, version: int) -> None:
+    """Copy the file, and bring it to the present version, step by step in one transaction."""
+    copy = path.with_name(f"{path.name}.version{version}")
+    missing = [each for each in range(version, VERSION) if each not in MIGRATIONS]
+    if missing:
+        raise StoreError(
+            f"{path} is of version {version}, which this broker cannot read any more: use an older broker first"
+        )
+    if copy.exists():
+        raise StoreError(f"{copy} is there already, a copy of an earlier migration: move it away")
+    try:
+        db.execute("VACUUM INTO ?", (str(copy),))
+        db.execute("BEGIN IMMEDIATE")
+        for each in range(version, VERSION):
+            MIGRATIONS[each](db)
+        db.execute(f"PRAGMA user_version = {VERSION}")
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+REMEDIES: Final = {
+    sqlite3.SQLITE_FULL: "the disk is full: make room",
+    sqlite3.SQLITE_IOERR: "the disk has an error: look at the system's log",
+    sqlite3.SQLITE_READONLY: "it cannot be written: let the broker's user write it, or mount it for writing",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened: let the broker's user write the directory",
+    sqlite3.SQLITE_BUSY: "another program is writing it: end that one",
+    sqlite3.SQLITE_LOCKED: "another program is writing it: end that one",
+    sqlite3.SQLITE_CORRUPT: "it is damaged: restore it from a backup",
+    sqlite3.SQLITE_NOTADB: "it is no SQLite file, or its first page is damaged: restore it from a backup",
+    sqlite3.SQLITE_PERM: "no permission: let the broker's user read and write it",
+}
+"""What to do, by the primary code of SQLite's error."""
+
+
+def told(path: Path, error: sqlite3.Error) -> str:
+    """An error of SQLite in one line: the file, what it is, what to do."""
+    code = getattr(error, "sqlite_errorcode", None)
+    what = " ".join(str(error).split())
+    remedy = "" if code is None else REMEDIES.get(code & 0xFF, "")
+    return f"{path}: {remedy} ({what})" if remedy else f"{path}: {what}"

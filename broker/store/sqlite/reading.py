@@ -1,0 +1,133 @@
+"""Everything that a store on disk kept, read back when a broker starts.
+
+Owns the way from rows to records. Promises: what is read is one state of the file; what belongs to no session any more
+is passed over; records that shared a message share it again. Raises what SQLite raises, and `Damaged` where rows say
+what no broker wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from typing import Any, Final
+
+from broker.core.codec.packets import SubscriptionRequest, Will
+from broker.core.persistence.journal import (
+    DeliveryRecord,
+    MessageRecord,
+    Saved,
+    SessionRecord,
+    SubscriptionRecord,
+    WillRecord,
+)
+from broker.core.queues.queue_policy import QueueOptions
+from broker.store.sqlite.journal import Kept
+from broker.store.sqlite.principals import read_principal
+
+NUMBERS: Final = (
+    "SELECT max((SELECT ifnull(max(id), 0) FROM session), (SELECT ifnull(max(id), 0) FROM gone_session)),"
+    " (SELECT ifnull(max(number), 0) FROM delivery), (SELECT ifnull(max(id), 0) FROM message)"
+)
+
+
+class Damaged(Exception):
+    """Rows that no broker wrote."""
+
+
+class Loaded:
+    """What was kept, and the sessions as the journal knows them."""
+
+    def __init__(self) -> None:
+        self.saved = Saved()
+        self.kept: list[Kept] = []
+
+
+def numbers(db: sqlite3.Connection) -> tuple[int, int, int]:
+    """The highest numbers of a session, a delivery and a message that stand in the file."""
+    session, number, message = db.execute(NUMBERS).fetchone()
+    return session, number, message
+
+
+def read(db: sqlite3.Connection, now: float) -> Loaded:
+    """Everything, with times counted from `now`, a lasting time."""
+    loaded = Loaded()
+    db.execute("BEGIN")
+    try:
+        sessions = _sessions(db, loaded, now)
+        _subscriptions(db, sessions)
+        _deliveries(db, sessions, now)
+        for session_id, packet_id in db.execute("SELECT session, packet_id FROM received"):
+            session = sessions.get(session_id)
+            if session is not None:
+                session.received.append(packet_id)
+        retained = loaded.saved.retained
+        for topic, payload, qos, properties, publisher, expires_at in db.execute("SELECT * FROM retained"):
+            expires_in = None if expires_at is None else expires_at - now
+            retained.append(
+                MessageRecord(topic.encode(), payload, qos, True, properties or b"", expires_in, publisher or "")
+            )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Damaged(f"{type(error).__name__}: {error}") from error
+    finally:
+        db.execute("ROLLBACK")
+    return loaded
+
+
+def _sessions(db: sqlite3.Connection, loaded: Loaded, now: float) -> dict[int, SessionRecord]:
+    sessions: dict[int, SessionRecord] = {}
+    for row in db.execute("SELECT * FROM session"):
+        principal = read_principal(row[2], row[1])
+        gone_for = None if row[4] is None else max(now - row[4], 0.0)
+        record = SessionRecord(row[1], row[3], gone_for, principal)
+        kept = Kept(row[0], row[1], principal)
+        kept.expiry_interval = row[3]
+        kept.disconnected_at = -1.0 if row[4] is None else row[4]
+        if row[5] is not None:
+            will = Will(row[5], row[6], row[7], bool(row[8]), row[9], row[10], row[11] or b"")
+            record.will = WillRecord(will, None if row[12] is None else row[12] - now)
+            kept.will = will
+            kept.will_due = -1.0 if row[12] is None else row[12]
+        sessions[row[0]] = record
+        loaded.kept.append(kept)
+        loaded.saved.sessions.append(record)
+    return sessions
+
+
+def _subscriptions(db: sqlite3.Connection, sessions: dict[int, SessionRecord]) -> None:
+    for row in db.execute("SELECT * FROM subscription"):
+        session = sessions.get(row[0])
+        if session is None:
+            continue
+        request = SubscriptionRequest(row[1], row[2], row[3] != 0, row[4] != 0, row[5])
+        record = SubscriptionRecord(request, row[6], row[7] != 0)
+        if row[8] is not None:
+            record.options = QueueOptions(row[8], row[9], row[10])
+        session.subscriptions.append(record)
+
+
+def _deliveries(db: sqlite3.Connection, sessions: dict[int, SessionRecord], now: float) -> None:
+    messages: dict[int, MessageRecord] = {}
+    for row in db.execute("SELECT * FROM message"):
+        messages[row[0]] = _message(row[2], row[3], row[4], row[5], row[6], row[7], row[8], now)
+    for row in db.execute("SELECT * FROM delivery ORDER BY number"):
+        session = sessions.get(row[1])
+        if session is None:
+            continue
+        message: MessageRecord | None = None
+        if row[2] is not None:
+            message = messages[row[2]]
+        elif row[10] is not None:
+            message = _message(row[10], row[11], row[12], row[13], row[14], row[15], row[16], now)
+        identifiers: tuple[int, ...] = () if row[8] is None else tuple(json.loads(row[8]))
+        record = DeliveryRecord(row[0], message, row[6], row[7] != 0, identifiers, row[9] or "")
+        record.state = row[3]
+        record.packet_id = row[4]
+        record.attempts = row[5]
+        session.deliveries.append(record)
+
+
+def _message(
+    topic: str, payload: bytes, qos: int, retain: int, properties: Any, publisher: Any, expires_at: Any, now: float
+) -> MessageRecord:
+    expires_in = None if expires_at is None else expires_at - now
+    return MessageRecord(topic.encode(), payload, qos, retain != 0, properties or b"", expires_in, publisher or "")

@@ -1,0 +1,182 @@
+"""The tables of a store on disk, as an operator reads them with the sqlite3 shell.
+
+Owns the schema, its version, and the statements that write it. Promises: times are seconds since the epoch, texts are
+texts, topics of deliveries that several sessions share stand once. A message that several deliveries point to goes with
+the last of them, by a trigger: what is in the file is whole after each transaction, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+APPLICATION: Final = 0x43414E50
+"""`PRAGMA application_id` of our files ("CANP"), so that no other program's file is taken for one."""
+
+VERSION: Final = 1
+"""`PRAGMA user_version`: the version of the schema."""
+
+SCHEMA: Final = """
+CREATE TABLE session (
+    id INTEGER PRIMARY KEY,            -- never used again
+    client_id TEXT NOT NULL UNIQUE,
+    principal TEXT NOT NULL,           -- JSON: whose it is
+    expiry_interval INTEGER NOT NULL,  -- seconds; 4294967295: does not expire
+    disconnected_at REAL,              -- NULL: connected
+    will_topic TEXT,                   -- NULL: no will
+    will_payload BLOB,
+    will_qos INTEGER,
+    will_retain INTEGER,
+    will_delay INTEGER,
+    will_message_expiry INTEGER,
+    will_properties BLOB,
+    will_due REAL                      -- NULL: its client is connected
+) STRICT;
+CREATE TABLE gone_session (
+    id INTEGER PRIMARY KEY             -- its subscriptions, deliveries and identifiers are removed in the background
+) STRICT;
+CREATE TABLE subscription (
+    session INTEGER NOT NULL,
+    filter TEXT NOT NULL,              -- with $share/name/ where it is shared
+    qos INTEGER NOT NULL,
+    no_local INTEGER NOT NULL,
+    retain_as_published INTEGER NOT NULL,
+    retain_handling INTEGER NOT NULL,
+    identifier INTEGER NOT NULL,       -- 0: none
+    streaming INTEGER NOT NULL,        -- 1: retained messages are on their way
+    queue_policy INTEGER,              -- NULL: nothing was asked of its queue
+    queue_max_age REAL,
+    queue_depth INTEGER,
+    PRIMARY KEY (session, filter)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE message (
+    id INTEGER PRIMARY KEY,
+    refs INTEGER NOT NULL,             -- deliveries that point here
+    topic TEXT NOT NULL,
+    payload BLOB NOT NULL,
+    qos INTEGER NOT NULL,
+    retain INTEGER NOT NULL,
+    properties BLOB,                   -- encoded as in MQTT 5.0
+    publisher TEXT,
+    expires_at REAL                    -- NULL: never
+) STRICT;
+CREATE TABLE delivery (
+    number INTEGER PRIMARY KEY,        -- the order in which deliveries of a session were queued
+    session INTEGER NOT NULL,
+    message INTEGER,                   -- NULL: the message stands here, or is needed no more (state 2)
+    state INTEGER NOT NULL,            -- 0 queued, 1 sent, 2 released
+    packet_id INTEGER NOT NULL,
+    attempts INTEGER NOT NULL,
+    qos INTEGER NOT NULL,
+    retain INTEGER NOT NULL,
+    identifiers TEXT,                  -- subscription identifiers, as a JSON list
+    share TEXT,                        -- the shared subscription that it was chosen for
+    topic TEXT,
+    payload BLOB,
+    publish_qos INTEGER,
+    publish_retain INTEGER,
+    properties BLOB,
+    publisher TEXT,
+    expires_at REAL
+) STRICT;
+CREATE TRIGGER delivery_removed AFTER DELETE ON delivery WHEN old.message IS NOT NULL BEGIN
+    UPDATE message SET refs = refs - 1 WHERE id = old.message;
+    DELETE FROM message WHERE id = old.message AND refs <= 0;
+END;
+CREATE TRIGGER delivery_released AFTER UPDATE OF message ON delivery
+WHEN old.message IS NOT NULL AND new.message IS NULL BEGIN
+    UPDATE message SET refs = refs - 1 WHERE id = old.message;
+    DELETE FROM message WHERE id = old.message AND refs <= 0;
+END;
+CREATE TABLE received (
+    session INTEGER NOT NULL,
+    packet_id INTEGER NOT NULL,
+    PRIMARY KEY (session, packet_id)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE retained (
+    topic TEXT NOT NULL UNIQUE,
+    payload BLOB NOT NULL,
+    qos INTEGER NOT NULL,
+    properties BLOB,
+    publisher TEXT,
+    expires_at REAL
+) STRICT;
+"""
+
+SESSION_COLUMNS: Final = 13
+SUBSCRIPTION_COLUMNS: Final = 11
+MESSAGE_COLUMNS: Final = 9
+DELIVERY_COLUMNS: Final = 17
+RETAINED_COLUMNS: Final = 6
+"""Values of a row, in the order of the tables."""
+
+LONGEST_STATEMENT: Final = 512
+"""Rows of one INSERT. Each statement gives up the interpreter's lock some times, which costs up to 5 ms each time while
+the event loop is busy: few long statements are ten times as fast as many short ones. A power of two."""
+
+INSERT_SESSION: Final = "INSERT INTO session VALUES "
+KEEP_SESSION: Final = (
+    " ON CONFLICT (id) DO UPDATE SET client_id = excluded.client_id, principal = excluded.principal,"
+    " expiry_interval = excluded.expiry_interval, disconnected_at = excluded.disconnected_at,"
+    " will_topic = excluded.will_topic, will_payload = excluded.will_payload, will_qos = excluded.will_qos,"
+    " will_retain = excluded.will_retain, will_delay = excluded.will_delay,"
+    " will_message_expiry = excluded.will_message_expiry, will_properties = excluded.will_properties,"
+    " will_due = excluded.will_due"
+)
+INSERT_SUBSCRIPTION: Final = "INSERT OR REPLACE INTO subscription VALUES "
+INSERT_MESSAGE: Final = "INSERT INTO message VALUES "
+INSERT_DELIVERY: Final = "INSERT INTO delivery VALUES "
+INSERT_RETAINED: Final = "INSERT INTO retained VALUES "
+KEEP_RETAINED: Final = (
+    " ON CONFLICT (topic) DO UPDATE SET payload = excluded.payload, qos = excluded.qos,"
+    " properties = excluded.properties, publisher = excluded.publisher, expires_at = excluded.expires_at"
+)
+
+# Whatever is numbers alone comes as one JSON text: one parameter, and one statement however many there are.
+SESSION_GONE: Final = "DELETE FROM session WHERE id IN (SELECT value FROM json_each(?))"
+REMEMBER_GONE: Final = "INSERT OR IGNORE INTO gone_session SELECT value FROM json_each(?)"
+STREAMED: Final = (
+    "UPDATE subscription SET streaming = 0 FROM (SELECT json_extract(value, '$[0]') AS s,"
+    " json_extract(value, '$[1]') AS f FROM json_each(?)) AS told WHERE session = told.s AND filter = told.f"
+)
+UNSUBSCRIBED: Final = (
+    "DELETE FROM subscription WHERE (session, filter) IN"
+    " (SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?))"
+)
+CHANGED: Final = (
+    "UPDATE delivery SET state = told.s, packet_id = told.p, attempts = told.a"
+    " FROM (SELECT json_extract(value, '$[0]') AS n, json_extract(value, '$[1]') AS s,"
+    " json_extract(value, '$[2]') AS p, json_extract(value, '$[3]') AS a FROM json_each(?)) AS told"
+    " WHERE number = told.n"
+)
+RELEASED: Final = (
+    "UPDATE delivery SET state = 2, message = NULL, topic = NULL, payload = NULL, properties = NULL, publisher = NULL"
+    " WHERE number IN (SELECT value FROM json_each(?))"
+)
+FINISHED: Final = "DELETE FROM delivery WHERE number IN (SELECT value FROM json_each(?))"
+RECEIVED: Final = (
+    "INSERT OR IGNORE INTO received SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?)"
+)
+COMPLETED: Final = (
+    "DELETE FROM received WHERE (session, packet_id) IN"
+    " (SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?))"
+)
+RETAINED_CLEARED: Final = "DELETE FROM retained WHERE topic IN (SELECT value FROM json_each(?))"
+
+SWEEP_DELIVERIES: Final = (
+    "DELETE FROM delivery WHERE number IN (SELECT number FROM delivery WHERE number > ? AND number <= ?"
+    " AND session IN (SELECT id FROM gone_session WHERE id <= ?))"
+)
+SWEEP_SUBSCRIPTIONS: Final = (
+    "DELETE FROM subscription WHERE (session, filter) IN (SELECT subscription.session, subscription.filter"
+    " FROM gone_session JOIN subscription ON subscription.session = gone_session.id WHERE gone_session.id <= ? LIMIT ?)"
+)
+SWEEP_RECEIVED: Final = (
+    "DELETE FROM received WHERE (session, packet_id) IN (SELECT received.session, received.packet_id"
+    " FROM gone_session JOIN received ON received.session = gone_session.id WHERE gone_session.id <= ? LIMIT ?)"
+)
+
+
+def rows(start: str, columns: int, count: int, end: str = "") -> str:
+    """An INSERT of `count` rows."""
+    one = "(" + ",".join(["?"] * columns) + ")"
+    return start + ",".join([one] * count) + end

@@ -1,0 +1,341 @@
+"""A store on disk: one SQLite file in a directory, written by one thread, in groups.
+
+Owns when a group ends, which is in the air, and what happens when the disk fails. Promises: the event loop never waits
+for the disk; there is one group in the air at most; `journal.commits` advances when what was told is in the file, and
+not before. A group that cannot be written stays, is tried again after a while, and everything waits behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, TypeVar
+
+from broker.core.persistence.journal import Saved
+from broker.store.base import Store, StoreError, Times
+from broker.store.sqlite.journal import Batch, Shell, SqliteJournal
+from broker.store.sqlite.opening import SYNCHRONOUS, Opened, open_store, told
+from broker.store.sqlite.reading import Damaged, Loaded, numbers, read
+from broker.store.sqlite.schema import DELIVERY_COLUMNS, RETAINED_COLUMNS
+from broker.store.sqlite.writer import Writer, Written
+
+WINDOW: Final = 0.002
+"""Seconds from a group's first note to its end: what an acknowledgement may wait beyond the disk's time."""
+
+GROUP_BYTES: Final = 4 * 1024 * 1024
+"""Bytes at which a group does not wait for its window."""
+
+FULL: Final = 16
+"""Times the size of a group that are noted while the disk fails; beyond it QoS 1 and 2 are refused. 64 MiB."""
+
+FIRST_RETRY: Final = 0.1
+LAST_RETRY: Final = 5.0
+"""Seconds until a group that could not be written is tried again; twice as many each time."""
+
+_Value = TypeVar("_Value")
+
+
+class SqliteStore(Store):
+    """Keeps everything in `canopy.db` of a directory."""
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        synchronous: str = "full",
+        commit_window: float = WINDOW,
+        commit_bytes: int = GROUP_BYTES,
+        lasting: Callable[[], float] = time.time,
+    ) -> None:
+        """`synchronous`: full, normal or off; `commit_window` in seconds; `lasting`: the clock that goes on between
+        two brokers, in seconds since the epoch.
+
+        Raises:
+            ValueError: `synchronous` is none of the three.
+        """
+        if synchronous not in SYNCHRONOUS:
+            raise ValueError(f"synchronous is one of {', '.join(SYNCHRONOUS)}, not {synchronous!r}")
+        self.directory = Path(directory)
+        self._synchronous = synchronous
+        self._window = commit_window
+        self._group_bytes = commit_bytes
+        self._lasting = lasting
+        self._times = Times(lasting)
+        self._journal = SqliteJournal(self._times, _Ends(self), commit_bytes)
+        self._commits = self._journal.commits_kept()
+        super().__init__(self._journal)
+        # While it is open.
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._opened: Opened | None = None
+        self._writer: Writer | None = None
+        # The open group: when it began, the timer of its window or its next turn, whether it may end.
+        self._began = 0.0
+        self._timer: asyncio.Handle | None = None
+        self._soon: asyncio.Handle | None = None
+        self._ripe = False
+        # The group in the air, when it began, and, after a failure, when it is tried again.
+        self._air: Batch | None = None
+        self._air_began = 0.0
+        self._retry: asyncio.TimerHandle | None = None
+        self._pause = FIRST_RETRY
+        # Those who wait for the next outcome of a group.
+        self._flushing: list[asyncio.Future[str]] = []
+        self._groups = 0
+        self._rows = 0
+        self._latency = 0.0
+
+    # -- a broker's life -----------------------------------------------------------------------------------------------
+
+    async def open(self, clock: Callable[[], float]) -> None:
+        """Begin. Raises StoreError: the file cannot be used; it says why and what to do, and nothing was written."""
+        if self._opened is not None:
+            raise StoreError("the store is in use by another broker of this process")
+        self._loop = asyncio.get_running_loop()
+        opened = await asyncio.to_thread(open_store, self.directory, self._synchronous)
+        try:
+            highest = await asyncio.to_thread(numbers, opened.db)
+        except sqlite3.Error as error:
+            opened.close()
+            raise StoreError(told(opened.path, error)) from error
+        self._journal.begin_at(*highest)
+        self._times.start(clock)
+        self._opened = opened
+        self._writer = Writer(opened)
+        self._writer.start()
+        # What could not be written when the store was closed, and what was told since.
+        if self._air is not None:
+            self._write()
+        if self._journal.noted:
+            self.begun()
+
+    async def load(self) -> Saved:
+        """Everything that the file has; in the writer's thread."""
+        await self.flush()
+        opened = self._opened
+        assert opened is not None
+        now = self._lasting()
+        # Millions of objects are made, and none of them is garbage: looking for it again and again takes most of the
+        # time.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            loaded: Loaded = await self._call(lambda: read(opened.db, now))
+        except sqlite3.Error as error:
+            raise StoreError(told(opened.path, error)) from error
+        except Damaged as error:
+            raise StoreError(f"{opened.path} is damaged: restore it from a backup ({error})") from error
+        finally:
+            if collecting:
+                gc.enable()
+        for kept in loaded.kept:
+            self._journal.kept.setdefault(kept.client_id, kept)
+        return loaded.saved
+
+    async def flush(self) -> None:
+        """Return when what was told is in the file."""
+        number = self._commits.told
+        while self._commits.committed < number:
+            loop = self._loop
+            if loop is None:
+                raise StoreError("the store is closed")
+            outcome: asyncio.Future[str] = loop.create_future()
+            self._flushing.append(outcome)
+            if self._retry is not None:
+                self._retry.cancel()
+                self._try_again()
+            elif self._air is None:
+                self._end_group()
+            reason = await outcome
+            if reason:
+                raise StoreError(reason)
+
+    async def close(self) -> None:
+        """Flush, end the thread, and let go of the file."""
+        opened, writer = self._opened, self._writer
+        if opened is None or writer is None:
+            return
+        try:
+            await self.flush()
+        finally:
+            for handle in (self._timer, self._soon, self._retry):
+                if handle is not None:
+                    handle.cancel()
+            self._timer = self._soon = self._retry = None
+            writer.end()
+            await asyncio.to_thread(writer.join)
+            self._opened = self._writer = self._loop = None
+            await asyncio.to_thread(opened.close)
+
+    def figures(self) -> Iterator[tuple[str, object]]:
+        """See `Store.figures`."""
+        writer = self._writer
+        yield "path", str(self.directory)
+        yield "groups", self._groups
+        yield "rows", self._rows
+        yield "bytes", 0 if writer is None else writer.bytes
+        yield "waiting", self._commits.told - self._commits.committed
+        yield "latency", round(self._latency, 6)
+        self._latency = 0.0
+
+    # -- groups --------------------------------------------------------------------------------------------------------
+
+    def begun(self) -> None:
+        """The first note of a group came."""
+        loop = self._loop
+        if loop is None:
+            return
+        self._began = loop.time()
+        if self._window > 0.0:
+            self._timer = loop.call_later(self._window, self._window_over)
+        else:
+            self._timer = loop.call_soon(self._window_over)
+
+    def due(self) -> None:
+        """The group may end."""
+        loop = self._loop
+        if loop is None:
+            return
+        if self._commits.failed and self._journal.size() >= FULL * self._group_bytes:
+            self._commits.full = True
+        if self._soon is None:
+            self._soon = loop.call_soon(self._window_over)
+
+    def _window_over(self) -> None:
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        if self._journal.noted:
+            self._ripe = True
+            if self._air is None:
+                self._end_group()
+
+    def _end_group(self) -> None:
+        """Write the open group; nothing is in the air."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._ripe = False
+        batch = self._journal.take()
+        if batch.empty():
+            self._commits.advance(batch.number)
+            self._tell("")
+            return
+        self._air = batch
+        self._air_began = self._began
+        self._write()
+
+    def _write(self) -> None:
+        writer, loop, batch = self._writer, self._loop, self._air
+        assert writer is not None
+        assert loop is not None
+        assert batch is not None
+
+        def job() -> None:
+            written = writer.write(batch)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants to know
+                loop.call_soon_threadsafe(self._written, written)
+
+        writer.put(job)
+
+    def _written(self, written: Written) -> None:
+        """A group came down."""
+        batch = written.batch
+        if batch is not self._air or self._loop is None:
+            return
+        if written.error is not None:
+            self._failed(written.error)
+            return
+        self._air = None
+        self._pause = FIRST_RETRY
+        self._groups += 1
+        self._rows += _rows(batch)
+        self._latency = max(self._latency, self._loop.time() - self._air_began)
+        if self._commits.failed:
+            self._commits.recover()
+            if self.listener is not None:
+                self.listener.recovered()
+        self._commits.advance(batch.number)
+        self._tell("")
+        if self._ripe and self._air is None:
+            self._end_group()
+
+    def _failed(self, error: Exception) -> None:
+        """The group stays in the air, and is tried again."""
+        opened, loop = self._opened, self._loop
+        assert opened is not None
+        assert loop is not None
+        reason = told(opened.path, error) if isinstance(error, sqlite3.Error) else f"{type(error).__name__}: {error}"
+        self._commits.fail()
+        self._retry = loop.call_later(self._pause, self._try_again)
+        self._pause = min(self._pause * 2, LAST_RETRY)
+        if self.listener is not None:
+            self.listener.failed(reason)
+        self._tell(reason)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self._write()
+
+    def _tell(self, reason: str) -> None:
+        """Those who flush: a group is over, or failed for this reason."""
+        flushing, self._flushing = self._flushing, []
+        for outcome in flushing:
+            if not outcome.done():
+                outcome.set_result(reason)
+
+    async def _call(self, function: Callable[[], _Value]) -> _Value:
+        """The result of a function in the writer's thread."""
+        writer, loop = self._writer, self._loop
+        assert writer is not None
+        assert loop is not None
+        outcome: asyncio.Future[_Value] = loop.create_future()
+
+        def tell(value: _Value | None, error: Exception | None) -> None:
+            if outcome.done():
+                return
+            if error is not None:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(value)  # type: ignore[arg-type]
+
+        def job() -> None:
+            value: _Value | None = None
+            failure: Exception | None = None
+            try:
+                value = function()
+            except Exception as error:
+                failure = error
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(tell, value, failure)
+
+        writer.put(job)
+        return await outcome
+
+
+class _Ends(Shell):
+    """The store as its journal knows it."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    def begun(self) -> None:
+        self._store.begun()
+
+    def due(self) -> None:
+        self._store.due()
+
+
+def _rows(batch: Batch) -> int:
+    """Messages and changes of a group, about: what is written of them."""
+    return (
+        len(batch.deliveries) // DELIVERY_COLUMNS
+        + len(batch.retained) // RETAINED_COLUMNS
+        + len(batch.finished)
+        + len(batch.changed)
+        + len(batch.released)
+    )

@@ -1,0 +1,272 @@
+"""The thread that writes the groups of a store, one after another, each in one transaction.
+
+Owns the connection to the file while it is open. Promises: a group is in the file whole or not at all; the event loop
+hears of each, and waits for none. Between groups, a bounded piece at a time: what ended sessions leave behind is
+removed, the log is written back, and the file gives back pages that hold nothing. Refuses: to decide what happens when
+the disk fails (`store`): it tells, and writes the same group again when it is asked to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from time import perf_counter
+from typing import Final
+
+from broker.store.sqlite import schema
+from broker.store.sqlite.journal import Batch
+from broker.store.sqlite.opening import Opened
+from broker.store.sqlite.principals import write_principal
+
+LOG_PAGES: Final = 4_000
+"""Pages of the log, about, from which on it is written back to the file after the next commit: 16 MB."""
+
+PAGE: Final = 4096
+
+IDLE: Final = 0.05
+"""Seconds without work after which the next piece of the background's is done."""
+
+BETWEEN: Final = 0.25
+"""Seconds between two pieces of it where groups leave no idle time."""
+
+SWEEP: Final = 20_000
+"""Deliveries that are looked through for those of ended sessions in a piece; some 10 ms."""
+
+SWEPT_ROWS: Final = 2_000
+"""Subscriptions, and packet identifiers, that are removed in a piece."""
+
+VACUUM_PAGES: Final = 128
+"""Pages that the file gives back in a piece, while nothing else is to be done. Each is a step, which gives up the
+interpreter's lock."""
+
+VACUUM_ABOVE: Final = 1_000
+"""Empty pages below which none are given back: the next messages need them."""
+
+
+class Written:
+    """How a group's writing came out. `error` None: it is in the file."""
+
+    def __init__(self, batch: Batch, error: Exception | None, seconds: float) -> None:
+        self.batch = batch
+        self.error = error
+        self.seconds = seconds
+
+
+Job = Callable[[], None]
+
+
+class Writer:
+    """One thread and its line of work."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+        self._db = opened.db
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="canopy-store")
+        # Of the file and its log, as of the last look.
+        self.bytes = 0
+        # Pages that the log has grown by since it was written back, about.
+        self._log_pages = 0
+        # Where the search for what ended sessions left stands, and which sessions this round of it is about.
+        self._swept = 0
+        self._swept_to = 0
+        self._round: int | None = None
+        # Whether the background may have anything to do.
+        self._untidy = True
+        self._tidied = perf_counter()
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._thread.start()
+
+    def put(self, job: Job) -> None:
+        """Have the thread call it, after all that it was given before. It is not to raise."""
+        self._jobs.put(job)
+
+    def end(self) -> None:
+        """Have the thread end after all that it was given before. Does not wait."""
+        self._jobs.put(None)
+
+    def join(self) -> None:
+        """Wait for the end of the thread."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                job = self._jobs.get(timeout=IDLE if self._untidy or self._log_pages else None)
+            except Empty:
+                self._tidy(True)
+                continue
+            if job is None:
+                return
+            job()
+            if self._log_pages >= LOG_PAGES:
+                self._write_back("PASSIVE")
+            if perf_counter() - self._tidied >= BETWEEN:
+                self._tidy(False)
+
+    # -- groups; on the thread -----------------------------------------------------------------------------------------
+
+    def write(self, batch: Batch) -> Written:
+        """Write a group."""
+        began = perf_counter()
+        db = self._db
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            self._statements(batch)
+            db.execute("COMMIT")
+        except Exception as error:  # whatever it is: whoever waits for the group is to be told
+            with contextlib.suppress(sqlite3.Error):
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+            return Written(batch, error, perf_counter() - began)
+        if batch.gone or batch.finished or batch.retained_cleared:
+            self._untidy = True
+        # What changes in place costs a page each, at most.
+        count = len(batch.deliveries) // schema.DELIVERY_COLUMNS
+        self._log_pages += 4 + 2 * batch.size // PAGE + (len(batch.finished) + len(batch.changed)) // 8 + count // 32
+        return Written(batch, None, perf_counter() - began)
+
+    def _statements(self, batch: Batch) -> None:
+        execute = self._db.execute
+        if batch.gone:
+            gone = json.dumps(batch.gone)
+            execute(schema.SESSION_GONE, (gone,))
+            execute(schema.REMEMBER_GONE, (gone,))
+        if batch.sessions:
+            values = batch.sessions
+            for at in range(2, len(values), schema.SESSION_COLUMNS):
+                if not isinstance(values[at], str):  # it is when the group is written again
+                    values[at] = write_principal(values[at])
+            self._insert(schema.INSERT_SESSION, schema.SESSION_COLUMNS, values, schema.KEEP_SESSION)
+        if batch.streamed:
+            execute(schema.STREAMED, (json.dumps(batch.streamed),))
+        if batch.subscriptions:
+            self._insert(schema.INSERT_SUBSCRIPTION, schema.SUBSCRIPTION_COLUMNS, batch.subscriptions)
+        if batch.unsubscribed:
+            execute(schema.UNSUBSCRIBED, (json.dumps(batch.unsubscribed),))
+        if batch.finished:
+            execute(schema.FINISHED, (_numbers(batch.finished),))
+        if batch.messages:
+            self._insert(schema.INSERT_MESSAGE, schema.MESSAGE_COLUMNS, batch.messages)
+        if batch.deliveries:
+            self._insert(schema.INSERT_DELIVERY, schema.DELIVERY_COLUMNS, batch.deliveries)
+        if batch.changed:
+            execute(schema.CHANGED, (json.dumps(batch.changed),))
+        if batch.released:
+            execute(schema.RELEASED, (_numbers(batch.released),))
+        if batch.received:
+            execute(schema.RECEIVED, (json.dumps(batch.received),))
+        if batch.completed:
+            execute(schema.COMPLETED, (json.dumps(batch.completed),))
+        if batch.retained_cleared:
+            execute(schema.RETAINED_CLEARED, (json.dumps(batch.retained_cleared),))
+        if batch.retained:
+            self._insert(schema.INSERT_RETAINED, schema.RETAINED_COLUMNS, batch.retained, schema.KEEP_RETAINED)
+
+    def _insert(self, start: str, columns: int, values: list[object], end: str = "") -> None:
+        """Rows in statements of lengths that are powers of two: there are few of them, and they are prepared once."""
+        at, left, count = 0, len(values) // columns, schema.LONGEST_STATEMENT
+        while left:
+            while count > left:
+                count >>= 1
+            until = at + count * columns
+            whole = at == 0 and until == len(values)
+            self._db.execute(_rows(start, columns, count, end), values if whole else values[at:until])
+            at = until
+            left -= count
+
+    # -- the background; on the thread ---------------------------------------------------------------------------------
+
+    def _tidy(self, idle: bool) -> None:
+        """One piece. An error is nobody's business: it is tried again, and groups tell of the disk."""
+        self._tidied = perf_counter()
+        self._measure()
+        if not self._untidy and not self._log_pages:
+            return
+        try:
+            if self._untidy and self._sweep():
+                return
+            if not idle or (self._untidy and self._shrink()):
+                return
+            self._untidy = False
+            self._write_back("TRUNCATE")
+            self._measure()
+        except sqlite3.Error:
+            with contextlib.suppress(sqlite3.Error):
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+            # With the next group.
+            self._untidy = False
+            self._log_pages = 0
+
+    def _sweep(self) -> bool:
+        """Remove some of what ended sessions left behind; False: there is nothing left."""
+        db = self._db
+        if self._round is None:
+            self._round = db.execute("SELECT max(id) FROM gone_session").fetchone()[0]
+            if self._round is None:
+                return False
+            first, last = db.execute("SELECT min(number), max(number) FROM delivery").fetchone()
+            self._swept, self._swept_to = (0, 0) if first is None else (first - 1, last)
+        until = min(self._swept + SWEEP, self._swept_to)
+        db.execute("BEGIN IMMEDIATE")
+        removed = db.execute(schema.SWEEP_SUBSCRIPTIONS, (self._round, SWEPT_ROWS)).rowcount
+        removed += db.execute(schema.SWEEP_RECEIVED, (self._round, SWEPT_ROWS)).rowcount
+        if until > self._swept:
+            db.execute(schema.SWEEP_DELIVERIES, (self._swept, until, self._round))
+        self._swept = until
+        over = removed == 0 and until == self._swept_to
+        if over:
+            db.execute("DELETE FROM gone_session WHERE id <= ?", (self._round,))
+        db.execute("COMMIT")
+        self._log_pages += 100
+        if over:
+            self._round = None
+        return True
+
+    def _shrink(self) -> bool:
+        """Give back some empty pages; False: there are few."""
+        db = self._db
+        free = db.execute("PRAGMA freelist_count").fetchone()[0]
+        if free <= VACUUM_ABOVE:
+            return False
+        # A page a step: `execute` would take one step.
+        db.executescript(f"PRAGMA incremental_vacuum({VACUUM_PAGES})")
+        self._log_pages += VACUUM_PAGES
+        if self._log_pages >= LOG_PAGES:
+            self._write_back("PASSIVE")
+        return True
+
+    def _write_back(self, how: str) -> None:
+        """Write the log back to the file, as far as nobody else reads there."""
+        self._log_pages = 0
+        with contextlib.suppress(sqlite3.Error):
+            self._db.execute(f"PRAGMA wal_checkpoint({how})").fetchall()
+
+    def _measure(self) -> None:
+        path = self._opened.path
+        total = 0
+        for each in (path, path.with_name(path.name + "-wal")):
+            with contextlib.suppress(OSError):
+                total += each.stat().st_size
+        self.bytes = total
+
+
+_texts: dict[tuple[str, int], str] = {}
+
+
+def _rows(start: str, columns: int, count: int, end: str) -> str:
+    text = _texts.get((start, count))
+    if text is None:
+        text = _texts[start, count] = schema.rows(start, columns, count, end)
+    return text
+
+
+def _numbers(numbers: list[int]) -> str:
+    return f"[{','.join(map(str, numbers))}]"

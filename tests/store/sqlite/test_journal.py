@@ -1,0 +1,174 @@
+"""What a group holds of what the journal was told: net changes, and nothing of what is over."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.core.codec.packets import Will
+from broker.core.principal import Principal
+from broker.core.queues.delivery import RELEASED, SENT, Delivery
+from broker.core.topics.subscription import Subscriber, Subscription
+from broker.store.base import Times
+from broker.store.sqlite.journal import Shell, SqliteJournal
+from broker.store.sqlite.schema import DELIVERY_COLUMNS, MESSAGE_COLUMNS
+from tests.store.sqlite.place import delivery, message
+
+
+class Ends(Shell):
+    """Counts what it is told."""
+
+    def __init__(self) -> None:
+        self.groups = 0
+        self.ends = 0
+
+    def begun(self) -> None:
+        self.groups += 1
+
+    def due(self) -> None:
+        self.ends += 1
+
+
+@pytest.fixture
+def ends() -> Ends:
+    return Ends()
+
+
+@pytest.fixture
+def journal(ends: Ends) -> SqliteJournal:
+    """A journal whose session c is written."""
+    times = Times(lambda: 1_000.0)
+    times.start(lambda: 50.0)
+    made = SqliteJournal(times, ends, 10_000)
+    made.session_kept("c", Principal("u"), 300, 0.0)
+    made.take()
+    ends.groups = 0
+    return made
+
+
+def test_what_is_finished_in_its_group_leaves_no_trace(journal: SqliteJournal, ends: Ends) -> None:
+    told = journal.commits_kept().told
+    one = delivery()
+    one.packet_id, one.state = 1, SENT
+    journal.in_flight("c", one)
+    assert ends.ends == 0
+    journal.finished("c", one)
+    assert (ends.groups, ends.ends) == (1, 1)
+    batch = journal.take()
+    assert batch.empty()
+    assert batch.number == journal.commits_kept().told == told + 2
+
+
+def test_a_delivery_of_an_earlier_group_is_changed_and_removed(journal: SqliteJournal) -> None:
+    one, other = delivery(qos=2), delivery(qos=2)
+    journal.queued("c", one)
+    journal.queued("c", other)
+    first, second = one.record, other.record
+    assert len(journal.take().deliveries) == 2 * DELIVERY_COLUMNS
+    for each in (one, other):
+        each.packet_id, each.state = 7, SENT
+        journal.in_flight("c", each)
+    journal.released("c", one)
+    journal.finished("c", other)
+    batch = journal.take()
+    assert batch.changed == [(first, SENT, 7, 1)]
+    assert (batch.released, batch.finished, batch.deliveries) == ([first], [second], [])
+
+
+def test_the_row_says_what_became_of_it_in_its_group(journal: SqliteJournal) -> None:
+    one = delivery(qos=2)
+    journal.queued("c", one)
+    one.packet_id, one.state = 7, SENT
+    journal.in_flight("c", one)
+    journal.unsent("c", one)
+    assert journal.take().deliveries[3:6] == [SENT, 7, 0]
+    two = delivery(qos=2)
+    two.packet_id, two.state = 8, SENT
+    journal.in_flight("c", two)
+    journal.released("c", two)
+    values = journal.take().deliveries
+    assert (values[3:6], values[11]) == ([RELEASED, 8, 1], None)
+
+
+def test_a_message_of_one_receiver_stands_with_it_and_of_several_by_itself(journal: SqliteJournal) -> None:
+    shared, alone = message(b"shared"), message(b"alone")
+    for each in (shared, shared, alone, shared):
+        journal.queued("c", Delivery(each, 1, False, (), None))
+    batch = journal.take()
+    assert len(batch.messages) == MESSAGE_COLUMNS
+    assert batch.messages[1] == 3  # deliveries that point to it
+    rows = [batch.deliveries[at : at + DELIVERY_COLUMNS] for at in range(0, 4 * DELIVERY_COLUMNS, DELIVERY_COLUMNS)]
+    assert [(row[2] is None, row[11]) for row in rows] == [
+        (False, None),
+        (False, None),
+        (True, b"alone"),
+        (False, None),
+    ]
+    # In a later group it is another one: the first may be gone by then.
+    journal.queued("c", Delivery(shared, 1, False, (), None))
+    journal.queued("c", Delivery(shared, 1, False, (), None))
+    again = journal.take()
+    assert again.messages[0] != batch.messages[0]
+
+
+def test_a_renewed_delivery_keeps_its_number(journal: SqliteJournal) -> None:
+    one = delivery(b"old")
+    journal.queued("c", one)
+    number = one.record
+    journal.take()
+    for payload in (b"newer", b"newest"):
+        one.message = message(payload)
+        journal.renewed("c", one)
+    batch = journal.take()
+    assert batch.finished == [number]
+    assert (batch.deliveries[0], batch.deliveries[11]) == (number, b"newest")
+
+
+def test_a_session_that_came_and_went_within_a_group_is_never_written(journal: SqliteJournal) -> None:
+    journal.session_kept("d", Principal("u"), 300, 0.0)
+    journal.will_set("d", Will("w", b""), 0.0)
+    journal.subscribed("d", Subscription(Subscriber(), "a"), False)
+    journal.queued("d", delivery())
+    journal.received("d", 5)
+    journal.session_gone("d")
+    assert journal.take().empty()
+
+
+def test_a_session_that_comes_again_is_another_one(journal: SqliteJournal) -> None:
+    journal.session_gone("c")
+    journal.session_kept("c", Principal("u"), 300, 0.0)
+    batch = journal.take()
+    assert len(batch.gone) == 1
+    assert batch.sessions[0] != batch.gone[0]
+
+
+def test_identifiers_that_come_and_go_within_a_group_are_never_written(journal: SqliteJournal) -> None:
+    journal.received("c", 5)
+    journal.completed("c", 5)
+    journal.received("c", 6)
+    first = journal.take()
+    assert ([one[1] for one in first.received], first.completed) == ([6], [])
+    journal.completed("c", 6)
+    journal.received("c", 6)
+    assert journal.take().empty()
+
+
+def test_a_group_says_when_it_has_its_size(journal: SqliteJournal, ends: Ends) -> None:
+    journal.queued("c", delivery(bytes(5_000)))
+    assert ends.ends == 0
+    journal.queued("c", delivery(bytes(5_000)))
+    assert ends.ends == 1
+    journal.queued("c", delivery(bytes(15_000)))
+    assert (ends.groups, ends.ends) == (1, 2)
+
+
+def test_what_an_outage_adds_up_to_is_bounded_by_what_is_kept(journal: SqliteJournal) -> None:
+    """However often a retained message is replaced and messages come and go, the group has the last alone."""
+    for number in range(1_000):
+        journal.retained_set(message(b"%d" % number))
+        one = delivery()
+        journal.queued("c", one)
+        journal.finished("c", one)
+        journal.session_kept("c", Principal("u"), number + 1, 0.0)
+    batch = journal.take()
+    assert (batch.retained[1], batch.sessions[3]) == (b"999", 1_000)
+    assert (len(batch.retained), len(batch.sessions), batch.deliveries, batch.finished) == (6, 13, [], [])

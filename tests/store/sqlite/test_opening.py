@@ -1,0 +1,241 @@
+"""Stores that cannot be opened: one line each, and nothing is written to a file that is not understood."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.core.principal import Principal
+from broker.store import StoreError
+from broker.store.sqlite import SqliteStore, opening
+from broker.store.sqlite.schema import VERSION
+from tests.store.sqlite.place import ask, delivery, message, opened
+
+NOBODY = 65534
+
+
+async def refusal(directory: Path) -> str:
+    """Why a store is not opened, nor loaded; its file is as it was."""
+    file = directory / "canopy.db"
+    before = file.read_bytes() if file.is_file() else None
+    store = SqliteStore(directory)
+    with pytest.raises(StoreError) as found:
+        await use(store)
+    assert (file.read_bytes() if file.is_file() else None) == before
+    assert "\n" not in str(found.value)
+    return str(found.value)
+
+
+async def use(store: SqliteStore) -> None:
+    try:
+        await store.open(lambda: 0.0)
+        await store.load()
+    finally:
+        await store.close()
+
+
+async def made(directory: Path) -> Path:
+    """The file of a store with something in it."""
+    store = await opened(directory)
+    store.journal.session_kept("c", Principal("u"), 300, 0.0)
+    for number in range(200):
+        store.journal.queued("c", delivery(b"%d" % number + bytes(300)))
+        store.journal.retained_set(message(b"1", b"r/%d" % number))
+    await store.close()
+    return directory / "canopy.db"
+
+
+async def test_a_directory_is_made_for_the_broker_alone(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "new" / "store")
+    await store.close()
+    assert (tmp_path / "new" / "store").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "new" / "store" / "canopy.db").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_file_where_the_directory_should_be(tmp_path: Path) -> None:
+    (tmp_path / "store").touch()
+    assert "is not a directory: name another one" in await refusal(tmp_path / "store")
+
+
+async def test_a_file_that_is_no_sqlite_file(tmp_path: Path) -> None:
+    (tmp_path / "canopy.db").write_bytes(b"retained messages: none\n" * 100)
+    assert "is no SQLite file" in await refusal(tmp_path)
+
+
+async def test_a_file_of_another_program(tmp_path: Path) -> None:
+    db = sqlite3.connect(tmp_path / "canopy.db")
+    db.execute("CREATE TABLE theirs (x)")
+    db.close()
+    assert "another program's SQLite file" in await refusal(tmp_path)
+
+
+async def test_a_file_of_a_newer_version(tmp_path: Path) -> None:
+    file = await made(tmp_path)
+    set_version(file, VERSION + 1)
+    assert f"is of version {VERSION + 1}, newer than this broker's {VERSION}" in await refusal(tmp_path)
+
+
+def set_version(file: Path, version: int) -> None:
+    db = sqlite3.connect(file)
+    db.execute(f"PRAGMA user_version = {version}")
+    db.commit()
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+
+
+async def test_a_log_without_its_file(tmp_path: Path) -> None:
+    """SQLite would throw it away, with whatever was committed to it."""
+    (tmp_path / "canopy.db-wal").write_bytes(b"something")
+    assert "is missing, and its log" in await refusal(tmp_path)
+    assert (tmp_path / "canopy.db-wal").read_bytes() == b"something"
+
+
+async def test_a_damaged_page(tmp_path: Path) -> None:
+    file = await made(tmp_path)
+    data = bytearray(file.read_bytes())
+    page = root_of(tmp_path, "delivery")
+    data[page * 4096 : page * 4096 + 4096] = b"\xa5" * 4096
+    file.write_bytes(data)
+    assert f"{file}: it is damaged: restore it from a backup" in await refusal(tmp_path)
+
+
+def root_of(directory: Path, table: str) -> int:
+    """A page of a table, from 0."""
+    [[page]] = ask(directory, f"SELECT rootpage FROM sqlite_schema WHERE name = '{table}'")
+    return int(page) - 1
+
+
+async def test_a_damaged_first_page(tmp_path: Path) -> None:
+    file = await made(tmp_path)
+    data = bytearray(file.read_bytes())
+    data[100:4096] = b"\xa5" * 3996
+    file.write_bytes(data)
+    assert "it is damaged" in await refusal(tmp_path)
+
+
+async def test_a_row_that_no_broker_wrote(tmp_path: Path) -> None:
+    file = await made(tmp_path)
+    db = sqlite3.connect(file)
+    db.execute("UPDATE session SET principal = 'nobody'")
+    db.commit()
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+    assert "is damaged" in await refusal(tmp_path)
+
+
+def hold(directory: str, ready: Any, over: Any) -> None:
+    opened = opening.open_store(Path(directory), "full")
+    ready.set()
+    over.wait(30)
+    opened.close()
+
+
+async def test_another_process_has_it(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    ready, over = context.Event(), context.Event()
+    process = context.Process(target=hold, args=(str(tmp_path), ready, over))
+    process.start()
+    try:
+        assert ready.wait(30)
+        store = SqliteStore(tmp_path)
+        with pytest.raises(StoreError, match=f"in use by process {process.pid}: stop that one"):
+            await store.open(lambda: 0.0)
+    finally:
+        over.set()
+        process.join()
+    await store.open(lambda: 0.0)
+    await store.close()
+
+
+def refuse_as_nobody(directory: str, result: Any) -> None:
+    if os.geteuid() == 0:
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+    try:
+        opening.open_store(Path(directory), "full").close()
+        result.put("")
+    except StoreError as error:
+        result.put(str(error))
+
+
+@pytest.mark.parametrize("what", ["directory", "parent", "file", "log"])
+async def test_no_permission(tmp_path: Path, what: str) -> None:
+    directory = tmp_path / "parent" / "store"
+    file = await made(directory)
+    # The user of the test may be the one to whom nothing is forbidden.
+    for each in (*tmp_path.parents, tmp_path, tmp_path / "parent", directory):
+        if each.is_relative_to(tmp_path.parent.parent):
+            each.chmod(0o755)
+    for each in (file, directory / "canopy.lock"):
+        each.chmod(0o644)
+    if what == "parent":
+        directory = tmp_path / "parent" / "other"
+        (tmp_path / "parent").chmod(0o555)
+    if what in ("file", "log"):
+        (directory / "canopy.lock").chmod(0o666)
+    if what == "log":
+        file.chmod(0o666)
+        directory.chmod(0o555)
+    if what == "file":
+        directory.chmod(0o777)
+        file.chmod(0o444)
+    context = multiprocessing.get_context("spawn")
+    result = context.Queue()
+    process = context.Process(target=refuse_as_nobody, args=(str(directory), result))
+    process.start()
+    told = result.get(timeout=30)
+    process.join()
+    for each in (tmp_path / "parent", tmp_path / "parent" / "store"):
+        each.chmod(0o755)
+    assert "let the broker's user" in told or "owned by the broker's user" in told
+    assert "\n" not in told
+
+
+async def test_a_file_of_an_older_version_is_copied_and_migrated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = await made(tmp_path)
+    monkeypatch.setattr(opening, "VERSION", VERSION + 1)
+
+    def migrate(db: sqlite3.Connection) -> None:
+        db.execute("ALTER TABLE session ADD COLUMN colour TEXT")
+
+    monkeypatch.setitem(opening.MIGRATIONS, VERSION, migrate)
+    await (await opened(tmp_path)).close()
+    assert ask(tmp_path, "SELECT colour FROM session") == [(None,)]
+    assert ask(tmp_path, "PRAGMA user_version") == [(VERSION + 1,)]
+    copy = sqlite3.connect(f"{file}.version{VERSION}")
+    assert copy.execute("SELECT count(*) FROM delivery").fetchone() == (200,)
+    assert copy.execute("PRAGMA user_version").fetchone() == (VERSION,)
+    copy.close()
+
+
+async def test_a_migration_that_fails_leaves_the_file_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await made(tmp_path)
+    monkeypatch.setattr(opening, "VERSION", VERSION + 1)
+
+    def migrate(db: sqlite3.Connection) -> None:
+        db.execute("ALTER TABLE session ADD COLUMN colour TEXT")
+        db.execute("ALTER TABLE nowhere ADD COLUMN colour TEXT")
+
+    monkeypatch.setitem(opening.MIGRATIONS, VERSION, migrate)
+    with pytest.raises(StoreError, match="nowhere"):
+        await opened(tmp_path)
+    monkeypatch.undo()
+    store = await opened(tmp_path)
+    assert len((await store.load()).sessions) == 1
+    await store.close()
+
+
+async def test_the_file_of_a_process_that_died_making_it(tmp_path: Path) -> None:
+    (tmp_path / "canopy.db").touch()
+    store = await opened(tmp_path)
+    await store.close()
+    assert ask(tmp_path, "PRAGMA auto_vacuum") == [(2,)]

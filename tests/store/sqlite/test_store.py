@@ -1,0 +1,427 @@
+"""A store on disk while a broker runs: what is committed when, what comes back, and what happens if the disk fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from broker.core.codec.packets import Will
+from broker.core.persistence.journal import Saved
+from broker.core.principal import Principal
+from broker.core.queues.delivery import SENT, Delivery
+from broker.core.topics.subscription import Subscriber, Subscription
+from broker.store import MemoryStore, StoreError
+from broker.store.sqlite import SqliteStore
+from broker.store.sqlite import store as module
+from tests.store.sqlite.place import Listener, ask, count, delivery, message, opened, see
+from tests.support.runs import examples
+from tests.support.waiting import until
+
+
+async def test_what_was_told_is_in_the_file_when_the_number_is_committed(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    commits = store.journal.commits
+    assert commits is not None
+    store.journal.session_kept("c", Principal("u"), 300, 0.0)
+    store.journal.queued("c", delivery(b"hello"))
+    number = commits.told
+    assert commits.committed < number
+    await until(lambda: commits.committed == number)
+    assert ask(tmp_path, "SELECT client_id, payload FROM delivery JOIN session ON session = id") == [("c", b"hello")]
+    await store.close()
+
+
+async def test_a_group_without_net_changes_needs_no_disk(tmp_path: Path) -> None:
+    store = await opened(tmp_path, commit_window=60.0)
+    commits = store.journal.commits
+    assert commits is not None
+    store.journal.session_kept("c", Principal("u"), 300, 0.0)
+    await store.flush()
+    groups = dict(store.figures())["groups"]
+    one = delivery()
+    one.packet_id, one.state = 1, SENT
+    store.journal.in_flight("c", one)
+    store.journal.finished("c", one)
+    # Nor does it wait for its window.
+    await until(lambda: commits.committed == commits.told)
+    assert dict(store.figures())["groups"] == groups
+    await store.close()
+
+
+async def test_one_group_is_in_the_air_and_the_next_gathers_meanwhile(tmp_path: Path) -> None:
+    store = await opened(tmp_path, commit_window=0.0)
+    journal, commits = store.journal, store.journal.commits
+    assert commits is not None
+    journal.session_kept("c", Principal("u"), 300, 0.0)
+    await store.flush()
+    groups = int(str(dict(store.figures())["groups"]))
+    # Another program holds the file, so that the first group stays in the air.
+    other = sqlite3.connect(tmp_path / "canopy.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    for number in range(50):
+        journal.queued("c", delivery(b"%d" % number))
+        await asyncio.sleep(0)
+    assert commits.committed < commits.told
+    other.execute("COMMIT")
+    other.close()
+    await store.flush()
+    assert count(tmp_path, "delivery") == 50
+    assert int(str(dict(store.figures())["groups"])) == groups + 2
+    await store.close()
+
+
+# A program that tells a store of things and says what was committed, until somebody kills it.
+TELLER = """
+import asyncio, sys
+from broker.core.principal import Principal
+from broker.core.queues.delivery import Delivery
+from broker.core.queues.message import Message
+from broker.store.sqlite import SqliteStore
+
+async def main():
+    store = SqliteStore(sys.argv[1])
+    await store.open(asyncio.get_running_loop().time)
+    store.journal.session_kept("c", Principal("u"), 300, 0.0)
+    number = 0
+    while True:
+        for _ in range(5):
+            message = Message(b"t", b"%d" % number, 1, False, b"", 0.0, "")
+            store.journal.queued("c", Delivery(message, 1, False, (), None))
+            number += 1
+        await store.flush()
+        print(number, flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_what_was_committed_outlives_a_kill(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-P", "-c", TELLER, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        for _ in range(20):
+            process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+        committed = int((process.stdout.read().split() or ["100"])[-1])
+    [session] = asyncio.run(loaded(tmp_path)).sessions
+    payloads = [one.message.payload for one in session.deliveries if one.message is not None]
+    assert committed >= 100
+    assert payloads[:committed] == [b"%d" % number for number in range(committed)]
+    # A group is there whole, or not at all.
+    assert len(payloads) in (committed, committed + 5)
+
+
+async def loaded(directory: Path) -> Saved:
+    store = await opened(directory)
+    try:
+        return await store.load()
+    finally:
+        await store.close()
+
+
+async def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is committed until there is room; then everything goes on by itself, and nothing is missing."""
+    monkeypatch.setattr(module, "FIRST_RETRY", 0.01)
+    store = await opened(tmp_path)
+    journal, commits, listener = store.journal, store.journal.commits, store.listener
+    assert commits is not None
+    assert isinstance(listener, Listener)
+    journal.session_kept("c", Principal("u"), 300, 0.0)
+    await store.flush()
+    store._pause = 0.01
+    pages = await limit(store, 0)
+    journal.queued("c", delivery(bytes(200_000)))
+    committed = commits.committed
+    await until(lambda: len(listener.reasons) >= 2)
+    assert (commits.failed, commits.committed) == (True, committed)
+    assert listener.reasons[0].startswith(f"{tmp_path}/canopy.db: the disk is full: make room")
+    with pytest.raises(StoreError, match="disk is full"):
+        await store.flush()
+    # The broker goes on meanwhile.
+    journal.queued("c", delivery(b"later"))
+    assert count(tmp_path, "delivery") == 0
+    await limit(store, pages * 1_000)
+    await until(lambda: commits.committed == commits.told)
+    assert (commits.failed, listener.recoveries) == (False, 1)
+    assert ask(tmp_path, "SELECT length(payload) FROM delivery ORDER BY number") == [(200_000,), (5,)]
+    await store.close()
+
+
+async def limit(store: SqliteStore, pages: int) -> int:
+    """Let the file have so many pages at most, or no more than it has; returns how many it has."""
+    opened = store._opened
+    assert opened is not None
+    db = opened.db
+
+    def work() -> int:
+        has = int(db.execute("PRAGMA page_count").fetchone()[0])
+        db.execute(f"PRAGMA max_page_count = {pages or has}").fetchone()
+        return has
+
+    return await store._call(work)
+
+
+async def test_what_gathers_while_the_disk_fails_is_bounded(tmp_path: Path) -> None:
+    store = await opened(tmp_path, commit_bytes=1_000)
+    journal, commits, listener = store.journal, store.journal.commits, store.listener
+    assert commits is not None
+    assert isinstance(listener, Listener)
+    journal.session_kept("c", Principal("u"), 300, 0.0)
+    await store.flush()
+    pages = await limit(store, 0)
+    journal.queued("c", delivery(bytes(200_000)))
+    await until(lambda: listener.reasons)
+    for _ in range(module.FULL - 1):
+        journal.queued("c", delivery(bytes(500)))
+    assert not commits.refuses(False)
+    for _ in range(5):
+        journal.queued("c", delivery(bytes(500)))
+    assert commits.refuses(False)
+    await limit(store, pages * 1_000)
+    await store.flush()
+    assert not commits.refuses(True)
+    await store.close()
+
+
+async def test_a_store_that_fails_at_its_end_says_so_and_lets_go(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    store.journal.session_kept("c", Principal("u"), 300, 0.0)
+    await store.flush()
+    await limit(store, 0)
+    store.journal.queued("c", delivery(bytes(200_000)))
+    with pytest.raises(StoreError, match="disk is full"):
+        await store.close()
+    # The broker that comes back has it still, and there is room now.
+    await store.open(asyncio.get_running_loop().time)
+    [session] = (await store.load()).sessions
+    assert len(session.deliveries) == 1
+    await store.close()
+
+
+async def test_what_ended_sessions_left_goes_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.store.sqlite.writer.SWEEP", 10)
+    monkeypatch.setattr("broker.store.sqlite.writer.SWEPT_ROWS", 7)
+    store = await opened(tmp_path)
+    journal = store.journal
+    for client_id in ("a", "b"):
+        journal.session_kept(client_id, Principal("u"), 300, 0.0)
+    for number in range(50):
+        for client_id in ("a", "b"):
+            journal.queued(client_id, delivery())
+            journal.subscribed(client_id, Subscription(Subscriber(), f"f/{number}"), False)
+            journal.received(client_id, number + 1)
+    await store.flush()
+    journal.session_gone("a")
+    await store.flush()
+    # It is over at once, whatever stands there still.
+    assert [one.client_id for one in (await store.load()).sessions] == ["b"]
+    await until(lambda: count(tmp_path, "gone_session") == 0)
+    assert [count(tmp_path, table) for table in ("delivery", "subscription", "received")] == [50, 50, 50]
+    await store.close()
+
+
+async def test_the_file_shrinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.store.sqlite.writer.VACUUM_ABOVE", 10)
+    monkeypatch.setattr("broker.store.sqlite.writer.VACUUM_PAGES", 50)
+    store = await opened(tmp_path)
+    store.journal.session_kept("c", Principal("u"), 300, 0.0)
+    many = [delivery(bytes(3_000)) for _ in range(300)]
+    for one in many:
+        store.journal.queued("c", one)
+    await store.flush()
+    await until(lambda: (tmp_path / "canopy.db-wal").stat().st_size == 0)
+    large = (tmp_path / "canopy.db").stat().st_size
+    for one in many:
+        store.journal.finished("c", one)
+    await store.flush()
+    await until(lambda: (tmp_path / "canopy.db").stat().st_size < large / 4)
+    await store.close()
+
+
+async def test_a_shared_message_goes_with_the_last_that_needs_it(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    store.journal.session_kept("c", Principal("u"), 300, 0.0)
+    shared = message(b"shared")
+    three = [Delivery(shared, 2, False, (), None) for _ in range(3)]
+    for one in three:
+        store.journal.queued("c", one)
+    await store.flush()
+    store.journal.finished("c", three[0])
+    three[1].packet_id, three[1].state = 1, SENT
+    store.journal.in_flight("c", three[1])
+    store.journal.released("c", three[1])
+    await store.flush()
+    assert ask(tmp_path, "SELECT refs, payload FROM message") == [(1, b"shared")]
+    store.journal.finished("c", three[2])
+    await store.flush()
+    assert count(tmp_path, "message") == 0
+    await store.close()
+
+
+async def test_a_client_is_whose_it_was(tmp_path: Path) -> None:
+    principal = Principal("u", ("g", "h"), {"a": "b"}, 7.5, (), "CN=x", "c", "mqtt", "::1", "file")
+    store = await opened(tmp_path)
+    store.journal.session_kept("c", principal, 300, 0.0)
+    [session] = (await store.load()).sessions
+    found = session.principal
+    names = ("user_name", "groups", "attributes", "expires_at", "certificate", "client_id", "listener", "host")
+    for name in (*names, "authenticator"):
+        assert getattr(found, name) == getattr(principal, name)
+    await store.close()
+
+
+STEP_NAMES = (
+    *("kept", "gone", "queued", "queued", "shared", "sent", "unsent", "released", "finished", "finished", "renewed"),
+    *("received", "completed", "will", "no-will", "subscribed", "streamed", "unsubscribed", "retained", "cleared"),
+    "flush",
+)
+
+# What a journal can be told of two clients: (what, client, number).
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(STEP_NAMES),
+        st.sampled_from("cd"),
+        st.integers(0, 3),
+    ),
+    max_size=60,
+)
+
+
+@settings(
+    max_examples=examples(150),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(steps=STEPS)
+def test_whatever_it_is_told_the_file_says_what_memory_says(
+    steps: list[tuple[str, str, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Groups end anywhere; what was kept in memory beside it is what comes back."""
+    asyncio.run(told_twice(steps, tmp_path_factory.mktemp("store")))
+
+
+async def told_twice(steps: list[tuple[str, str, int]], directory: Path) -> None:
+    store = await opened(directory, commit_window=60.0, synchronous="off")
+    model = MemoryStore()
+    await model.open(asyncio.get_running_loop().time)
+    both = Both(store, model)
+    for what, client_id, number in steps:
+        if what == "flush":
+            await store.flush()
+        else:
+            both.tell(what, client_id, number)
+    expected = see(await model.load())
+    assert see(await store.load()) == expected
+    await store.close()
+    again = await opened(directory)
+    assert see(await again.load()) == expected
+    # Messages that nothing points to do not stay, and those that are pointed to say by how many.
+    assert ask(
+        directory,
+        "SELECT id FROM message WHERE refs <> (SELECT count(*) FROM delivery WHERE delivery.message = message.id)",
+    ) == [] or count(directory, "gone_session")
+    await again.close()
+
+
+class Both:
+    """Tells both of what a core would tell: only what can come next."""
+
+    def __init__(self, store: SqliteStore, model: MemoryStore) -> None:
+        self.journals = [store.journal, model.journal]
+        self.count = 0
+        self.deliveries: dict[str, list[Delivery]] = {}
+        self.received: dict[str, set[int]] = {}
+        self.filters: dict[str, set[str]] = {}
+        self.wills: set[str] = set()
+        self.retained: set[str] = set()
+
+    def each(self, name: str, *arguments: Any) -> None:
+        for journal in self.journals:
+            # The model keeps deliveries by object, and both set nothing but `record` on them.
+            getattr(journal, name)(*arguments)
+
+    def tell(self, what: str, client_id: str, number: int) -> None:
+        self.count += 1
+        if what == "retained":
+            self.retained.add(f"r/{number}")
+            self.each("retained_set", message(b"%d" % self.count, b"r/%d" % number))
+        elif what == "cleared":
+            if f"r/{number}" in self.retained:
+                self.retained.discard(f"r/{number}")
+                self.each("retained_cleared", f"r/{number}")
+        elif what == "kept":
+            self.deliveries.setdefault(client_id, [])
+            self.received.setdefault(client_id, set())
+            self.filters.setdefault(client_id, set())
+            self.each("session_kept", client_id, Principal("u"), 100 + number, 0.0 if number % 2 else 1.0)
+        elif client_id in self.deliveries:
+            self.of_session(what, client_id, number)
+
+    def of_session(self, what: str, client_id: str, number: int) -> None:
+        if what == "gone":
+            del self.deliveries[client_id], self.received[client_id], self.filters[client_id]
+            self.wills.discard(client_id)
+            self.each("session_gone", client_id)
+        elif what == "will":
+            self.wills.add(client_id)
+            self.each("will_set", client_id, Will("w", b"%d" % self.count), 0.0 if number % 2 else 7.0)
+        elif what == "no-will" and client_id in self.wills:
+            self.wills.discard(client_id)
+            self.each("will_cleared", client_id)
+        elif what == "received" and number not in self.received[client_id]:
+            self.received[client_id].add(number)
+            self.each("received", client_id, number)
+        elif what == "completed" and number in self.received[client_id]:
+            self.received[client_id].discard(number)
+            self.each("completed", client_id, number)
+        elif what == "subscribed":
+            self.filters[client_id].add(f"f/{number}")
+            subscription = Subscription(Subscriber(), f"f/{number}", self.count % 3, identifier=self.count)
+            self.each("subscribed", client_id, subscription, bool(self.count % 2))
+        elif what == "streamed" and f"f/{number}" in self.filters[client_id]:
+            self.each("streamed", client_id, f"f/{number}")
+        elif what == "unsubscribed" and f"f/{number}" in self.filters[client_id]:
+            self.filters[client_id].discard(f"f/{number}")
+            self.each("unsubscribed", client_id, f"f/{number}")
+        else:
+            self.of_deliveries(what, client_id, number)
+
+    def of_deliveries(self, what: str, client_id: str, number: int) -> None:
+        those = self.deliveries[client_id]
+        if what == "queued":
+            those.append(delivery(b"%d" % self.count, 2))
+            self.each("queued", client_id, those[-1])
+        elif what == "shared":
+            one = message(b"%d" % self.count)
+            for name, others in self.deliveries.items():
+                others.append(Delivery(one, 2, False, (), None))
+                self.each("queued", name, others[-1])
+        elif number < len(those):
+            one_of = those[number]
+            if what == "sent" and one_of.state == 0:
+                one_of.packet_id, one_of.state = self.count, SENT
+                self.each("in_flight", client_id, one_of)
+            elif what == "unsent" and one_of.state == SENT:
+                self.each("unsent", client_id, one_of)
+            elif what == "released" and one_of.state == SENT:
+                one_of.state = 2
+                self.each("released", client_id, one_of)
+            elif what == "renewed" and one_of.state == 0:
+                one_of.message = message(b"%d" % self.count)
+                self.each("renewed", client_id, one_of)
+            elif what == "finished":
+                del those[number]
+                # The journal forgets its name for it, so that the model is told first.
+                for journal in reversed(self.journals):
+                    journal.finished(client_id, one_of)
