@@ -79,6 +79,9 @@ def _unproven(settings: Settings) -> Iterator[str]:
         where = "access.acl_file" if settings.access.acl_file else ""
         if any("{user}" in each for each in settings.security.client_ids):
             where = "security.client_ids"
+        for at, listener in enumerate(settings.listener):
+            if "{user}" in listener.mount:
+                where = f"listener[{at}].mount"
     if where:
         yield (f"{where} goes by user names, and nothing checks them: a client may give any. Name an [[authenticator]]")
 

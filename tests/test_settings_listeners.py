@@ -150,6 +150,15 @@ class TestTogether:
                 '[{url = "mqtt://h", proxy_protocol = "v3"}]',
                 'listener[0].proxy_protocol: found "v3"; allowed: "none" or "v1" or "v2"',
             ),
+            ('[{url = "mqtt://h", mount = "a"}]', 'listener[0].mount: found "a"; allowed: a topic prefix, like'),
+            ('[{url = "mqtt://h", mount = "$SYS/"}]', 'listener[0].mount: found "$SYS/"; allowed: a topic prefix'),
+            ('[{url = "mqtt://h", mount = "+/"}]', 'listener[0].mount: found "+/"; allowed: a topic prefix'),
+            ('[{url = "mqtt://h", mount = "{group}/"}]', 'listener[0].mount: found "{group}/"; allowed: a topic'),
+            ('[{url = "mqtt://h", mount = "{user}-{client}/"}]', "listener[0].mount: found"),
+            (
+                '[{url = "mqtt://h", mount = "{listener}/"}]',
+                'listener[0].name: found ""; allowed: a name that can be a level of a topic, beside mount with',
+            ),
             ('[{url = "mqtt://h", max_packet_size = 1}]', "listener[0].max_packet_size: found 1; allowed: 0, or an"),
         ],
     )
@@ -158,6 +167,11 @@ class TestTogether:
             load_settings(environ={"CANOPY_LISTENER": tables})
         told = caught.value.problems[0].removeprefix("environment variable CANOPY_LISTENER: ")
         assert told.startswith(expected)
+
+    def test_a_mount(self, toml: Path) -> None:
+        for mount in ("tenant/{user}/", "/", "a-{client}/{user}/x/", "{listener}/"):
+            settings = load(toml, f'[[listener]]\nurl = "mqtt://h"\nname = "door"\nmount = "{mount}"\n')
+            assert settings.listeners[0].mount == mount
 
     def test_the_password_of_a_key_is_told_nowhere(self) -> None:
         secret = "hunter2-secret"

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from broker.convert.draft import Draft, Kind, Table
+from broker.convert.draft import Draft, Kind, Table, fault
 from broker.convert.options import number_or_none, yes_or_no
 from broker.convert.source import Line
+from broker.settings.listeners import Listener as ListenerSettings
 from broker.settings.listeners import parse_endpoint
 
 Result = TypeVar("Result")
@@ -87,8 +88,11 @@ def convert_listener(listener: ListenerOptions, local_only: bool, draft: Draft) 
         if line is None:
             continue
         if option == "mount_point":
-            draft.note(line, Kind.GUARD, "there is no prefix for the topics of a listener; the listener is off")
-            listener.off = f"off, for {line}"
+            unfit = fault(ListenerSettings, {"url": "mqtt://localhost", "mount": line.value})
+            if unfit:
+                draft.note(line, Kind.GUARD, f"{unfit}; the listener is off")
+                listener.off = f"off, for {line}"
+            table.set("mount", line.value, line)
         elif option == "psk_hint":
             draft.note(line, Kind.GUARD, "there is no TLS with pre-shared keys, only with certificates; it is off")
             listener.off = f"off, for {line}"

@@ -70,6 +70,8 @@ class Origin:
         self.certificate = certificate
         # Bytes of the largest packet that the listener takes from a client; 0: what `Limits` has for all.
         self.max_packet_size = 0
+        # The mount of the listener, with placeholders (`connection.mounting`); empty: none.
+        self.mount = ""
 
 
 class Ticket:

@@ -23,7 +23,7 @@ class Principal:
     both empty where there is none. `certificate`: the subject of its certificate (RFC 4514), empty without one.
     `authenticator`: the name of the one that admitted it; `groups` and `attributes` are what that one says of it,
     `rules` what a token brought (`broker.security.rules`). `expires_at`: seconds since the epoch at which its
-    connection ends; 0.0: never.
+    connection ends; 0.0: never. `mount`: what stands before all its topics in this broker (`connection.mounting`).
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class Principal:
         listener: str = "",
         host: str = "",
         authenticator: str = "",
+        mount: str = "",
     ) -> None:
         self.user_name = user_name
         self.groups = groups
@@ -49,6 +50,7 @@ class Principal:
         self.listener = listener
         self.host = host
         self.authenticator = authenticator
+        self.mount = mount
         # The rule book's: what it has worked out for this principal.
         self.compiled: object | None = None
 
@@ -65,11 +67,13 @@ class Principal:
             listener,
             host,
             self.authenticator,
+            self.mount,
         )
 
     def size(self) -> int:
-        """Characters of what an authenticator says of it: groups, attributes, rules, the certificate's subject."""
-        size = len(self.certificate) + RULE_SIZE * len(self.rules)
+        """Characters of what an authenticator says of it: groups, attributes, rules, the certificate's subject; and of
+        its mount."""
+        size = len(self.certificate) + len(self.mount) + RULE_SIZE * len(self.rules)
         for group in self.groups:
             size += len(group)
         for name, value in self.attributes.items():

@@ -35,6 +35,12 @@ LONGEST_SOCKET_PATH: Final = 107
 MOST_CERTIFICATES: Final = 1000
 """Certificates beside the first that one listener may choose from by the name that a client asks for."""
 
+PLACEHOLDERS: Final = ("{user}", "{client}", "{listener}")
+"""What is filled in where a listener has a mount."""
+
+LONGEST_MOUNT: Final = 256
+"""Bytes of a mount as it is written: it stands before every topic of its clients."""
+
 FORMS: Final = "mqtt://HOST[:PORT], mqtts://HOST[:PORT], ws://HOST[:PORT], wss://HOST[:PORT] or mqtt+unix:///PATH"
 
 
@@ -114,6 +120,30 @@ def _path(value: str) -> str:
     plain = value.isascii() and value.isprintable() and not set(value) & set(" ?#")
     if value and not (plain and value.startswith("/")):
         raise wrong('a path, like "/mqtt", or "" for any')
+    return value
+
+
+def _mount(value: str) -> str:
+    if not value:
+        return value
+    bare = value
+    for name in PLACEHOLDERS:
+        bare = bare.replace(name, "")
+    fault = ""
+    if not value.endswith("/"):
+        fault = 'that ends in "/"'
+    elif value.startswith("$"):
+        fault = "that does not begin with $"
+    elif set(bare) & set("+#\0"):
+        fault = "without wildcards"
+    elif set(bare) & set("{}"):
+        fault = f"with no placeholders but {', '.join(PLACEHOLDERS)}"
+    elif any(sum(level.count(name) for name in PLACEHOLDERS) > 1 for level in value.split("/")):
+        fault = "with one placeholder in a level"
+    elif len(value.encode()) > LONGEST_MOUNT:
+        fault = f"of at most {LONGEST_MOUNT} bytes"
+    if fault:
+        raise wrong(f'a topic prefix, like "tenant/{{user}}/", {fault}')
     return value
 
 
@@ -224,6 +254,9 @@ class Listener(Section):
     validation."""
     allow_anonymous: bool | None = None
     """Whether a client may come without a user name. None: as `mqtt.allow_anonymous` has it."""
+    mount: Annotated[str, AfterValidator(_mount)] = ""
+    """What stands before all topics of this listener's clients in this broker, like "tenant/{user}/": whole levels, the
+    last "/" with them. {user}, {client} and {listener} are filled in. Empty: nothing."""
     path: Annotated[str, AfterValidator(_path)] = ""
     """With ws:// and wss://, the path that WebSockets are at. Empty: any."""
     origins: Annotated[Sequence[Annotated[str, AfterValidator(_origin)]], AfterValidator(tuple)] = ()
@@ -281,6 +314,8 @@ class Listener(Section):
             raise wrong("a table [listener.tls] with certificate and key", ".tls", "none")
         if self.proxy_protocol != "none" and not self.proxy_from and not self.endpoint.path:
             raise wrong('the networks of the proxies, like ["127.0.0.1/32"], beside proxy_protocol', ".proxy_from", [])
+        if "{listener}" in self.mount and (not self.name or set(self.name) & set("/+#") or self.name.startswith("$")):
+            raise wrong("a name that can be a level of a topic, beside mount with {listener}", ".name", self.name)
         if self.proxy_protocol == "none" and self.proxy_from:
             raise wrong('only beside proxy_protocol = "v1" or "v2"', ".proxy_from", self.proxy_from)
         return self

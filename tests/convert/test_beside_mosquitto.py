@@ -127,3 +127,68 @@ async def test_the_same_clients_come_in_and_hear_the_same(name: str, folder: Pat
     async with Broker(ours) as broker:
         assert broker.ports == listening
         assert await table(listening) == expected
+
+
+MOUNTED: Final = ("a/b", "x", "a", "mine/a")
+"""Topics that a client of each of two listeners publishes to, one of which has the mount `mine/`. None with "$", which
+mosquitto lets a tenant have."""
+
+
+async def crossing(ports: list[int]) -> dict[str, list[str]]:
+    """What the clients of two listeners hear of each other, live and retained, and of a will: under which names, by the
+    second one, and which messages, by the first: mosquitto 2.0.11 does not take the mount off."""
+    told: dict[str, list[str]] = {}
+    peers = [await Peer.open("127.0.0.1", port, 4) for port in ports]
+    try:
+        for at, peer in enumerate(peers):
+            await peer.send(wire.connect(f"peer-{at}", version=4, will=wire.Will("gone", b"x")))
+            assert (await peer.expect(CONNACK)).code == 0
+            for topic_filter in ("+/+", "#", "mine/#", "$x"):
+                await peer.subscribe(topic_filter)
+        for speaker in (0, 1):
+            for retain in (False, True):
+                for topic in MOUNTED:
+                    await peers[speaker].send(wire.publish(topic, topic.encode(), version=4, retain=retain))
+                await peers[speaker].fence()
+                for listener in (0, 1):
+                    told[f"{speaker} to {listener} {retain}"] = await _heard(peers[listener], listener == 1)
+        for at, port in enumerate(ports):
+            late = await Peer.open("127.0.0.1", port, 4)
+            await late.send(wire.connect("late", version=4))
+            await late.expect(CONNACK)
+            await late.subscribe("#")
+            told[f"late at {at}"] = await _heard(late, at == 1)
+            late.abort()
+        peers[0].abort()
+        told["gone"] = [str((await peers[1].expect(PUBLISH)).topic)]
+    finally:
+        for peer in peers:
+            peer.abort()
+    return told
+
+
+async def _heard(peer: Peer, named: bool) -> list[str]:
+    """The messages that have come, each once: mosquitto sends one for each filter that matches."""
+    came = [packet for packet in await peer.fence() if packet.kind == PUBLISH]
+    return sorted({f"{packet.topic if named else ''} {packet.payload!r}" for packet in came})
+
+
+async def test_a_mount_point_is_the_same(folder: Path, ports: list[int]) -> None:
+    assert MOSQUITTO is not None
+    conf, settings = folder / "mosquitto.conf", folder / "canopy.toml"
+    mounted, outside = (f"listener {port} 127.0.0.1\n" for port in ports)
+    text = f"user root\nallow_anonymous true\nsys_interval 0\n{mounted}mount_point mine/\n{outside}"
+    await asyncio.to_thread(conf.write_text, text)
+    theirs = Process([MOSQUITTO, "-c", str(conf)], "running")
+    await theirs.start()
+    try:
+        expected = await crossing(ports)
+    finally:
+        await theirs.end()
+    converted = await asyncio.to_thread(mosquitto.convert, conf)
+    assert converted.guards == ()
+    await asyncio.to_thread(settings.write_text, converted.toml)
+    ours = await asyncio.to_thread(load_settings, settings, (), (), {})
+    async with Broker(ours) as broker:
+        assert broker.ports == ports
+        assert await crossing(ports) == expected

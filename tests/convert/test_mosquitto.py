@@ -174,6 +174,11 @@ class TestListeners:
         assert listener.url == "wss://0.0.0.0:8443"
         assert listener.origins == ("https://a.example", "https://b.example")
 
+    def test_a_prefix_for_topics(self, conf: Path) -> None:
+        converted = made(conf, "listener 1883\nmount_point a/b/\nallow_anonymous true\n")
+        assert converted.settings.listener[0].mount == "a/b/"
+        assert (converted.guards, converted.missing) == ("", "")
+
     def test_a_proxy_in_front(self, conf: Path) -> None:
         (listener,) = made(conf, "listener 1883\nenable_proxy_protocol 2\nallow_anonymous true\n").settings.listener
         assert (listener.proxy_protocol, listener.proxy_from) == ("v2", ("127.0.0.1/32",))
@@ -182,7 +187,8 @@ class TestListeners:
         "options",
         [
             "psk_hint x",
-            "mount_point a/",
+            "mount_point a",
+            "mount_point $SYS/",
             "certfile /c",
             "keyfile /k",
             "protocol http_api",
@@ -455,12 +461,12 @@ class TestCommand:
         assert "OK" in checked.stdout
 
     def test_a_missing_guard_is_told_and_is_the_exit_code(self, conf: Path) -> None:
-        conf.write_text("listener 1883\nmount_point a/\npersistence true\n")
+        conf.write_text("listener 1883\nmount_point a\npersistence true\n")
         code, printed, told = self.run(conf)
         assert code == 3
         assert "mount_point" in printed
         guard, missing = told.splitlines()
-        assert guard.startswith("canopy: mosquitto.conf:2: mount_point a/: KEEPS SOMEBODY OUT")
+        assert guard.startswith("canopy: mosquitto.conf:2: mount_point a: KEEPS SOMEBODY OUT")
         assert missing.startswith("canopy: mosquitto.conf:3: persistence true: missing: ")
 
     def test_a_file_that_is_not_there(self, conf: Path) -> None:

@@ -91,7 +91,9 @@ class Link:
             router.fanout.touched, router.counters, router.limits.live_messages, router.limits.live_bytes
         )
         self.outbox.owner = self
-        self.protocol = ServerProtocol(router, self.outbox, Origin(f"client:{len(network.links)}"))
+        origin = Origin(f"client:{len(network.links)}")
+        origin.mount = client.mount
+        self.protocol = ServerProtocol(router, self.outbox, origin)
         self.protocol.answer_later = lambda reason_code: self.protocol.admitted(reason_code, network.now)
         self.up = bytearray()
         self.down = bytearray()
@@ -218,14 +220,20 @@ class Network:
 
     def client(self, client_id: str, version: int = p.V5, **connect: Any) -> Client:
         """A client that is connected; see `Client.connect`."""
-        made = Client(self, client_id, version)
+        return self.mounted(client_id, version, "", **connect)
+
+    def mounted(self, client_id: str, version: int, mount: str, **connect: Any) -> Client:
+        """A client that is connected by a listener with this mount."""
+        made = self.idle(client_id, version, mount)
         answer = made.connect(**connect)
         assert answer.reason_code == 0, answer
         return made
 
-    def idle(self, client_id: str, version: int = p.V5) -> Client:
+    def idle(self, client_id: str, version: int = p.V5, mount: str = "") -> Client:
         """A client that is not connected."""
-        return Client(self, client_id, version)
+        made = Client(self, client_id, version)
+        made.mount = mount
+        return made
 
     def settle(self) -> None:
         """Move everything until nothing moves."""
@@ -280,6 +288,8 @@ class Client:
         self.version = version
         self.judge = Judge()
         self.answering = True
+        # That of the listener by which it connects.
+        self.mount = ""
         self.link: Link | None = None
         self.closed = False
         # The ends of earlier connections that this client left open when it opened another.

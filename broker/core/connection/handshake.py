@@ -12,7 +12,7 @@ from broker.core.codec import reasons
 from broker.core.codec.encoder import encode
 from broker.core.codec.errors import MalformedPacket, ProtocolViolation, Refused
 from broker.core.codec.framing import LARGEST_PACKET
-from broker.core.codec.packets import NEVER, V5, V311, Connack, Connect, Disconnect, Packet
+from broker.core.codec.packets import NEVER, V5, V311, Connack, Connect, Disconnect, Packet, Will
 from broker.core.codec.properties import (
     ASSIGNED_CLIENT_IDENTIFIER,
     AUTHENTICATION_METHOD,
@@ -144,14 +144,19 @@ def check(connect: Connect, router: Router) -> None:
         validate_topic(will.topic)
         if not limits.control_characters and has_control(will.topic):
             raise MalformedPacket("a will topic with a control character")
-        if 0 < limits.max_topic_levels <= will.topic.count("/"):
-            raise Refused("the will's topic has too many levels", reasons.TOPIC_NAME_INVALID)
+        check_levels(will, limits)
         if 0 < limits.max_payload_size < len(will.payload):
             raise Refused(f"a will of more than {limits.max_payload_size} bytes", reasons.QUOTA_EXCEEDED)
         if will.qos > limits.max_qos:
             raise Refused(f"a will of QoS {will.qos} is not supported", reasons.QOS_NOT_SUPPORTED)  # [MQTT-3.2.2-12]
         if will.retain and not limits.retain_available:
             raise Refused("a retained will is not supported", reasons.RETAIN_NOT_SUPPORTED)  # [MQTT-3.2.2-13]
+
+
+def check_levels(will: Will, limits: Limits) -> None:
+    """Hold the topic of a will against the limit of levels. Raises Refused."""
+    if 0 < limits.max_topic_levels <= will.topic.count("/"):
+        raise Refused("the will's topic has too many levels", reasons.TOPIC_NAME_INVALID)
 
 
 def _asks_later(connect: Connect, router: Router) -> bool:

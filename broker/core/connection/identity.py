@@ -14,6 +14,7 @@ from broker.core.codec import reasons
 from broker.core.codec.errors import ProtocolError, Refused
 from broker.core.codec.packets import Connect
 from broker.core.codec.topic_names import is_system, is_within
+from broker.core.connection.mounting import mount_of
 from broker.core.hooks import Origin, Ticket
 from broker.core.limits import Limits
 from broker.core.permissions import NEVER_MADE
@@ -24,7 +25,11 @@ from broker.core.session.session import Session
 
 
 def principal_of(connect: Connect, ticket: Ticket | None, origin: Origin, client_id: str) -> Principal:
-    """Who a client is: as whoever admitted it said, or else as its CONNECT says."""
+    """Who a client is: as whoever admitted it said, or else as its CONNECT says.
+
+    Raises:
+        Refused: its names do not fit the mount of its listener (`mounting`).
+    """
     found = None if ticket is None else ticket.principal
     if found is None:
         found = Principal(connect.user_name)
@@ -32,10 +37,11 @@ def principal_of(connect: Connect, ticket: Ticket | None, origin: Origin, client
 
 
 def _here(found: Principal, origin: Origin, client_id: str) -> Principal:
-    """A client on its connection."""
+    """A client on its connection. Raises Refused: its names do not fit the listener's mount."""
     principal = found.at(client_id, origin.listener, origin.host)
     if not principal.certificate and origin.certificate is not None:
         principal.certificate = origin.certificate.subject
+    principal.mount = mount_of(origin.mount, principal)
     return principal
 
 

@@ -9,10 +9,11 @@ from broker.core.codec.encoder import encode
 from broker.core.codec.errors import Refused
 from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.packets import Connack, Connect
-from broker.core.connection import handshake, identity
+from broker.core.connection import handshake, identity, mounting
 from broker.core.connection.authenticating import Authentication
 from broker.core.principal import Principal
 from broker.core.queues.outbox import Outbox
+from broker.core.queues.peer_names import PeerNames
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 
@@ -73,11 +74,17 @@ def open_session(
 ) -> tuple[Session, bool]:
     """Take over an earlier connection [MQTT-3.1.4-3], and open or resume the session. Whether it was there before.
 
-    `principal`: who the client has turned out to be.
+    `principal`: who the client has turned out to be. A session of another mount ends, as by a clean start: its filters
+    and messages have no names for this client. It is told by Session Present, and not kept out: a setting of the
+    listener may have changed.
 
     Raises:
         Refused: its will, its user or the room that is left do not allow it.
     """
+    mount = principal.mount
+    if mount and connect.will is not None:
+        connect.will = mounting.mounted_will(connect.will, mount)
+        handshake.check_levels(connect.will, router.limits)
     handshake.check_principal(connect, principal, router)
     access_control = router.access_control
     will = connect.will
@@ -100,15 +107,17 @@ def open_session(
         router.fanout.drain(router, now)
     router.work += CONNECT_WORK
     another = earlier is not None and earlier.user_name != principal.user_name
-    if earlier is not None and not connect.clean_start:
+    clean = connect.clean_start or (earlier is not None and earlier.principal.mount != mount)
+    if earlier is not None and not clean:
         # What has fallen due is still done as the client that it was.
         router.look_at(earlier, now)
         # Before it has the outbox: nothing is sent there that this client may not have.
         identity.become(earlier, principal, router)
     outbox.v5 = connect.version == 5
-    outbox.max_aliases = terms.max_aliases
+    if terms.max_aliases > 0 or mount:
+        outbox.name_topics(PeerNames(terms.max_aliases, mount.encode()))
     session, present = router.connect(
-        client_id, connect.clean_start, outbox, connect.version, terms.window, terms.max_aliases == 0, now
+        client_id, clean, outbox, connect.version, terms.window, outbox.names is None, now
     )
     identity.become(session, principal, router)
     session.link_peer = handshake.link_peer(connect)

@@ -16,6 +16,7 @@ from broker.core.codec import reasons
 from broker.core.codec.decoder import Decoder
 from broker.core.codec.errors import MalformedPacket, ReceiveMaximumExceeded, Refused
 from broker.core.codec.framing import LARGEST_PACKET
+from broker.core.codec.mounted_names import outer_properties, outer_topic
 from broker.core.codec.packets import V5, Publish
 from broker.core.codec.publish_layout import plain_payload, topic_end
 from broker.core.codec.topic_names import has_control
@@ -76,6 +77,8 @@ class PublishHandler:
         self._allowed_as: Principal | None = None
         self._allowed_key: i64 = -1
         self._allowed_topic = b""
+        # What stands before its topics here (`codec.mounted_names`); with one nothing takes the hot path.
+        self._mount = b""
         # Topic aliases that the client has set: they end with the connection [MQTT-3.3.2-7].
         self._aliases: TopicAliases | None = None
 
@@ -87,7 +90,8 @@ class PublishHandler:
         limits = self._router.limits
         # On the hot path a message is neither refused for its payload nor does it get another QoS.
         self._plain_most = limits.max_payload_size or LARGEST_PACKET
-        if limits.upgrade_outgoing_qos:
+        self._mount = session.principal.mount.encode()
+        if limits.upgrade_outgoing_qos or self._mount:
             self._plain_most = -1
 
     def ended(self) -> None:
@@ -165,7 +169,7 @@ class PublishHandler:
         topic = publish.topic
         if publish.topic_alias > 0:
             topic = self._aliased(topic, publish.topic_alias)
-        return self._router.delivery.would_wait(topic)
+        return self._router.delivery.would_wait(self._mount + topic)
 
     def _publish_plain(self, route: Route, topic: bytes, payload_at: i64) -> int:
         """Route the current frame, of QoS 0, and those behind it that go the same way to a single filter.
@@ -366,6 +370,8 @@ class PublishHandler:
         router.work += DECODE_WORK + (len(publish.properties) >> PROPERTY_WORK)
         if publish.topic_alias > 0:
             topic = self._aliased(topic, publish.topic_alias)
+        if self._mount:
+            topic = self._mounted(topic, publish)
         packet_id = publish.packet_id
         acknowledger = self._acknowledger
         if qos > 0:
@@ -381,7 +387,7 @@ class PublishHandler:
                 # [MQTT-3.3.4-7]
                 raise ReceiveMaximumExceeded(f"more than {limits.receive_maximum} publishes in flight")
         # 3.1.1 has no code for a refusal: the message goes nowhere and is acknowledged as usual [MQTT3-3.3.5-2].
-        reason = self._check_topic(topic, session, qos, publish.retain)
+        reason = self._check_topic(topic, session, qos, publish.retain) if topic else reasons.NOT_AUTHORIZED
         if 0 < limits.max_payload_size < len(publish.payload):
             router.counters.oversized += 1
             reason = reasons.QUOTA_EXCEEDED
@@ -412,6 +418,16 @@ class PublishHandler:
                 reason = self._reason(count)
         if qos > 0:
             acknowledger.answer(qos, packet_id, reason)
+
+    def _mounted(self, topic: bytes, publish: Publish) -> bytes:
+        """The broker's name of a mounted client's topic, and of its Response Topic; empty: it may not go there."""
+        outer = outer_topic(self._mount, topic)
+        properties = outer_properties(self._mount, publish.properties)
+        if outer is None or properties is None:
+            self._router.counters.denied_publishes += 1
+            return b""
+        publish.properties = properties
+        return outer
 
     def _aliased(self, topic: bytes, alias: int) -> bytes:
         aliases = self._aliases

@@ -17,6 +17,7 @@ from broker.core.codec import reasons
 from broker.core.codec.decoder import Decoder
 from broker.core.codec.errors import ProtocolError, Refused
 from broker.core.codec.filter_list import FilterList
+from broker.core.codec.mounted_names import outer_filter
 from broker.core.codec.packets import Packet, Suback, SubscriptionRequest, Unsuback
 from broker.core.codec.properties import REASON_STRING, SUBSCRIPTION_IDENTIFIER
 from broker.core.codec.topic_names import SHARE_PREFIX, has_wildcard, level_count, parse_shared
@@ -157,6 +158,8 @@ class FilterWork:
         self._filters = filters
         self._session = session
         self._router = router
+        # What stands before the client's filters here (`codec.mounted_names`).
+        self._mount = session.principal.mount
         self._checked = False
         self._count: i64 = 0
         # Bytes that are surely left for filters in this turn; whether that is enough whatever the packet's filters are.
@@ -216,15 +219,17 @@ class FilterWork:
         # Meanwhile nobody else subscribes.
         table = router.table
         self._room = table.room(router.limits, self._session)
-        self._roomy = self._count * table.most_cost(0) + table.most_cost(filters.size) <= self._room
+        self._roomy = self._count * table.most_cost(len(self._mount)) + table.most_cost(filters.size) <= self._room
+        length: i64 = len(self._mount)
         while delivery.work < until:
             if not filters.next():
                 return True
-            delivery.work += FILTER_WORK + (filters.filter_end - filters.filter_at >> LENGTH_WORK)
+            delivery.work += FILTER_WORK + (length + filters.filter_end - filters.filter_at >> LENGTH_WORK)
             if filters.subscribes:
                 self._subscribe()
             else:
-                found = router.unsubscribe(self._session, filters.topic_filter())
+                name = self._named(filters.topic_filter())
+                found = name is not None and router.unsubscribe(self._session, name)
                 # Answered also where there was none [MQTT-3.10.4-5].
                 self._codes.append(reasons.SUCCESS if found else reasons.NO_SUBSCRIPTION_EXISTED)
         return False
@@ -238,7 +243,12 @@ class FilterWork:
         session = self._session
         router = self._router
         request = self._filters.request()
-        name = request.topic_filter
+        name = self._named(request.topic_filter)
+        if name is None:
+            router.counters.denied_subscriptions += 1
+            self._codes.append(reasons.NOT_AUTHORIZED if session.v5 else reasons.V3_SUBACK_FAILURE)
+            return
+        request.topic_filter = name
         group = ""
         topic_filter = name
         if not self._filters.plain and name.startswith(SHARE_PREFIX):
@@ -262,6 +272,10 @@ class FilterWork:
         elif not session.v5:
             code = reasons.V3_SUBACK_FAILURE
         self._codes.append(code)
+
+    def _named(self, name: str) -> str | None:
+        """What the broker calls a client's filter; None: a mounted client has no such topics."""
+        return outer_filter(self._mount, name) if self._mount else name
 
     def _has_room(self, name: str, group: str, topic_filter: str) -> bool:
         """`SubscriptionTable.has_room`; what exactly a filter takes is asked only when the bounds are near."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i32, i64, mypyc_attr, u8
 
+from broker.core.codec.mounted_names import inner_properties, inner_topic
 from broker.core.codec.primitives import two_bytes, varint
 from broker.core.codec.properties import MESSAGE_EXPIRY_INTERVAL, SUBSCRIPTION_IDENTIFIER
 from broker.core.codec.publish_layout import LONGEST_REMAINING, build, head
@@ -121,6 +122,16 @@ class Message(Retainable):
             self._payload = frame[self._payload_start :]
             self._payload_start = -1
         return self._payload
+
+    def inner(self, mount: bytes) -> Message | None:
+        """The same message as a client under a mount knows it; None: it has no name for its topic."""
+        topic = inner_topic(mount, self.topic)
+        if topic is None:
+            return None
+        properties = self.properties
+        if properties:
+            properties = inner_properties(mount, properties)
+        return Message(topic, self.payload(), self.qos, self.retain, properties, self.expires_at, self.publisher)
 
     def size(self) -> int:
         """Bytes that this message counts for in a queue; the same number for as long as it lives."""

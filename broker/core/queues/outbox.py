@@ -14,17 +14,17 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.core.codec.framing import LARGEST_PACKET, frame_count, frame_end
-from broker.core.counters import DISCONNECTED, FULL_BYTES, FULL_MESSAGES, GLOBAL, TOO_LARGE, Counters
+from broker.core.counters import DISCONNECTED, FULL_BYTES, FULL_MESSAGES, GLOBAL, NOT_AUTHORIZED, TOO_LARGE, Counters
 from broker.core.persistence.commits import Waiter
 from broker.core.queues.delivery import DROPPED, Delivery, DeliveryRun
 from broker.core.queues.drop_notice import tell
 from broker.core.queues.message import NEAR_LONGEST, Message
 from broker.core.queues.peer import Peer
+from broker.core.queues.peer_names import PeerNames
 from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST
 from broker.core.queues.queue_totals import bound
 from broker.core.queues.receive_window import ReceiveWindow
 from broker.core.queues.send_queue import NOT_SENT, SendQueue
-from broker.core.queues.topic_aliases import TopicAliases
 
 ACCEPTED: Final = -1
 """Answer of `offer`; every other answer is a drop cause of `counters`."""
@@ -46,18 +46,16 @@ class Outbox:
         self.policy: i64 = DROP_NEWEST
         self.queue = SendQueue(counters, self.max_messages, self.max_bytes)
         self._load = counters.load
-        # Set once, when the connection's version and limits are known.
+        # Set once, when the connection's version and limits are known; `names` by `name_topics`.
         self.v5 = False
         self.max_packet: i64 = LARGEST_PACKET
-        self.max_aliases: i64 = 0
-        # Whether the peer is told of what it lost.
-        self.tells = False
-        # Whether something here is worth less the longer it waits: small writes then, and little in the system's hands.
+        self.names: PeerNames | None = None
+        self.tells = False  # the peer, of what it lost
+        # Whether something here is worth less the longer it waits: small writes, and little in the system's hands.
         self.fresh = False
         # The protocol that this queue is for, and whatever the shell wants to find from here (its connection).
         self.peer: Peer | None = None
         self.owner: object | None = None
-        self._aliases: TopicAliases | None = None
         # What the peer cannot have seen still counts against its Receive Maximum.
         self.receive_window = ReceiveWindow()
         # With a store that commits later: the `HeldAnswers`, which may not be queued yet.
@@ -73,6 +71,12 @@ class Outbox:
         self.max_messages = bound(max_messages)
         self.max_bytes = bound(max_bytes)
         self.queue.limit(self.max_messages, self.max_bytes)
+
+    def name_topics(self, names: PeerNames) -> None:
+        """Have frames made for this peer alone, with these names. Called once `max_packet` is known."""
+        self.names = names
+        if names.mount and self.max_packet >= LARGEST_PACKET:
+            self.max_packet = LARGEST_PACKET - 1  # each message is looked at (`too_long`); nobody else pays for that
 
     # -- what the fanout does ------------------------------------------------------------------------------------------
 
@@ -138,8 +142,9 @@ class Outbox:
         queue = self.queue
         queue.offered += 1
         if self.too_large(delivery):
-            queue.count_dropped(TOO_LARGE, 1)
-            return TOO_LARGE
+            cause = self.why_not(delivery.message)
+            queue.count_dropped(cause, 1)
+            return cause
         size: i64 = delivery.message.size()
         if not self._fits(1, size, 0):
             cause = self._make_room(1, size, 0)
@@ -214,7 +219,7 @@ class Outbox:
             queue.messages + count <= self.max_messages
             and queue.bytes + size <= self.max_bytes
             and not self.closed
-            and self.max_aliases == 0
+            and self.names is None
             and self.max_packet >= LARGEST_PACKET
             and size < NEAR_LONGEST
         )
@@ -225,16 +230,22 @@ class Outbox:
         return queue.messages * 2 >= self.max_messages or queue.bytes * 2 >= self.max_bytes
 
     def too_large(self, delivery: Delivery) -> bool:
-        """True when the peer's Maximum Packet Size, or the protocol's, forbids this message [MQTT-3.1.2-24]."""
+        """True when the peer's Maximum Packet Size, the protocol, or `names` forbid this message [MQTT-3.1.2-24]."""
         return self.too_long(delivery.message, delivery.qos, delivery.identifiers)
 
     def too_long(self, message: Message, qos: int, identifiers: tuple[int, ...]) -> bool:
         """The same for a message of which no delivery was made."""
         if self.max_packet >= LARGEST_PACKET and message.size() < NEAR_LONGEST:
             return False
-        expires = message.expires_at != 0.0
+        inner = message if self.names is None else self.names.inner(message)
+        if inner is None:
+            return True
         # A topic alias is our own choice: one that would make the frame too large is left out (`TopicAliases`).
-        return message.frame_size(self.v5, qos, identifiers, expires) > self.max_packet
+        return inner.frame_size(self.v5, qos, identifiers, inner.expires_at != 0.0) > self.max_packet
+
+    def why_not(self, message: Message) -> int:
+        """The cause of the drop of a message that is `too_long`."""
+        return TOO_LARGE if self.names is None or self.names.inner(message) is not None else NOT_AUTHORIZED
 
     def push(self, delivery: Delivery) -> None:
         """Queue a delivery for which `has_room` was true. With QoS 1 and 2 it is in flight in its session."""
@@ -347,7 +358,7 @@ class Outbox:
                 self.receive_window.all_written()
                 queue.took_all(now)
                 return item
-            if self.max_aliases == 0 and isinstance(item, Delivery) and item.is_plain():
+            if self.names is None and isinstance(item, Delivery) and item.is_plain():
                 items.pop()
                 item.attempts = 1
                 queue.took_one_in_flight(now)
@@ -411,7 +422,7 @@ class Outbox:
                     and expiry < 0
                     and not item.retain
                     and not item.identifiers
-                    and self.max_aliases == 0
+                    and self.names is None
                 ):
                     item.attempts = 1
                     frame = item.message.qos12_frame(self.v5, item.qos, item.packet_id)
@@ -435,13 +446,10 @@ class Outbox:
         dup = delivery.attempts > 0
         if delivery.qos > 0:
             delivery.attempts += 1
-        if self.max_aliases == 0:
+        names = self.names
+        if names is None:
             return delivery.frame(self.v5, expiry, dup, 0, True)
-        aliases = self._aliases
-        if aliases is None:
-            aliases = TopicAliases(self.max_aliases)
-            self._aliases = aliases
-        return aliases.frame(delivery, self.v5, expiry, dup, self.max_packet)
+        return names.frame(delivery, self.v5, expiry, dup, self.max_packet)
 
     @property
     def has_expired(self) -> bool:
@@ -451,10 +459,7 @@ class Outbox:
     def take_expired(self) -> list[Delivery]:
         """QoS 1 and 2 deliveries that expired in the queue: the session frees their packet identifiers."""
         queue = self.queue
-        if not queue.expired:
-            return []
-        expired = queue.expired
-        queue.expired = []
+        expired, queue.expired = queue.expired, []
         return expired
 
     # -- the end -------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from broker.core.codec.encoder import ack
 from broker.core.codec.errors import ProtocolViolation
 from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5
 from broker.core.codec.reasons import NO_MATCHING_SUBSCRIBERS, PACKET_IDENTIFIER_NOT_FOUND, SUCCESS
-from broker.core.counters import AGE, EXPIRED, FULL_BYTES, NOT_AUTHORIZED, TOO_LARGE
+from broker.core.counters import AGE, EXPIRED, FULL_BYTES, NOT_AUTHORIZED
 from broker.core.permissions import Permissions
 from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
@@ -122,7 +122,7 @@ class SendWindow:
                 asked = permissions is not None and (delivery.qos == 1 or delivery.attempts == 0)
                 if outbox.too_large(delivery) or size > outbox.max_bytes:
                     # The client came back with a smaller Maximum Packet Size: as if it had been sent [MQTT-3.1.2-25].
-                    self._give_up(delivery, TOO_LARGE)
+                    self._give_up(delivery, outbox.why_not(delivery.message))
                 elif not outbox.has_room(size):
                     return False
                 elif asked and permissions is not None and permissions.bars(principal, delivery.message.topic):
@@ -293,7 +293,7 @@ class SendWindow:
         elif sub_queue is not None and sub_queue.too_old(delivery, now):
             cause = AGE
         elif outbox.too_large(delivery):
-            cause = TOO_LARGE
+            cause = outbox.why_not(message)
         elif size + HEADROOM > outbox.max_bytes:
             cause = FULL_BYTES
         elif queue.unasked > 0 and queue.bars(delivery):

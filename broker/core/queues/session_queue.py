@@ -20,7 +20,6 @@ from broker.core.counters import (
     GLOBAL,
     NO_QUOTA,
     REPLACED,
-    TOO_LARGE,
     Counters,
 )
 from broker.core.permissions import NEVER_MADE, Permissions
@@ -287,7 +286,7 @@ class SessionQueue:
             if delivery.message.expired(now):
                 self.give_up(delivery, EXPIRED)
             elif outbox.too_large(delivery):
-                self.give_up(delivery, TOO_LARGE)
+                self.give_up(delivery, outbox.why_not(delivery.message))
             else:
                 load.messages -= 1
                 load.bytes -= size

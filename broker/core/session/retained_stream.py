@@ -13,7 +13,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.core.counters import FULL_BYTES, TOO_LARGE
+from broker.core.counters import FULL_BYTES
 from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
 from broker.core.queues.delivery import Delivery
@@ -173,7 +173,7 @@ class RetainedStreams:
         """Send what `next` gave: ACCEPTED, the cause of its drop, or NO_ROOM: `next` gives it again."""
         size: i64 = delivery.message.size() + HEADROOM
         if outbox.too_large(delivery):
-            return TOO_LARGE
+            return outbox.why_not(delivery.message)
         if size > outbox.max_bytes:
             return FULL_BYTES
         if not self._has_room(outbox, delivery.qos, size, window) or (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from mypy_extensions import i64
 
 from broker.core.codec.packets import PUBREC, V5, V311, Will
-from broker.core.counters import DISCONNECTED, FULL_BYTES, GLOBAL, SESSION_ENDED, TOO_LARGE, Counters
+from broker.core.counters import DISCONNECTED, FULL_BYTES, GLOBAL, SESSION_ENDED, Counters
 from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
 from broker.core.queues.delivery import QUEUED, SENT, Delivery, SubscriptionQueue
@@ -202,7 +202,7 @@ class Session(Subscriber):
                 return outbox.offer_late(Delivery(message, 0, retain, identifiers, group))
         if outbox is not None and outbox.too_long(message, qos, identifiers):
             # It will never fit, however long it waits: nothing makes room for it.
-            return self.drop(TOO_LARGE)
+            return self.drop(outbox.why_not(message))
         if sub_queue is not None:
             queue = self.queue
             self.account.fit()

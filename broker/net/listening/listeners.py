@@ -143,6 +143,7 @@ class Listener:
         """Where a connection that has come in comes from; `address` for people, `host` its IP address ("": none)."""
         origin = Origin(address, host, self.name)
         origin.max_packet_size = self.settings.max_packet_size
+        origin.mount = self.settings.mount
         return origin
 
     def load(self, settings: TlsSettings) -> tls.Loaded:

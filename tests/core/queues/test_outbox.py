@@ -22,6 +22,7 @@ from broker.core.counters import (
 from broker.core.queues.delivery import SENT, Delivery
 from broker.core.queues.message import Message
 from broker.core.queues.outbox import ACCEPTED, CONTROL_LIMIT, Outbox
+from broker.core.queues.peer_names import PeerNames
 
 PING = b"\xd0\x00"
 NOW = 100.0
@@ -106,7 +107,7 @@ class TestBounds:
         for size in range(20, 60):
             box = outbox()
             box.max_packet = 50
-            box.max_aliases = aliases
+            box.name_topics(PeerNames(aliases))
             box.offer_late(late(0, size, NOW + 50 if expiring else 0.0))
             box.offer_late(late(0, size, NOW + 50 if expiring else 0.0))
             assert all(len(each) <= 50 for each in box.take_batch(1 << 20, NOW))
@@ -119,7 +120,7 @@ class TestBounds:
         for aliases in (0, 5):
             box = outbox()
             box.max_packet = 60
-            box.max_aliases = aliases
+            box.name_topics(PeerNames(aliases))
             # From the largest down: one that goes without its alias has not set it.
             for size in range(80, 10, -1):
                 made = message(0, size, expires_at, topic=b"some/topic")
@@ -237,7 +238,7 @@ class TestOrder:
     def test_aliases(self) -> None:
         """At most so many aliases as the client takes, from 1 up; each is set before it is used [MQTT-3.1.2-26]."""
         box = outbox()
-        box.max_aliases = 2
+        box.name_topics(PeerNames(2))
         for topic in (b"a", b"b", b"c", b"a", b"b", b"c"):
             box.offer_late(Delivery(message(0, topic=topic), 0, False, (), None))
         got = [(packet.topic, packet.topic_alias) for packet in decoded(box.take_batch(1 << 20, NOW))]

@@ -1,0 +1,78 @@
+"""What a mounted client's topics are called in the broker: a prefix before each name and filter that it sends.
+
+Owns the prefix of a mount in bytes and text. It is whole levels, ends in "/", holds no wildcard and does not begin with
+"$". Promises: what a mounted client names lies below its prefix, or has no name (None): topics that begin with "$" are
+the broker's own and everybody's, and what would be too long is none. What `inner_properties` takes off,
+`outer_properties` has put before.
+
+Refuses: to validate. Names and filters come checked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.core.codec.primitives import string
+from broker.core.codec.properties import RESPONSE_TOPIC, properties_of
+from broker.core.codec.topic_names import MAX_BYTES, parse_shared
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+DOLLAR: Final = 0x24
+
+
+def outer_topic(mount: bytes, topic: bytes) -> bytes | None:
+    """What the broker calls a client's topic; None: the client has no such topic."""
+    if topic[0] == DOLLAR or len(mount) + len(topic) > MAX_BYTES:
+        return None
+    return mount + topic
+
+
+def inner_topic(mount: bytes, topic: bytes) -> bytes | None:
+    """What the client calls a topic of the broker; None: it has no name for it, so that it is never sent there.
+
+    "tenant/a" is such a topic, which the filter "tenant/a/#" matches; so is "tenant/a/", of which nothing is left; and
+    "tenant/a/$x", which the client's "#" would not match [MQTT-4.7.2-1].
+    """
+    size: i64 = len(mount)
+    if len(topic) <= size or topic[size] == DOLLAR or not topic.startswith(mount):
+        return None
+    return topic[size:]
+
+
+def outer_filter(mount: str, name: str) -> str | None:
+    """What the broker calls a client's filter; of a shared one the part behind `$share/name/` is what changes.
+
+    None: it is for what lies outside, or would be too long.
+    """
+    group, inner = parse_shared(name)
+    if inner.startswith("$"):
+        return None
+    made = mount + inner
+    if len(made) * 4 > MAX_BYTES and len(made.encode()) > MAX_BYTES:
+        return None
+    return f"$share/{group}/{made}" if group else made
+
+
+def outer_properties(mount: bytes, properties: bytes) -> bytes | None:
+    """The properties of a message from the client, its Response Topic as the broker calls it; None: it has no name."""
+    return _renamed(properties, mount, True)
+
+
+def inner_properties(mount: bytes, properties: bytes) -> bytes:
+    """The properties of a message as the client gets it. A Response Topic that it cannot name stays as it is."""
+    made = _renamed(properties, mount, False)
+    return properties if made is None else made
+
+
+def _renamed(properties: bytes, mount: bytes, outwards: bool) -> bytes | None:
+    """The properties with another Response Topic, where they have one; None: that has no name on the other side."""
+    if RESPONSE_TOPIC not in properties:
+        return properties
+    for identifier, start, stop in properties_of(properties):
+        if identifier == RESPONSE_TOPIC:
+            topic = properties[start + 3 : stop]
+            other = outer_topic(mount, topic) if outwards else inner_topic(mount, topic)
+            return None if other is None else properties[: start + 1] + string(other) + properties[stop:]
+    return properties

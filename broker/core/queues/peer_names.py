@@ -1,0 +1,66 @@
+"""How the topics of one connected peer are called in its frames, where that is not as everybody's.
+
+Owns the topic aliases that we give to it (section 3.3.2.3.4), and the names below the mount of a mounted client
+(`codec.mounted_names`). Such a peer shares no frame with others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.core.queues.delivery import Delivery
+from broker.core.queues.message import Message
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+
+class PeerNames:
+    """Those of one connection; `maximum` is the peer's Topic Alias Maximum, `mount` what its topics leave out.
+
+    Aliases: first come, first served.
+    """
+
+    def __init__(self, maximum: i64, mount: bytes = b"") -> None:
+        self._maximum: i64 = maximum
+        self.mount = mount
+        self._known: dict[bytes, int] = {}
+
+    def inner(self, message: Message) -> Message | None:
+        """The message as the peer knows it; None: it has no name for its topic, and is not to be sent it."""
+        return message.inner(self.mount) if self.mount else message
+
+    def frame(self, delivery: Delivery, v5: bool, expiry: int, dup: bool, max_packet: i64) -> bytes:
+        """The frame of a delivery with the alias of its topic, if it has one or one is left to give.
+
+        Without where it would be longer than `max_packet` bytes only by what sets the alias.
+        """
+        known_aliases = self._known
+        topic = delivery.message.topic
+        known = known_aliases.get(topic, 0)
+        alias = known
+        if alias == 0 and len(known_aliases) < self._maximum:  # [MQTT-3.3.2-11]
+            alias = len(known_aliases) + 1
+        if alias > 0:
+            frame = self._frame(delivery, v5, expiry, dup, alias, known == 0)
+            # What fits only by its topic alone goes out by its topic alone, and sets nothing [MQTT-3.1.2-25].
+            if len(frame) <= max_packet:
+                if known == 0:
+                    known_aliases[topic] = alias
+                return frame
+        return self._frame(delivery, v5, expiry, dup, 0, True)
+
+    def _frame(self, delivery: Delivery, v5: bool, expiry: int, dup: bool, alias: int, with_topic: bool) -> bytes:
+        message = self.inner(delivery.message)
+        assert message is not None  # `Outbox.too_long` has kept it back
+        return message.frame(
+            v5,
+            delivery.qos,
+            delivery.retain,
+            dup,
+            delivery.packet_id,
+            delivery.identifiers,
+            expiry,
+            alias,
+            with_topic,
+        )
