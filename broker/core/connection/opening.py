@@ -124,7 +124,7 @@ def open_session(
     session.link = identity.is_link(client_id, principal.user_name, router.limits)
     router.queue_limits.apply(session)
     if another and session.subscriptions and router.limits.rules:
-        router.queue_limits.apply_to_subscriptions(session)
+        session.others_terms = True
     # A broker of our own kind says 0x10 by itself where it reaches nobody.
     session.answers = session.link and session.link_peer != ""
     session.bridge = connect.bridge

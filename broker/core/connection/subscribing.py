@@ -50,6 +50,11 @@ MOST_TOLD: Final = 256
 its SUBSCRIBE, and it tells none. Where all are alike they are told once, however many there are."""
 
 
+LOOK_WORK: Final = 2
+TERMS_WORK: Final = 64
+"""What looking at one subscription of a session that goes on counts for, and giving it the queue that it has by the
+rules; each rule counts one more."""
+
 ASK_WORK: Final = 32
 """What asking access control about one subscription counts for in a turn: two microseconds, where it is quick."""
 
@@ -94,7 +99,7 @@ class FilterHandler:
 
     def _look_through(self, session: Session) -> bool:
         access_control = self._router.access_control
-        if access_control is None:
+        if access_control is None and not session.others_terms:
             return False
         self._session = session
         self._review = SubscriptionReview(session, access_control, self._router)
@@ -366,10 +371,11 @@ def _lower(session: Session, subscription: Subscription, qos: int, router: Route
 class SubscriptionReview:
     """The subscriptions of a session: those that are forbidden to its client by now end, or go on with a lower QoS.
 
-    What waits because of them stays, as far as the client may still be sent it. `ended`: how many it were.
+    What waits because of them stays, as far as the client may still be sent it. `ended`: how many it were. Where the
+    session was another user's, they get the queues that the rules have for this one.
     """
 
-    def __init__(self, session: Session, access_control: AccessControl, router: Router) -> None:
+    def __init__(self, session: Session, access_control: AccessControl | None, router: Router) -> None:
         self._session = session
         self._access_control = access_control
         self._router = router
@@ -378,26 +384,37 @@ class SubscriptionReview:
         self.ended: i64 = 0
 
     def turn(self, until: i64) -> bool:
-        """Ask about as many as one turn allows. True when nothing is left to do."""
+        """Look at as many as one turn allows. True when nothing is left to do."""
         session = self._session
         router = self._router
         names = self._names
         while self._at < len(names):
             if router.work >= until:
                 return False
-            name = names[self._at]
+            subscription = session.subscriptions.get(names[self._at])
             self._at += 1
-            router.work += ASK_WORK + self._access_control.source().ask_work
-            topic_filter = parse_shared(name)[1]
-            subscription = session.subscriptions.get(name)
+            router.work += LOOK_WORK
             if subscription is None:
                 continue
-            granted = self._access_control.may_subscribe(session.principal, topic_filter, subscription.qos)
-            if granted < 0:
-                router.work += FILTER_WORK
-                self.ended += 1
-                router.unsubscribe(session, name)
-            elif granted < i64(subscription.qos):
-                router.work += FILTER_WORK
-                _lower(session, subscription, granted, router)
+            if session.others_terms:
+                router.work += TERMS_WORK
+                router.queue_limits.renew_terms(session, subscription)
+            if self._access_control is not None:
+                self._ask(subscription, self._access_control)
+        session.others_terms = False
         return True
+
+    def _ask(self, subscription: Subscription, access_control: AccessControl) -> None:
+        """Ask access control about one."""
+        session = self._session
+        router = self._router
+        name = subscription.topic_filter
+        router.work += ASK_WORK + access_control.source().ask_work
+        granted = access_control.may_subscribe(session.principal, parse_shared(name)[1], subscription.qos)
+        if granted < 0:
+            router.work += FILTER_WORK
+            self.ended += 1
+            router.unsubscribe(session, name)
+        elif granted < i64(subscription.qos):
+            router.work += FILTER_WORK
+            _lower(session, subscription, granted, router)

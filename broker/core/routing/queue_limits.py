@@ -82,16 +82,13 @@ class QueueLimits:
             outbox.tells = session.v5 and self._limits.tell_loss
             outbox.fresh = sub_queue is not None or session.fresh_sub_queues > 0
 
-    def apply_to_subscriptions(self, session: Session) -> None:
-        """The rules are about another user than before: give the subscriptions the queues that they have now."""
-        for subscription in session.subscriptions.values():
-            sub_queue = queue_of(subscription)
-            options = None if sub_queue is None else sub_queue.options
-            if session.rules or sub_queue is not None:
-                topic_filter = parse_shared(subscription.topic_filter)[1]
-                self.give_sub_queue(
-                    session, subscription, self.sub_queue_terms(session, topic_filter, options), options
-                )
+    def renew_terms(self, session: Session, subscription: Subscription) -> None:
+        """The rules are about another user than before: give a subscription the queue that it has now."""
+        sub_queue = queue_of(subscription)
+        options = None if sub_queue is None else sub_queue.options
+        if session.rules or sub_queue is not None:
+            topic_filter = parse_shared(subscription.topic_filter)[1]
+            self.give_sub_queue(session, subscription, self.sub_queue_terms(session, topic_filter, options), options)
 
     def give_sub_queue(
         self,

@@ -69,6 +69,7 @@ class Session(Subscriber):
         # What the settings and rules say of its client (`QueueLimits.apply`).
         self.terms: QueueTerms | None = None
         self.rules: tuple[QueueRule, ...] = ()
+        self.others_terms = False  # subscriptions have queues yet by the rules for the user that it was before
         self.subscriptions: dict[str, Subscription] = {}
         self.fresh_sub_queues: i64 = 0  # those of them whose messages are worth less the longer they wait
         self.version, self.v5 = V311, False

@@ -12,6 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.core.codec.packets import SubscriptionRequest
+from broker.core.connection.protocol import TURN_WORK
+from broker.core.connection.subscribing import TERMS_WORK
 from broker.core.limits import Limits
 from broker.core.queues.delivery import queue_of
 from broker.core.queues.message import OVERHEAD
@@ -314,6 +317,40 @@ def test_another_user_of_overlapping_subscriptions(first: str | None, second: st
     client.wire.frozen = False
     network.settle()
     assert client.payloads() == numbers(4)[-kept:]
+
+
+def test_very_many_subscriptions_get_their_queues_in_turns() -> None:
+    """Those of a session that another user takes up, also where its connection ends meanwhile."""
+    given_limits = Limits()
+    given_limits.any_user_takes_over = True
+    given_limits.rules = (QueueRule(user="kiosk", topic_filter="t/#", policy=LATEST),)
+    network = Network(given_limits)
+    client = network.client("c", clean=False, expiry=HOUR, user_name="other")
+    count = 3 * TURN_WORK // TERMS_WORK
+    for number in range(count):
+        name = f"t/{number}"
+        network.router.subscribe(client.session, "", name, SubscriptionRequest(name, 0), 0)
+    session = client.session
+
+    def renewed() -> int:
+        return sum(each.sub_queue is not None for each in session.subscriptions.values())
+
+    client.connect(clean=False, expiry=HOUR, user_name="kiosk", settle=False)
+    client.wire.to_channel()
+    most = TURN_WORK // TERMS_WORK
+    assert 0 < renewed() <= most
+    client.connect(clean=False, expiry=HOUR, user_name="kiosk", settle=False)
+    client.wire.to_channel()
+    before = renewed()
+    while client.wire.protocol.unfinished:
+        client.wire.go_on()
+        assert renewed() - before <= most
+        before = renewed()
+    assert before == count
+    client.cut()
+    client.connect(clean=False, expiry=HOUR, user_name="kiosk", settle=False)
+    client.wire.to_channel()
+    assert not client.wire.protocol.unfinished
 
 
 def test_nothing_said() -> None:
