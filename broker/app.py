@@ -30,7 +30,7 @@ from broker.security.authenticator import Authenticator
 from broker.security.errors import SecurityError
 from broker.settings import Settings, flatten
 from broker.store.base import Store
-from broker.storing import StoreWatch
+from broker.storing import StoreWatch, make
 from broker.upstream.filters.suspicious import warnings
 from broker.upstream.links.links import Links
 from broker.watching import FileWatcher
@@ -72,20 +72,22 @@ class Broker(Server):
         store: Store | None = None,
     ) -> None:
         """`authenticators` say who clients are, before those of the settings (`broker.security`); `access_control`
-        decides everything about clients in place of both, and of the rules of the settings. The others are those of
-        `Server`.
+        decides everything about clients in place of both, and of the rules of the settings. `store` keeps what outlives
+        this object, in place of the one that the settings name. The others are those of `Server`.
 
         Raises:
             ValueError: both are given.
         """
         if authenticators and access_control is not None:
             raise ValueError("authenticators or access_control, not both: the access control admits clients itself")
+        settings = Settings() if settings is None else settings
+        self._own_store = store is not None
         super().__init__(
             settings,
             access_control=access_control,
             event_listener=event_listener,
             auth_methods=auth_methods,
-            store=store,
+            store=make(settings) if store is None else store,
         )
         if self.store is not None:
             self.store_watch = self.store.listener = StoreWatch(self)
@@ -318,6 +320,13 @@ class Broker(Server):
         own = self._own_access_control
         embedded = own or self._embedded
         lines = [*exposed(settings, embedded), *ineffective(settings, embedded)]
+        if self._own_store:
+            # It may have settings of its own; one of ours counts for any store.
+            lines = [line for line in lines if not line.startswith("store.on_failure ")]
+            if settings.store.path:
+                lines.append(
+                    f"store.path: {show(settings.store.path)} is not used, since the program has a store of its own"
+                )
         unasked = [name for name in ("authenticator", "rule") if getattr(settings, name)]
         if own and unasked:
             lines.append(

@@ -11,6 +11,7 @@ Refuses: to do the work. Settings are found in `broker.configuration`, the proce
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,6 +38,7 @@ from broker.security.errors import SecurityError
 from broker.security.passwords.hashes import Kind
 from broker.security.passwords.passwd import delete_user, set_password
 from broker.settings import Settings, parse_endpoint
+from broker.storing import unusable as store_unusable
 from broker.upstream.filters.suspicious import warnings
 from broker.upstream.links.choices import unreadable
 from broker.wording import show
@@ -107,6 +109,10 @@ def serve(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="One setting, as in limits.max_packet_size=4096. Repeatable."),
     ] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep sessions and messages there, over restarts; short for store.path."),
+    ] = None,
     log_level: Annotated[
         str | None,
         typer.Option(metavar="LEVEL", help="debug, info, warning or error; short for --set log.level=LEVEL."),
@@ -120,6 +126,9 @@ def serve(
     """
     daemon.ignore_hangup()
     changes = list(sets or ())
+    if store is not None:
+        # In quotes: a folder may be called 1.
+        changes.append(f"store.path={json.dumps(str(store), ensure_ascii=False)}")
     if log_level is not None:
         changes.append(f"log.level={log_level}")
     settings = _load(config, changes, listen or ())
@@ -157,7 +166,7 @@ def check_config(
     settings = _load(file, (), ())
     faults, soon = certificates(settings)
     # Unlike a link, which tries again, these keep the broker from starting.
-    broken = [*faults, *socket_files(settings), *unusable(settings)]
+    broken = [*faults, *socket_files(settings), *unusable(settings), *store_unusable(settings)]
     told = "the broker does not start with these settings" if broken else "OK"
     typer.echo(f"{ENVIRONMENT if file is None else file}: {told}")
     for name, (value, default) in changed(settings).items():

@@ -30,6 +30,7 @@ from broker.buildinfo import BuildInfo, build_info
 from broker.configuration import SettingsError
 from broker.net.sockets import OWN_DESCRIPTORS
 from broker.settings import DEFAULT_PORT, Endpoint, Settings, parse_endpoint
+from broker.storing import kept, place
 
 MANY_DESCRIPTORS: Final = 1_048_576
 """What is asked for where the system names no upper limit."""
@@ -247,9 +248,9 @@ async def _serve(
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
     if logs.for_people(settings.log.format, output):
-        print(banner(str(build), broker.listening), file=output, flush=True)
+        print(banner(str(build), broker.listening, kept(settings)), file=output, flush=True)
     else:
-        _tell_started(build, broker.listening)
+        _tell_started(build, broker.listening, place(settings))
     reloading = loop.create_task(hangup.serve(broker))
     asked, broken = loop.create_task(stopping.wait()), loop.create_task(broker.broken())
     try:
@@ -264,7 +265,7 @@ async def _serve(
         raise DaemonError(f"stopped: {broken.result()}")
 
 
-def _tell_started(build: BuildInfo, listening: list[str]) -> None:
+def _tell_started(build: BuildInfo, listening: list[str], store: str) -> None:
     """The same for programs: one event, whatever the level, since nobody else tells them the port of a listener."""
     log = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
     log.info(
@@ -275,15 +276,15 @@ def _tell_started(build: BuildInfo, listening: list[str]) -> None:
         uvloop=build.uvloop,
         pid=os.getpid(),
         listening=listening,
-        store="memory",
+        store=store,
     )
 
 
-def banner(build: str, listening: list[str]) -> str:
+def banner(build: str, listening: list[str], what_is_kept: str) -> str:
     """What a person who starts the broker wants to know, in a few plain lines."""
     lines = [build]
     lines += [f"listening on {url}" for url in listening]
-    lines.append("kept in memory only: sessions, queued and retained messages; they end with this process")
+    lines.append(what_is_kept)
     endpoints = [parse_endpoint(url) for url in listening]
     # mosquitto's clients speak no WebSocket; what takes the fewest options comes first.
     for where in [_client_options(each) for scheme in TRIED for each in endpoints if each.scheme == scheme][:1]:

@@ -1,16 +1,20 @@
-"""The store of a broker, seen from outside: what is told when it fails, and when it goes on.
+"""The store of a broker, seen from outside: made of the settings, and what is told of it.
 
-Owns the log lines, two in `LINES_APART` seconds at most, however often a disk comes and goes. Whoever publishes the
-state is told of every change. Refuses: to keep anything itself, and to decide what clients are answered meanwhile.
+Owns what the start says is kept, and the log lines when the store fails and goes on: two in `LINES_APART` seconds at
+most, however often a disk comes and goes. Whoever publishes the state is told of every change. Refuses: to keep
+anything itself, and to decide what clients are answered meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from broker.store.base import StoreListener
+from broker.settings import Settings
+from broker.store.base import Store, StoreListener
 
 if TYPE_CHECKING:
     from broker.net.server import Server
@@ -20,6 +24,65 @@ LINES_APART: Final = 10.0
 
 WRITTEN: Final = "written"
 """The state of a store that keeps what it is told."""
+
+
+MEMORY: Final = "memory"
+"""What the start says where nothing outlives the process."""
+
+KEPT: Final = {
+    "full": "acknowledged when it is on disk",
+    "normal": "kill -9 loses nothing that was acknowledged, a power cut the last of it",
+    "off": "kill -9 loses nothing that was acknowledged, a power cut may damage it",
+}
+"""By `store.synchronous`."""
+
+
+def make(settings: Settings) -> Store | None:
+    """The store of the settings; None: everything is kept in memory. Touches no file."""
+    wanted = settings.store
+    if not wanted.path:
+        return None
+    # Who keeps nothing need not load what keeps.
+    from broker.store.sqlite import SqliteStore
+
+    return SqliteStore(
+        wanted.path,
+        synchronous=wanted.synchronous,
+        commit_window=wanted.commit_window,
+        commit_bytes=wanted.commit_bytes,
+    )
+
+
+def place(settings: Settings) -> str:
+    """Where things are kept: a folder, as it stands in the settings, or MEMORY."""
+    return settings.store.path or MEMORY
+
+
+def kept(settings: Settings) -> str:
+    """The line for people that says what is kept, where, and how well."""
+    wanted = settings.store
+    if not wanted.path:
+        return "kept in memory only: sessions, queued and retained messages; they end with this process"
+    return f"kept in {Path(wanted.path)}: sessions, queued and retained messages; {KEPT[wanted.synchronous]}"
+
+
+def unusable(settings: Settings) -> list[str]:
+    """Why a broker that is started here cannot have its store, a line each. Changes nothing.
+
+    What can be seen of the folder alone; whether the file is a store, and of which version, is for the start to say.
+    """
+    if not settings.store.path:
+        return []
+    folder = Path(settings.store.path)
+    try:
+        there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    except OSError as error:
+        return [f"store.path: {folder}: {error.strerror}"]
+    if not there.is_dir():
+        return [f"store.path: {there} is not a directory: name another one"]
+    if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
+        return [f"store.path: {there} cannot be written to: let the broker's user write there, or name another one"]
+    return []
 
 
 class StoreWatch(StoreListener):

@@ -120,6 +120,11 @@ class TestServe:
         assert settings.sys.interval == 0
         assert settings.log.level == "error"
 
+    @pytest.mark.parametrize("folder", ["/var/lib/canopy", "1", 'it\'s "here"', "a=b"])
+    def test_a_store(self, stand_in: type[StandIn], folder: str) -> None:
+        assert canopy("serve", "--store", folder).exit_code == 0
+        assert stand_in.made[0].store.path == folder
+
     def test_what_is_read_again_is_what_was_read(self, stand_in: type[StandIn], tmp_path: Path) -> None:
         config = tmp_path / "canopy.toml"
         config.write_text("[mqtt]\nmax_qos = 0\n")
@@ -276,6 +281,13 @@ class TestCheckConfig:
         assert [line for line in others if line.startswith(f'  cannot be used: listener "a": {why}')]
         with pytest.raises(StartupError, match=re.escape(why)):
             asyncio.run(Broker(load_settings(config, environ={})).start())
+
+    def test_a_store_where_there_is_a_file(self) -> None:
+        result = canopy("check-config", CANOPY_STORE__PATH="/dev/null")
+        assert result.exit_code == 2
+        assert "  cannot be used: store.path: /dev/null is not a directory" in result.stdout
+        with pytest.raises(StartupError, match="/dev/null is not a directory"):
+            asyncio.run(Broker(load_settings(environ={"CANOPY_STORE__PATH": "/dev/null"})).start())
 
     def test_more_connections_than_a_process_here_may_have(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -94,6 +94,7 @@ def test_programs_are_told_the_start_as_an_event_and_without_a_banner() -> None:
     assert line["listening"] == ["mqtt://127.0.0.1:4711"]
     assert line["version"] == build_info().version
     assert line["core"] == build_info().core
+    assert line["store"] == "memory"
 
 
 def test_a_broker_that_stops_by_itself_ends_the_process_with_the_reason() -> None:
@@ -397,7 +398,7 @@ class TestDescriptors:
 
 class TestBanner:
     def test_the_default_listener_needs_no_port(self) -> None:
-        text = daemon.banner("canopy 1.2.3", ["mqtt://127.0.0.1:1883"])
+        text = daemon.banner("canopy 1.2.3", ["mqtt://127.0.0.1:1883"], "kept in memory")
         assert text.startswith("canopy 1.2.3\nlistening on mqtt://127.0.0.1:1883\n")
         assert "mosquitto_sub -h 127.0.0.1 -t 'demo/#' -v\n" in text
         assert "mosquitto_pub -h 127.0.0.1 -t demo/hello -m 'hello world'\n" in text
@@ -418,15 +419,15 @@ class TestBanner:
         ],
     )
     def test_the_lines_to_try_reach_the_listener(self, url: str, options: str) -> None:
-        text = daemon.banner("canopy 1.2.3", [url, "ws://127.0.0.1:9"])
+        text = daemon.banner("canopy 1.2.3", [url, "ws://127.0.0.1:9"], "")
         assert f"mosquitto_sub {options}-t " in text
         assert f"mosquitto_pub {options}-t " in text
         assert "listening on ws://127.0.0.1:9\n" in text
         # A plain listener takes the fewest options.
-        both = daemon.banner("canopy 1.2.3", [url, "mqtt://127.0.0.1:9"])
+        both = daemon.banner("canopy 1.2.3", [url, "mqtt://127.0.0.1:9"], "")
         assert ("-h 127.0.0.1 -p 9 " in both) == (not url.startswith("mqtt:"))
 
     def test_nothing_to_try_where_these_clients_cannot_come_in(self) -> None:
-        text = daemon.banner("canopy 1.2.3", ["wss://127.0.0.1:8443"])
+        text = daemon.banner("canopy 1.2.3", ["wss://127.0.0.1:8443"], "")
         assert "listening on wss://127.0.0.1:8443\n" in text
         assert "mosquitto" not in text

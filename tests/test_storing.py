@@ -1,10 +1,12 @@
-"""What is told of a store that fails and goes on: log lines, and topics below `$SYS/broker/store/`."""
+"""The store of the settings, and what the log and `$SYS` tell of one that fails and goes on."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -15,6 +17,7 @@ from broker.core.queues.message import Message
 from broker.health import UnhealthyError, check
 from broker.settings import Address, Settings, Shutdown, Sys
 from broker.store import MemoryStore
+from broker.store.sqlite import SqliteStore
 from broker.storing import StoreWatch
 from tests.e2e import wire
 from tests.e2e.wire import Peer
@@ -116,3 +119,74 @@ async def test_a_failure_that_stays_is_told_when_a_line_may_be_written(monkeypat
             watch.recovered()
     found = [line for line in lines if line["event"].startswith("store ")]
     assert [line["failures"] for line in found] == [1, 1, 2, 2]
+
+
+class TestSettings:
+    def test_without_a_path_there_is_none(self) -> None:
+        settings = Settings()
+        assert storing.make(settings) is None
+        assert storing.place(settings) == "memory"
+        assert "memory only" in storing.kept(settings)
+        assert storing.unusable(settings) == []
+
+    def test_a_path_makes_one_with_the_other_settings(self, tmp_path: Path) -> None:
+        terms = {"path": str(tmp_path / "s"), "synchronous": "off", "commit_window": 0.5, "commit_bytes": 77}
+        made = storing.make(Settings.model_validate({"store": terms}))
+        assert isinstance(made, SqliteStore)
+        assert (made.directory, made._synchronous, made._window, made._group_bytes) == (tmp_path / "s", "off", 0.5, 77)
+        # Only a start touches the disk.
+        assert not made.directory.exists()
+
+    @pytest.mark.parametrize("synchronous", ["full", "normal", "off"])
+    def test_the_start_says_where_and_how_well(self, synchronous: str) -> None:
+        settings = Settings.model_validate({"store": {"path": "/s", "synchronous": synchronous}})
+        assert storing.place(settings) == "/s"
+        assert storing.kept(settings).startswith("kept in /s: sessions, queued and retained messages; ")
+        assert ("power cut" in storing.kept(settings)) is (synchronous != "full")
+
+    def test_folders_that_can_be_used(self, tmp_path: Path) -> None:
+        for folder in (tmp_path, tmp_path / "new" / "er"):
+            assert storing.unusable(Settings.model_validate({"store": {"path": str(folder)}})) == []
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("below", ["", "s"])
+    def test_a_file_is_no_folder(self, tmp_path: Path, below: str) -> None:
+        (tmp_path / "file").touch()
+        (line,) = storing.unusable(Settings.model_validate({"store": {"path": str(tmp_path / "file" / below)}}))
+        assert line.startswith(f"store.path: {tmp_path / 'file'} is not a directory")
+
+    def test_a_folder_of_somebody_else(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        # The superuser, as whom tests may run, may write everywhere.
+        monkeypatch.setattr(os, "access", lambda *_: False)
+        (line,) = storing.unusable(Settings.model_validate({"store": {"path": str(tmp_path / "s")}}))
+        assert line.startswith(f"store.path: {tmp_path} cannot be written to")
+
+
+async def test_a_broker_keeps_by_its_settings_alone(tmp_path: Path) -> None:
+    """Embedded, too; over another broker object."""
+    settings = Settings.model_validate(
+        {"listen": ["mqtt://127.0.0.1:0"], "store": {"path": str(tmp_path / "s"), "synchronous": "off"}}
+    )
+    for number in range(2):
+        async with Broker(settings) as broker:
+            found = broker.router.retained.get("t")
+            assert (found is None) is (number == 0)
+            if isinstance(found, Message):
+                assert found.payload() == b"1"
+            assert told(broker, "path") == str(tmp_path / "s")
+            peer = await Peer.open("127.0.0.1", broker.ports[0])
+            await peer.send(wire.connect("p"))
+            await peer.expect(wire.CONNACK)
+            await peer.publish("t", b"1", qos=1, retain=True)
+            await peer.disconnect()
+
+
+async def test_a_programs_own_store_comes_before_that_of_the_settings(tmp_path: Path) -> None:
+    terms = {"path": str(tmp_path / "s"), "on_failure": "refuse"}
+    settings = Settings.model_validate({"listen": ["mqtt://127.0.0.1:0"], "store": terms})
+    with capture_logs() as lines:
+        async with Broker(settings, store=MemoryStore()):
+            pass
+    told = [line["detail"] for line in lines if line["event"] == "suspicious setting"]
+    assert told == [f'store.path: "{tmp_path}/s" is not used, since the program has a store of its own']
+    assert not (tmp_path / "s").exists()
