@@ -8,6 +8,7 @@ from typing import Final
 
 from broker.core.persistence.journal import Journal, Saved
 from broker.store import MemoryStore, Store
+from broker.store.sqlite import SqliteStore
 
 MakeStore = Callable[[Path, Callable[[], float]], Store]
 
@@ -17,7 +18,12 @@ def _memory(folder: Path, lasting: Callable[[], float]) -> Store:
     return MemoryStore(lasting)
 
 
-KINDS: Final[dict[str, MakeStore]] = {"memory": _memory}
+def _sqlite(folder: Path, lasting: Callable[[], float]) -> Store:
+    # Nobody cuts the power.
+    return SqliteStore(folder, synchronous="off", lasting=lasting)
+
+
+KINDS: Final[dict[str, MakeStore]] = {"memory": _memory, "sqlite": _sqlite}
 """Kind of store → how one is made in a folder, with a lasting clock."""
 
 OUTLIVES: Final = frozenset(KINDS) - {"memory"}

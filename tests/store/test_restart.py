@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ import pytest
 from broker.app import Broker
 from broker.net.listening.listeners import StartupError
 from broker.settings import Settings
-from broker.store import MemoryStore, StoreError
+from broker.store import MemoryStore, Store, StoreError
 from tests.e2e import wire
 from tests.e2e.wire import SESSION_EXPIRY, WILL_DELAY, Peer, ack, connect, publish
+from tests.store.places import KINDS, OUTLIVES
 
 HOUR = 3600
 
@@ -23,15 +25,19 @@ HOUR = 3600
 class House:
     """One broker after another, all with the same store."""
 
-    def __init__(self, stack: AsyncExitStack) -> None:
+    def __init__(self, stack: AsyncExitStack, kind: str, folder: Path) -> None:
         # Seconds by which the time between two brokers was longer than it was.
         self.skipped = 0.0
-        self.store = MemoryStore(lambda: time.monotonic() + self.skipped)
+        self.kind, self.folder = kind, folder
+        self.store = self._make()
         self.running = self._broker()
         self.peers: list[Peer] = []
         # The one client that a test reads from by itself while the broker stops.
         self.read_elsewhere: Peer | None = None
         self._stack = stack
+
+    def _make(self) -> Store:
+        return KINDS[self.kind](self.folder, lambda: time.time() + self.skipped)
 
     def _broker(self) -> Broker:
         return Broker(Settings(listen=("mqtt://127.0.0.1:0",)), store=self.store)
@@ -50,6 +56,8 @@ class House:
         """Stop the broker, and start another so many seconds later."""
         await self.stop()
         self.skipped += after
+        if self.kind in OUTLIVES:
+            self.store = self._make()
         self.running = self._broker()
         await self.running.start()
 
@@ -75,10 +83,10 @@ class House:
         return peer
 
 
-@pytest.fixture
-async def house() -> AsyncIterator[House]:
+@pytest.fixture(params=sorted(KINDS))
+async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
     async with AsyncExitStack() as stack:
-        made = House(stack)
+        made = House(stack, request.param, tmp_path / "store")
         await made.running.start()
         yield made
         await made.stop()

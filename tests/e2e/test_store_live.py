@@ -1,0 +1,415 @@
+"""The daemon with a store, killed by SIGKILL and started again: what was acknowledged is there, and comes once.
+
+A test never waits for the disk by itself: what it has heard from the broker is what must be kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import sqlite3
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import wire
+from tests.e2e.wire import (
+    MESSAGE_EXPIRY,
+    SESSION_EXPIRY,
+    WILL_DELAY,
+    Closed,
+    Peer,
+    Will,
+    WireError,
+    ack,
+    connect,
+    publish,
+)
+from tests.support.daemon import COMMAND, PATIENCE, Daemon, environment
+
+HOUR = 3600
+GONE = (Closed, WireError, ConnectionError)
+"""What reading or writing comes to when the broker is killed, be it within a packet."""
+
+Versions = pytest.mark.parametrize("version", [4, 5])
+Qos = pytest.mark.parametrize("qos", [1, 2])
+
+
+class House:
+    """One daemon after another, all with the same folder."""
+
+    def __init__(self, folder: Path, stack: AsyncExitStack) -> None:
+        self.folder = folder
+        self._stack = stack
+        self._peers: list[Peer] = []
+        self.daemon: Daemon
+
+    async def start(self, *arguments: str) -> None:
+        self.daemon = await asyncio.to_thread(Daemon, "--store", str(self.folder), *arguments)
+        self._stack.callback(self.daemon.close)
+
+    def kill(self) -> None:
+        self.daemon.process.send_signal(signal.SIGKILL)
+
+    async def again(self, *, after: float = 0.0) -> None:
+        """Kill it, unless that is done; let so many seconds pass; start another one."""
+        self.kill()
+        await asyncio.to_thread(self.daemon.close)
+        for peer in self._peers:
+            peer.abort()
+        self._peers.clear()
+        if after:
+            self._pass(after)
+        await self.start()
+
+    def _pass(self, seconds: float) -> None:
+        """Everything in the file happened so much earlier: the tables are plain enough for that."""
+        with closing(sqlite3.connect(self.folder / "canopy.db")) as db, db:
+            db.execute(
+                "UPDATE session SET disconnected_at = disconnected_at - ?1, will_due = will_due - ?1", (seconds,)
+            )
+            for table in ("message", "delivery", "retained"):
+                db.execute(f"UPDATE {table} SET expires_at = expires_at - ?", (seconds,))
+
+    async def peer(
+        self, client_id: str, *, version: int = 5, clean: bool = False, present: bool | None = False, **more: Any
+    ) -> Peer:
+        """A connected client whose session stays; it was present or not [MQTT-3.2.2-3]."""
+        peer = await Peer.open("127.0.0.1", self.daemon.port, version)
+        self._stack.callback(peer.abort)
+        self._peers.append(peer)
+        props = ((SESSION_EXPIRY, more.pop("expiry", HOUR)),)
+        await peer.send(connect(client_id, version=version, clean=clean, props=props, **more))
+        peer.connack = await peer.expect(wire.CONNACK)
+        assert peer.connack.code == 0
+        assert present is None or peer.connack.session_present is present
+        return peer
+
+    async def away(self, client_id: str, *filters: tuple[str, int], version: int = 5) -> None:
+        """A client that subscribes and goes."""
+        peer = await self.peer(client_id, version=version)
+        await peer.subscribe(*filters)
+        await peer.disconnect()
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    async with AsyncExitStack() as stack:
+        made = House(tmp_path / "store", stack)
+        await made.start()
+        yield made
+
+
+@Versions
+@Qos
+async def test_what_waits_for_a_client_that_is_away(house: House, version: int, qos: int) -> None:
+    """PUBACK or PUBCOMP was there: it comes, in order, once [MQTT-3.1.2-4] [MQTT-4.6.0-6]."""
+    await house.away("s", ("t/#", qos), version=version)
+    publisher = await house.peer("p", clean=True)
+    for number in range(20):
+        await publisher.publish("t/a", b"%d" % number, qos=qos)
+    await house.again()
+    subscriber = await house.peer("s", version=version, present=True)
+    received = [await subscriber.message() for _ in range(20)]
+    assert [(one.payload, one.dup) for one in received] == [(b"%d" % number, False) for number in range(20)]
+    assert await subscriber.fence() == []
+
+
+async def test_suback_and_unsuback(house: House) -> None:
+    peer = await house.peer("s")
+    await peer.subscribe(("a", 1), ("b", 1), ("$share/g/c", 1))
+    await house.again()
+    peer = await house.peer("s", present=True)
+    await peer.unsubscribe("b")
+    await house.again()
+    peer = await house.peer("s", present=True)
+    publisher = await house.peer("p", clean=True)
+    for topic in ("a", "b", "c"):
+        await publisher.publish(topic, topic.encode(), qos=1)
+    assert {(await peer.message()).payload for _ in range(2)} == {b"a", b"c"}
+    assert await peer.fence() == []
+
+
+@Qos
+async def test_what_is_in_flight_is_sent_again(house: House, qos: int) -> None:
+    """With its packet identifier and DUP [MQTT-4.4.0-1] [MQTT-3.3.1-1]."""
+    subscriber = await house.peer("s")
+    await subscriber.subscribe(("t", qos))
+    publisher = await house.peer("p", clean=True)
+    for payload in (b"1", b"2", b"3"):
+        await publisher.publish("t", payload, qos=qos)
+    first = [await subscriber.expect(wire.PUBLISH) for _ in range(3)]
+    await house.again()
+    subscriber = await house.peer("s", present=True)
+    found = [await subscriber.message() for _ in range(3)]
+    assert [one.payload for one in found] == [b"1", b"2", b"3"]
+    if qos == 2:
+        # It left only when its identifier was on disk, and so both sides know what it stands for.
+        assert [one.packet_id for one in found] == [one.packet_id for one in first]
+        assert all(one.dup for one in found)
+    assert await subscriber.fence() == []
+
+
+async def test_after_our_pubrel_the_message_does_not_come_again(house: House) -> None:
+    """[MQTT-4.3.3-6]: PUBREL left only when PUBREC's coming was on disk."""
+    subscriber = await house.peer("s")
+    await subscriber.subscribe(("t", 2))
+    publisher = await house.peer("p", clean=True)
+    await publisher.publish("t", b"1", qos=2)
+    message = await subscriber.expect(wire.PUBLISH)
+    assert message.packet_id
+    await subscriber.send(ack(wire.PUBREC, message.packet_id))
+    assert (await subscriber.expect(wire.PUBREL)).packet_id == message.packet_id
+    await house.again()
+    subscriber = await house.peer("s", present=True)
+    assert (await subscriber.expect(wire.PUBREL)).packet_id == message.packet_id
+    await subscriber.send(ack(wire.PUBCOMP, message.packet_id))
+    assert await subscriber.fence() == []
+
+
+async def test_a_publish_that_has_its_pubrec_is_not_routed_again(house: House) -> None:
+    """[MQTT-4.3.3-10]; after its PUBCOMP the identifier is free."""
+    await house.away("s", ("t", 2))
+    publisher = await house.peer("p")
+    await publisher.send(publish("t", b"1", qos=2, packet_id=7))
+    await publisher.expect(wire.PUBREC)
+    await house.again()
+    publisher = await house.peer("p", present=True)
+    await publisher.send(publish("t", b"1", qos=2, packet_id=7, dup=True))
+    assert (await publisher.expect(wire.PUBREC)).packet_id == 7
+    await publisher.send(ack(wire.PUBREL, 7))
+    assert (await publisher.expect(wire.PUBCOMP)).code == 0
+    await house.again()
+    publisher = await house.peer("p", present=True)
+    await publisher.send(publish("t", b"2", qos=2, packet_id=7))
+    await publisher.expect(wire.PUBREC)
+    subscriber = await house.peer("s", present=True)
+    assert [(await subscriber.message()).payload for _ in range(2)] == [b"1", b"2"]
+    assert await subscriber.fence() == []
+
+
+async def test_retained_messages(house: House) -> None:
+    """The last that was acknowledged, and none that was cleared [MQTT-3.3.1-5] [MQTT-3.3.1-6]."""
+    publisher = await house.peer("p", clean=True)
+    for topic, payload in (("r/1", b"old"), ("r/2", b"gone"), ("r/1", b"new"), ("r/2", b"")):
+        await publisher.publish(topic, payload, qos=1, retain=True)
+    await house.again()
+    peer = await house.peer("q", clean=True)
+    await peer.subscribe(("r/#", 1))
+    assert [(one := await peer.message()).topic, one.payload, one.retain] == ["r/1", b"new", True]
+    assert await peer.fence() == []
+
+
+async def test_the_will_of_who_was_connected(house: House) -> None:
+    """The connection ended without DISCONNECT, if by the broker's death [MQTT-3.1.2-8]."""
+    await house.away("s", ("w", 1))
+    gone = await house.peer("gone", will=Will("w", b"gone", 1))
+    # Behind the CONNECT, so that the will is on disk.
+    await gone.publish("x", qos=1)
+    await gone.subscribe(("x", 1))
+    await house.again()
+    subscriber = await house.peer("s", present=True)
+    assert (await subscriber.message()).payload == b"gone"
+
+
+async def test_a_delayed_will_falls_due_while_no_broker_runs(house: House) -> None:
+    """[MQTT-3.1.3-9]"""
+    await house.away("s", ("w", 1))
+    gone = await house.peer("gone", will=Will("w", b"gone", 1, properties=((WILL_DELAY, 1800),)))
+    await gone.subscribe(("x", 1))
+    await house.again()
+    subscriber = await house.peer("s", present=True)
+    assert await subscriber.fence() == []
+    # A commit behind the one that says that it is due then.
+    await subscriber.subscribe(("y", 1))
+    await house.again(after=1801)
+    subscriber = await house.peer("s", present=True)
+    assert (await subscriber.message()).payload == b"gone"
+
+
+async def test_sessions_expire_while_no_broker_runs(house: House) -> None:
+    """[MQTT-4.1.0-1]"""
+    for client_id, expiry in (("c", 60), ("d", 6000)):
+        peer = await house.peer(client_id, expiry=expiry)
+        await peer.subscribe(("x", 1))
+        await peer.disconnect()
+    peer = await house.peer("behind them")
+    await peer.subscribe(("x", 1))
+    await house.again(after=100)
+    await house.peer("c", present=False)
+    await house.peer("d", present=True)
+
+
+async def test_messages_expire_while_no_broker_runs(house: House) -> None:
+    """[MQTT-3.3.2-5]"""
+    await house.away("s", ("t", 1))
+    publisher = await house.peer("p", clean=True)
+    await publisher.publish("t", b"short", qos=1, props=((MESSAGE_EXPIRY, 60),))
+    await publisher.publish("t", b"long", qos=1, props=((MESSAGE_EXPIRY, 600),))
+    await house.again(after=100)
+    subscriber = await house.peer("s", present=True)
+    found = await subscriber.message()
+    assert found.payload == b"long"
+    left = found.get(MESSAGE_EXPIRY)
+    assert isinstance(left, int)
+    assert left <= 500
+    assert await subscriber.fence() == []
+
+
+async def test_an_orderly_stop_keeps_all(house: House) -> None:
+    await house.away("s", ("t", 1))
+    publisher = await house.peer("p", clean=True)
+    await publisher.publish("t", b"1", qos=1)
+    publisher.abort()
+    assert (await asyncio.to_thread(house.daemon.end))[0] == 0
+    assert not (house.folder / "canopy.db-wal").exists()
+    await house.start()
+    subscriber = await house.peer("s", present=True)
+    assert (await subscriber.message()).payload == b"1"
+
+
+async def test_the_start_says_where(house: House) -> None:
+    assert house.daemon.started["store"] == str(house.folder)
+
+
+async def test_a_second_broker_is_kept_away(house: House) -> None:
+    command = [*COMMAND, "serve", "--listen", "mqtt://127.0.0.1:0", "--store", str(house.folder)]
+    done = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, env=environment(), timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 1
+    told = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    assert len(told) == 1
+    assert str(house.folder) in told[0]
+    assert "in use" in told[0]
+    await house.peer("c")
+
+
+class Publisher:
+    """Publishes numbers, and knows which were acknowledged; over connections, as the specification has it."""
+
+    WINDOW = 40
+
+    def __init__(self, qos: int) -> None:
+        self.qos = qos
+        self.count = 0
+        self.acknowledged: set[int] = set()
+        # In the order in which they were published: packet identifier → number, and whether PUBREC came.
+        self._open: dict[int, tuple[int, bool]] = {}
+
+    async def run(self, peer: Peer, acknowledgements: int, most: int) -> None:
+        """Go on where the last connection ended, until so many were acknowledged or the broker is gone."""
+        until = len(self.acknowledged) + acknowledgements
+        try:
+            for packet_id, (number, released) in list(self._open.items()):
+                again = publish("t", b"%d" % number, qos=self.qos, packet_id=packet_id, dup=True)
+                await peer.send(ack(wire.PUBREL, packet_id) if released else again)
+            while len(self.acknowledged) < until:
+                while len(self._open) < self.WINDOW and self.count < most:
+                    packet_id = next(number for number in range(1, 1000) if number not in self._open)
+                    self._open[packet_id] = (self.count, False)
+                    await peer.send(publish("t", b"%d" % self.count, qos=self.qos, packet_id=packet_id))
+                    self.count += 1
+                if not self._open:
+                    return
+                await self._take(peer)
+        except GONE:
+            return
+
+    async def drain(self, peer: Peer) -> None:
+        """What the broker had sent before it was killed counts."""
+        with suppress(*GONE):
+            while True:
+                await self._take(peer)
+
+    async def _take(self, peer: Peer) -> None:
+        packet = await peer.recv()
+        assert packet.packet_id is not None
+        assert packet.code < 0x80
+        number, _ = self._open[packet.packet_id]
+        if packet.kind == wire.PUBREC:
+            # Behind those that have no PUBREC yet.
+            self._open[packet.packet_id] = (number, True)
+            await peer.send(ack(wire.PUBREL, packet.packet_id))
+        else:
+            self.acknowledged.add(number)
+            del self._open[packet.packet_id]
+
+
+class Receiver:
+    """Takes numbers, as the receiver of QoS 1 and 2 does (section 4.3)."""
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self._known: set[int] = set()
+
+    async def run(self, peer: Peer, count: int | None = None) -> None:
+        """Until the broker is gone, or the highest of so many numbers has come, and nothing behind it."""
+        with suppress(*GONE):
+            while count is None or not self.received or max(self.received) < count - 1:
+                await self._take(peer, await peer.recv())
+            for packet in await peer.fence():
+                await self._take(peer, packet)
+
+    async def _take(self, peer: Peer, packet: wire.Packet) -> None:
+        assert packet.packet_id is not None
+        if packet.kind == wire.PUBREL:
+            self._known.discard(packet.packet_id)
+            await peer.send(ack(wire.PUBCOMP, packet.packet_id))
+        elif packet.qos == 1:
+            self.received.append(int(packet.payload))
+            await peer.send(ack(wire.PUBACK, packet.packet_id))
+        else:
+            if packet.packet_id not in self._known:
+                self._known.add(packet.packet_id)
+                self.received.append(int(packet.payload))
+            await peer.send(ack(wire.PUBREC, packet.packet_id))
+
+
+async def _killed_again_and_again(house: House, qos: int, kills: int, seed: int) -> None:
+    """A publisher in full flight, a subscriber that is there and one that is away; the broker is killed anywhere."""
+    chance = random.Random(seed)
+    publisher, here = Publisher(qos), Receiver()
+    await house.away("away", ("t", qos))
+    first = await house.peer("here")
+    await first.subscribe(("t", qos))
+    first.abort()
+    for round_ in range(kills):
+        sender = await house.peer("p", present=round_ > 0)
+        taking = asyncio.ensure_future(here.run(await house.peer("here", present=True)))
+        await publisher.run(sender, chance.randrange(1, 300), 1 << 30)
+        house.kill()
+        await publisher.drain(sender)
+        await taking
+        await house.again()
+    # All that is open is seen through.
+    sender = await house.peer("p", present=True)
+    await publisher.run(sender, 1 << 30, publisher.count)
+    assert publisher.acknowledged == set(range(publisher.count))
+    gone = Receiver()
+    await here.run(await house.peer("here", present=True), publisher.count)
+    await gone.run(await house.peer("away", present=True), publisher.count)
+    for receiver in (here, gone):
+        # QoS 1 may come again; of each number the first, they are all there, and in order [MQTT-4.6.0-6].
+        once = list(dict.fromkeys(receiver.received))
+        assert once == list(range(publisher.count))
+        if qos == 2:
+            assert receiver.received == once
+
+
+@Qos
+async def test_killed_again_and_again(house: House, qos: int) -> None:
+    """Nothing acknowledged is lost, QoS 2 comes exactly once, no order is broken [MQTT-4.3.3-1]."""
+    await _killed_again_and_again(house, qos, kills=4, seed=qos)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(10))
+@Qos
+async def test_killed_very_often(house: House, qos: int, seed: int) -> None:
+    await _killed_again_and_again(house, qos, kills=10, seed=100 + seed)
