@@ -27,6 +27,7 @@ HOST: Final = "127.0.0.1"
 READ: Final = 1 << 18  # bytes
 CONNECT_TIMEOUT: Final = 5.0  # seconds for the system to connect a socket; the broker may be busy
 ANSWER_TIMEOUT: Final = 5.0  # seconds for a CONNACK that an attack needs
+IP_BIND_ADDRESS_NO_PORT: Final = 24  # ip(7); not in the socket module of every Python
 NARROW: Final = 4096  # bytes asked of the system for a client that is to take little
 
 CONNACK: Final = 0x20
@@ -74,9 +75,12 @@ class Field:
                 return
             yield number
 
-    def socket(self, *, reads: bool = True, narrow: bool = False) -> Hostile:
-        """A connection on which nothing has been sent. `narrow`: the system takes little for a client."""
-        hostile = Hostile(self, self.port, reads, narrow)
+    def socket(self, *, reads: bool = True, narrow: bool = False, source: str = "") -> Hostile:
+        """A connection on which nothing has been sent. `narrow`: the system takes little for a client.
+
+        `source`: the local address it comes from.
+        """
+        hostile = Hostile(self, self.port, reads, narrow, source)
         self._opened.append(hostile)
         return hostile
 
@@ -141,13 +145,15 @@ class Field:
 class Hostile:
     """One hostile connection: it sends what it is told to and counts what it is answered."""
 
-    def __init__(self, owner: Field, port: int, reads: bool, narrow: bool) -> None:
+    def __init__(self, owner: Field, port: int, reads: bool, narrow: bool, source: str = "") -> None:
         self.field = owner
         # Whether answers are packets; else what HTTP says is counted.
         self.mqtt = True
         self.reads = reads
         self.version = V5
         self.closed = False
+        # A CONNACK has let it in.
+        self.accepted = False
         self.seen: Counter[str] = Counter()
         self._rest = b""
         owner.connections += 1
@@ -156,6 +162,10 @@ class Hostile:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, NARROW)
         self._sock.settimeout(CONNECT_TIMEOUT)
         try:
+            if source:
+                # The port is chosen when the other end is known: as many from each address as there are ports.
+                self._sock.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
+                self._sock.bind((source, 0))
             self._sock.connect((HOST, port))
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError:
@@ -296,6 +306,7 @@ class Hostile:
         codes: Iterable[int] = ()
         if kind == CONNACK:
             codes = packet[body + 1 : body + 2]
+            self.accepted = self.accepted or codes == b"\0"
         elif kind == DISCONNECT:
             codes = packet[body : body + 1]
         elif kind in (PUBACK, PUBREC, PUBCOMP):

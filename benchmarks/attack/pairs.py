@@ -1,8 +1,8 @@
 """The well-behaved clients, in a process of their own: pairs that exchange stamped messages, and one that PINGs.
 
 `World` is the side of whoever measures; `_serve` runs in the process. Half of the pairs use QoS 0 and half QoS 1. Waits
-and latencies are measured twice: in time, and in the processor time that the broker used meanwhile. The second is what
-the broker did for others first, and does not grow with what else the machine has to do.
+and latencies are measured twice: in time, and in the processor time that the broker's event loop used meanwhile. The
+second is what the broker did for others first, and does not grow with what else the machine has to do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 
 from benchmarks.network import links
 from loadtest.brokers import frames
-from loadtest.brokers.process import HOST, cpu_time
+from loadtest.brokers.process import HOST, loop_time
 
 INTERVAL: Final = 0.01  # seconds between two rounds
 PERIOD: Final = 10  # rounds after which each publisher has had its turn
@@ -154,7 +154,7 @@ class _Pairs:
             self._send_round()
         if not self.ping_sent and now >= self.ping_at:
             self.ping_sent = time.monotonic()
-            self.ping_cpu = cpu_time(self.pid)
+            self.ping_cpu = loop_time(self.pid)
             self._write(self.pinger, frames.PINGREQ)
         wake = min(self.next_round, self.ping_at if not self.ping_sent else now + INTERVAL)
         for number, _ in self.epoll.poll(max(0.0, min(wake - time.monotonic(), INTERVAL))):
@@ -165,7 +165,7 @@ class _Pairs:
             stamp = time.monotonic_ns()
             publisher.packet_id = publisher.packet_id % 65_535 + 1
             publisher.sequence = (publisher.sequence + 1) % 65_536
-            publisher.sent_at[publisher.sequence] = cpu_time(self.pid)
+            publisher.sent_at[publisher.sequence] = loop_time(self.pid)
             payload = frames.payload(publisher.number, publisher.sequence, 32, stamp)
             packet = frames.publish(TOPIC.format(publisher.number), payload, publisher.qos, publisher.packet_id)
             if self._write(publisher.sock, packet):
@@ -203,14 +203,14 @@ class _Pairs:
     def _pong(self) -> None:
         now = time.monotonic()
         self.wait = max(self.wait, now - self.ping_sent)
-        self.wait_cpu = max(self.wait_cpu, (cpu_time(self.pid) - self.ping_cpu) / 1e9)
+        self.wait_cpu = max(self.wait_cpu, (loop_time(self.pid) - self.ping_cpu) / 1e9)
         self.pings += 1
         self.ping_sent = 0.0
         self.ping_at = now + PING_PAUSE
 
     def _take(self, client: _Client, data: bytes) -> None:
         now = time.monotonic_ns()
-        cpu = cpu_time(self.pid)
+        cpu = loop_time(self.pid)
         data = client.rest + data
         at = 0
         while (size := frames.packet_size(data, at)) and at + size <= len(data):
@@ -233,7 +233,7 @@ class _Pairs:
         if self.ping_sent:
             self.wait = max(self.wait, time.monotonic() - self.ping_sent)
             with contextlib.suppress(OSError):
-                self.wait_cpu = max(self.wait_cpu, (cpu_time(self.pid) - self.ping_cpu) / 1e9)
+                self.wait_cpu = max(self.wait_cpu, (loop_time(self.pid) - self.ping_cpu) / 1e9)
         told = Measured(
             self.sent,
             self.received,

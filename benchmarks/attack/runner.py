@@ -1,8 +1,8 @@
 """One attack at a time: a fresh broker, the well-behaved clients beside it, and the attack in a process of its own.
 
 The broker is the installed one with its default settings, but for further listeners (`doors`), the log (JSON, read
-here) and `$SYS` (each second); it is pinned to one core and everything else to the other. An attack's process gives way
-to the well-behaved clients.
+here), `$SYS` (each second) and, for some attacks, authenticators (`guards`); it is pinned to one core and everything
+else to the other. An attack's process gives way to the well-behaved clients.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
+from benchmarks.attack import guards
 from benchmarks.attack.attacks import LIST
 from benchmarks.attack.attacks.registry import Attack
 from benchmarks.attack.doors import Doors
@@ -70,7 +71,8 @@ def run(attack: Attack, world: World, cores: Cores, seconds: float, calm: float,
     listen = f"mqtt://{HOST}:{port}"
     settings = [part for setting in SETTINGS for part in ("--set", setting)]
     doors = Doors.free()
-    command = [*python_module("broker"), "serve", "--listen", listen, *doors.options(), *settings]
+    guarding = guards.options() if attack.guarded else []
+    command = [*python_module("broker"), "serve", "--listen", listen, *doors.options(), *guarding, *settings]
     with BrokerProcess(command, port, cores.broker) as broker:
         world.open(port, broker.pid)
         time.sleep(WARM_UP)

@@ -452,6 +452,7 @@ class Connection(Link):
             return
         try:
             self.protocol.admitted(reason_code, self.loop.time())
+            self.hold(self.protocol.decoder.held_size + self.in_transport, 0)
             self._after_turn()
             self._resume_reading()
         except Exception as error:

@@ -131,6 +131,11 @@ def cpu_time(pid: int) -> int:
     return time.clock_gettime_ns(~pid << 3 | 2)
 
 
+def loop_time(pid: int) -> int:
+    """The same of its main thread alone, where an event loop runs, to a tick of the kernel's; OSError: it is gone."""
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0])
+
+
 def _connect_once(port: int) -> None:
     """CONNECT, CONNACK, DISCONNECT; OSError where the broker does not accept, answer within 2 seconds, or agree."""
     with socket.create_connection((HOST, port), 2.0) as sock:

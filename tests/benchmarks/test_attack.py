@@ -15,6 +15,7 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.attack import guards
 from benchmarks.attack.attacks import LIST
 from benchmarks.attack.bars import Bars, calm_p99
 from benchmarks.attack.cli import app
@@ -38,7 +39,14 @@ def doors() -> Doors:
 @pytest.fixture(scope="module")
 def broker(doors: Doors) -> Iterator[BrokerProcess]:
     port = free_port()
-    command = [*python_module("broker"), "serve", "--listen", f"mqtt://{HOST}:{port}", *doors.options()]
+    command = [
+        *python_module("broker"),
+        "serve",
+        "--listen",
+        f"mqtt://{HOST}:{port}",
+        *doors.options(),
+        *guards.options(),
+    ]
     with BrokerProcess(command, port, None) as started:
         yield started
 

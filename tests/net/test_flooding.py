@@ -12,7 +12,9 @@ import pytest
 
 from broker import Broker, Settings
 from broker.core.causes import PACKET_TIMEOUT, PARTIAL_PACKETS, PROTOCOL_ERROR
+from broker.core.codec.packets import Connect
 from broker.core.connection.protocol import LARGE_READ, TURN_WORK
+from broker.core.hooks import LATER, AccessControl, Origin, Ticket
 from broker.core.queues.outbox import CONTROL_LIMIT
 from broker.net.admission import HALF_OPEN_ROOM
 from broker.net.hub import WAKES
@@ -46,6 +48,14 @@ async def embed() -> AsyncIterator[Embed]:
         for running in brokers:
             for connection in list(running.connections):
                 connection.connection_lost(None)
+
+
+class Undecided(AccessControl):
+    """It never says whether a client may come in."""
+
+    def admit(self, connect: Connect, origin: Origin, ticket: Ticket) -> int:
+        del connect, origin, ticket
+        return LATER
 
 
 def begun(size: int) -> bytes:
@@ -131,6 +141,24 @@ async def test_the_oldest_unfinished_packet_goes_first(embed: Embed) -> None:
     for client in (there, late):
         assert not client.transport.aborted
         assert client.connection.protocol.close_cause == ""
+
+
+async def test_connects_that_are_decided_on_count_until_they_are(embed: Embed) -> None:
+    """With what was made of them. The one that has waited for longest goes first."""
+    broker = await embed(max_partial_bytes=500_000, packet_timeout=5)
+    broker.hub.router.access_control = Undecided()
+    says = wire.connect("", user="u" * 20_000, password=bytes(30_000), clean=True)
+    clients = [Client(broker, "", says=says) for _ in range(10)]
+    assert broker.hub.partial.bytes <= 500_000
+    assert broker.hub.partial.bytes == 2 * len(says) * len(broker.hub.partial)
+    gone = [client.connection.protocol.close_cause for client in clients]
+    assert gone == [PARTIAL_PACKETS] * 6 + [""] * 4
+    clients[-1].connection.admitted(0)
+    assert broker.hub.partial.bytes == 2 * len(says) * 3
+    # And nothing of it is incomplete any more, however long it is silent.
+    later = broker.loop.time() + 60.0
+    clients[-1].connection.check(later)
+    assert clients[-1].connection.protocol.close_cause == ""
 
 
 async def test_many_that_trickle(embed: Embed) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 from benchmarks.attack.attacks import (
     acknowledgements,
     connections,
+    guessing,
     handshakes,
     publishing,
     sessions,
@@ -22,6 +23,7 @@ __all__ = [
     "Attack",
     "acknowledgements",
     "connections",
+    "guessing",
     "handshakes",
     "publishing",
     "sessions",

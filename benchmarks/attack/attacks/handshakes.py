@@ -1,16 +1,25 @@
-"""Attacks on the handshakes of TLS: never begun, never finished, none at all, too many, in too small pieces."""
+"""Attacks on the handshakes of TLS: never begun, never finished, none at all, too many, again and again."""
 
 from __future__ import annotations
 
 import os
 import socket
 import ssl
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import count
+from pathlib import Path
 
 from benchmarks.attack.attacks.registry import CROWD, attack
 from benchmarks.attack.field import HOST, Field
+from benchmarks.attack.forged_tls import CIPHERS, KEYS_CIPHER, NewKeys, asked_handshakes
 from broker.core.codec.encoder import encode
 from broker.core.codec.packets import V5, Connect, Publish
+
+BATCH = 1_000
+"""Records of TLS's own that are sent at once."""
 
 PATIENCE = 2.0
 """Seconds that a handshake may take before the attack goes on to the next."""
@@ -95,3 +104,78 @@ def records_of_a_byte(field: Field) -> None:
             for at in range(len(data)):
                 secured.sendall(data[at : at + 1])
             field.sent += len(data)
+
+
+@contextmanager
+def _forger(field: Field, context: ssl.SSLContext, keys: Path) -> Iterator[tuple[socket.socket, bytes, bytes]]:
+    """A connection at the end of its handshake: its socket, what is to be sent yet, and what the broker has sent."""
+    context.keylog_filename = str(keys)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing)
+    answers = b""
+    with suppress(OSError), socket.create_connection((HOST, field.doors.tls), PATIENCE) as plain:
+        field.connections += 1
+        while True:
+            try:
+                tls.do_handshake()
+            except ssl.SSLWantReadError:
+                plain.sendall(outgoing.read())
+                answers += (more := plain.recv(1 << 16))
+                if not more:
+                    return
+                incoming.write(more)
+            else:
+                break
+        cipher = tls.cipher()
+        if cipher is None or cipher[0] not in (*CIPHERS.split(":"), KEYS_CIPHER):
+            raise ValueError(f"records cannot be made for {cipher}")
+        yield plain, outgoing.read(), answers
+
+
+def _tell(field: Field, plain: socket.socket, first: bytes, more: Callable[[], bytes]) -> None:
+    """Send records, and read no answer, until the broker has enough of it."""
+    try:
+        data = first + more()
+        while not field.over:
+            plain.sendall(data)
+            field.sent += len(data)
+            data = more()
+    except OSError:
+        field.answers["closed by the broker"] += 1
+
+
+@attack()
+def new_handshakes_asked_for(field: Field) -> None:
+    """Clients of TLS 1.2 that ask for a new handshake a thousand times at once and read no answer"""
+    with tempfile.TemporaryDirectory() as folder:
+        for number in field.rounds(10_000):
+            context = _context()
+            context.maximum_version = ssl.TLSVersion.TLSv1_2
+            context.set_ciphers(CIPHERS)
+            keys = Path(folder, str(number))
+            with suppress(RuntimeError), _forger(field, context, keys) as (plain, last, answers):
+                # The server ends a handshake of TLS 1.2: there is nothing left to be sent.
+                make = partial(asked_handshakes, keys.read_text(), answers)
+                parts = count(1, BATCH)
+                _tell(field, plain, last, lambda: make(next(parts), BATCH))  # noqa: B023
+
+
+@attack()
+def new_keys_asked_for(field: Field) -> None:
+    """Clients of TLS 1.3 that ask for new keys a thousand times at once and read no answer"""
+    _new_keys(field, asking=True)
+
+
+@attack()
+def new_keys_without_end(field: Field) -> None:
+    """Clients of TLS 1.3 that come with thousands of new keys, and never stop"""
+    _new_keys(field, asking=False)
+
+
+def _new_keys(field: Field, *, asking: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for number in field.rounds(10_000):
+            keys = Path(folder, str(number))
+            with suppress(RuntimeError), _forger(field, _context(), keys) as (plain, last, _):
+                made = NewKeys(keys.read_text(), asking=asking)
+                _tell(field, plain, last, partial(made.records, field.some(BATCH)))

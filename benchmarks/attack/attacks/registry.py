@@ -24,28 +24,34 @@ CROWD_WAIT: Final = 0.3
 
 @dataclass(frozen=True)
 class Attack:
-    """One kind of hostile client. `growth`: bytes by which the broker may grow; `wait`: what a PING may wait for."""
+    """One kind of hostile client. `growth`: bytes by which the broker may grow; `wait`: what a PING may wait for.
+
+    `guarded`: the broker has authenticators."""
 
     name: str
     about: str
     run: Callable[[Field], None]
     growth: int = GROWTH
     wait: float = WAIT
+    guarded: bool = False
 
 
 REGISTRY: Final[dict[str, Attack]] = {}
 
 
-def attack(growth: int = GROWTH) -> Callable[[Callable[[Field], None]], Callable[[Field], None]]:
+def attack(
+    growth: int = GROWTH, *, guarded: bool = False
+) -> Callable[[Callable[[Field], None]], Callable[[Field], None]]:
     """Enter a function into the list, under its name with spaces; its docstring says what it does.
 
-    `growth` above `GROWTH` is for attacks of many clients: these may wait as a crowd makes one wait.
+    `growth` above `GROWTH` is for attacks of many clients: these may wait as a crowd makes one wait. `guarded` is for
+    attacks on the authenticators.
     """
 
     def enter(run: Callable[[Field], None]) -> Callable[[Field], None]:
         name = run.__name__.replace("_", " ")
         wait = CROWD_WAIT if growth > GROWTH else WAIT
-        REGISTRY[name] = Attack(name, (run.__doc__ or "").strip(), run, growth, wait)
+        REGISTRY[name] = Attack(name, (run.__doc__ or "").strip(), run, growth, wait, guarded)
         return run
 
     return enter

@@ -47,17 +47,30 @@ class Frames:
         self._tail: bytes = b""
         self._held: bytearray = bytearray()
         self._need: i64 = 0
+        # Bytes of a frame that was decoded, and whose packet waits for a decision.
+        self._undecided: i64 = 0
 
     @property
     def held_size(self) -> int:
-        """Bytes kept for what has not been acted on: an incomplete packet, or the read that an unfinished turn left."""
-        return len(self.buffer) + len(self._tail) + len(self._held)
+        """Bytes kept for what has not been acted on: an incomplete packet, the read that an unfinished turn left, and a
+        packet that waits for a decision (`undecided`), which is there beside the read it came in."""
+        return len(self.buffer) + len(self._tail) + len(self._held) + self._undecided
+
+    def undecided(self) -> None:
+        """The packet of the current frame is kept until `decided`."""
+        self._undecided = self.end - self.start
+
+    def decided(self, max_packet_size: int) -> None:
+        """It is kept no longer; how large packets may be from now on."""
+        self._undecided = 0
+        self.max_packet_size = max_packet_size
 
     def clear(self) -> None:
         """The connection is over: keep nothing."""
         self.buffer = b""
         self._tail = b""
         self._held = bytearray()
+        self._undecided = 0
         self.start = 0
         self.body = 0
         self.end = 0

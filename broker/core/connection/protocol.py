@@ -75,7 +75,7 @@ class ServerProtocol(Peer):
         self.origin = origin
         # Known from the CONNECT on; `session` while it is connected.
         self.v5 = self.accepted = False
-        self.version = self.keep_alive = 0
+        self.version = self.keep_alive = self._requested_expiry = 0
         self.session: Session | None = None
         self.state: i64 = CONNECTING
         self.client_id = self.close_cause = self.close_text = ""
@@ -103,7 +103,6 @@ class ServerProtocol(Peer):
         self._connect: Connect | None = None
         self._ticket: Ticket | None = None
         self._authentication: Authentication | None = None
-        self._requested_expiry = 0
 
     # -- what the shell calls ------------------------------------------------------------------------------------------
 
@@ -395,6 +394,7 @@ class ServerProtocol(Peer):
         router = self.router
         opening.check(connect, self.refused, self.origin.host, router, now)
         self._connect = connect
+        self.decoder.undecided()
         authentication = authenticating.begin(connect, self.origin, router)
         if authentication is None:
             self._ask_access_control(connect, now)
@@ -472,7 +472,7 @@ class ServerProtocol(Peer):
         self._connect = self._ticket = None
         self._first_bytes = b""
         self.answer_later = None
-        self.decoder.max_packet_size = terms.max_packet_size
+        self.decoder.decided(terms.max_packet_size)
         self._acknowledger.connected(session, self.version, router.commits)
         self._publishing.connected(session, self.version, connack.properties.integers.get(TOPIC_ALIAS_MAXIMUM, 0))
         self.state = phases.follow(self.state, CONNECTED)

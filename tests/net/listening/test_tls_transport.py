@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import hmac
 import ssl
 import weakref
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from benchmarks.attack.forged_tls import CIPHERS, KEYS_CIPHER, NewKeys, asked_handshakes
 from broker.net.listening import tls, tls_transport
 from broker.net.listening.handshakes import Handshakes
 from broker.net.listening.tls_transport import TlsTransport
@@ -222,63 +221,25 @@ async def test_the_client_says_goodbye(authority: Server) -> None:
 
 
 class Stranger:
-    """The client's end of a connection with TLS 1.2 that then makes its records itself (RFC 5246, RFC 5288)."""
+    """The client's end of a connection with TLS 1.2 that then makes its records itself."""
 
     def __init__(self, authority: Server, keys: Path) -> None:
         self._keys = keys
         self.context = authority.client()
         self.context.maximum_version = ssl.TLSVersion.TLSv1_2
-        self.context.set_ciphers("ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256")
+        self.context.set_ciphers(CIPHERS)
         self.context.keylog_filename = str(keys)
         # The client's Finished was the first.
         self._sent = 1
 
     def asks_for_handshakes(self, both: Both, count: int) -> bytes:
         """So many records, each with a ClientHello that is none."""
-        line = next(line for line in self._keys.read_text().splitlines() if line.startswith("CLIENT_RANDOM"))
-        client_random, master = (bytes.fromhex(word) for word in line.split()[1:])
-        server_random = both.taken[11:43]  # behind the headers of record and ServerHello
-        block = _expanded(master, b"key expansion" + server_random + client_random, 40)
-        records = []
-        for number in range(self._sent, self._sent + count):
-            at = number.to_bytes(8, "big")
-            sealed = at + AESGCM(block[:16]).encrypt(block[32:36] + at, b"\x01\0\0\0", at + b"\x16\x03\x03\0\x04")
-            records.append(b"\x16\x03\x03" + len(sealed).to_bytes(2, "big") + sealed)
         self._sent += count
-        return b"".join(records)
+        return asked_handshakes(self._keys.read_text(), both.taken, self._sent - count, count)
 
 
-def keys_asked_for(both: Both, keys: Path, count: int) -> bytes:
-    """So many KeyUpdates of TLS 1.3 that ask for one (RFC 8446, sections 4.6.3 and 7.2)."""
-    assert cast(tuple[str, str, int], both.client.cipher())[0] == "TLS_AES_256_GCM_SHA384"
-    line = next(line for line in keys.read_text().splitlines() if line.startswith("CLIENT_TRAFFIC_SECRET_0"))
-    secret = bytes.fromhex(line.split()[2])
-    records = []
-    for _ in range(count):
-        head = b"\x17\x03\x03" + (6 + 16).to_bytes(2, "big")
-        # Each is the first record with its keys.
-        sealed = AESGCM(_derived(secret, b"key", 32)).encrypt(
-            _derived(secret, b"iv", 12), b"\x18\0\0\x01\x01\x16", head
-        )
-        records.append(head + sealed)
-        secret = _derived(secret, b"traffic upd", 48)
-    return b"".join(records)
-
-
-def _derived(secret: bytes, label: bytes, size: int) -> bytes:
-    """RFC 8446, section 7.1; no more than one hash long."""
-    label = b"tls13 " + label
-    info = size.to_bytes(2, "big") + bytes([len(label)]) + label + b"\0"
-    return hmac.digest(secret, info + b"\x01", "sha384")[:size]
-
-
-def _expanded(secret: bytes, seed: bytes, size: int) -> bytes:
-    """RFC 5246, section 5."""
-    out, at = b"", seed
-    while len(out) < size:
-        at = hmac.digest(secret, at, "sha256")
-        out += hmac.digest(secret, at + seed, "sha256")
-    return out[:size]
+OWN_IN_A_TURN = tls_transport.AT_ONCE * -(-tls_transport.RECORDS // (tls_transport.AT_ONCE + tls_transport.OWN_RECORDS))
+"""Records of TLS's own that are worked off in a turn."""
 
 
 class TestNewHandshakes:
@@ -311,12 +272,65 @@ class TestNewHandshakes:
         assert both.socket.aborted
         assert sum(map(len, written)) <= tls_transport.OWN_BYTES
 
-    async def test_a_read_of_very_many_ends_it_before_all_are_answered(self, authority: Server, tmp_path: Path) -> None:
+    async def test_a_read_of_very_many_has_several_turns(self, authority: Server, tmp_path: Path) -> None:
         both, stranger = await self.begin(authority, tmp_path)
         both.tls.data_received(stranger.asks_for_handshakes(both, 8_000))
-        assert both.socket.aborted
-        assert not both.socket.written
-        assert both.tls._outgoing.pending < 2 * tls_transport.SLICE
+        answers = len(both.take())
+        # An alert each.
+        assert 0 < answers <= OWN_IN_A_TURN * 31
+        assert both.paused()
+        await rounds(1)
+        assert 0 < len(both.take()) <= OWN_IN_A_TURN * 31
+
+
+class TestNewKeys:
+    """A client asks for new keys as often as it likes, and may tell of new ones of its own."""
+
+    async def begin(self, authority: Server, tmp_path: Path) -> tuple[Both, Path]:
+        both = Both(authority)
+        keys = tmp_path / "keys"
+        context = authority.client()
+        context.keylog_filename = str(keys)
+        both.client = context.wrap_bio(both.incoming, both.outgoing, server_hostname="localhost")
+        return both, keys
+
+    @pytest.mark.parametrize("cut", [0, 1, 4, 100_000])
+    async def test_a_read_of_very_many_has_several_turns(self, authority: Server, tmp_path: Path, cut: int) -> None:
+        """However the first record is cut by the read before."""
+        both, keys = await self.begin(authority, tmp_path)
+        await both.shake_hands()
+        asked = NewKeys(keys.read_text(), asking=True).records(2_000)
+        both.take()
+        both.tls.data_received(asked[:cut])
+        if cut < len(asked):
+            both.tls.data_received(asked[cut:])
+        turns = 1
+        while both.paused():
+            # 27 bytes each.
+            assert 0 < len(both.take()) <= OWN_IN_A_TURN * 27
+            await rounds(1)
+            turns += 1
+        assert turns == -(-2_000 // OWN_IN_A_TURN)
+        assert not both.socket.is_closing()
+
+    async def test_behind_the_end_of_a_handshake_too(self, authority: Server, tmp_path: Path) -> None:
+        """Else a stranger would have thousands made in one call."""
+        both, keys = await self.begin(authority, tmp_path)
+        for _ in range(5):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                both.client.do_handshake()
+                break
+            both.tls.data_received(both.outgoing.read())
+            await rounds()
+            both.incoming.write(both.take())
+        both.tls.data_received(both.outgoing.read() + NewKeys(keys.read_text(), asking=False).records(2_000))
+        assert both.secured == []
+        await rounds(1)
+        assert both.secured == [both.tls]
+        for _ in range(2_000 // OWN_IN_A_TURN):
+            assert both.paused()
+            await rounds(1)
+        assert not both.paused()
 
 
 async def test_who_asks_for_new_keys_and_does_not_take_them_ends(
@@ -330,7 +344,8 @@ async def test_who_asks_for_new_keys_and_does_not_take_them_ends(
     await both.shake_hands()
     written = both.socket.written
     monkeypatch.setattr(both.socket, "get_write_buffer_size", lambda: sum(map(len, written)))
-    data = keys_asked_for(both, keys, 1_000)
+    assert cast(tuple[str, str, int], both.client.cipher())[0] == KEYS_CIPHER
+    data = NewKeys(keys.read_text(), asking=True).records(1_000)
     for at in range(0, len(data), 2_700):
         assert both.socket.aborted is (at > tls_transport.OWN_BYTES)
         if not both.socket.aborted:

@@ -1,0 +1,124 @@
+"""Attacks on who comes in: guessed passwords, names and passwords that are huge, tokens that are forged or stale.
+
+The broker has authenticators (`guards`). Each attack first comes in as it should, so that what refuses it is what it
+does wrong; one that is let in with that has succeeded, and ends as failed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from itertools import count, cycle
+from typing import Final
+
+from benchmarks.attack import guards
+from benchmarks.attack.attacks.registry import CROWD, attack
+from benchmarks.attack.field import Field, Hostile, Refused
+from broker.core.codec.encoder import encode
+from broker.core.codec.packets import V5, Connect
+
+AT_ONCE: Final = 300
+"""Connections that wait for their answers at a time."""
+
+HUGE: Final = 48_000
+"""Bytes each of a user name and a password that a CONNECT of 100,000 bytes still has room for."""
+
+
+class LetIn(Exception):
+    """The broker has admitted whom it must not."""
+
+
+def addresses() -> Iterator[str]:
+    """Addresses of this machine, each another one; none is that of the well-behaved clients."""
+    for number in count(1):
+        yield f"127.{1 + number // 62_500 % 250}.{number // 250 % 250}.{1 + number % 250}"
+
+
+def knocks(field: Field, source: str, user: str, password: bytes) -> Hostile:
+    """A connection that has sent a CONNECT with these."""
+    hostile = field.socket(source=source)
+    hostile.send(encode(Connect("", V5, user_name=user, password=password), V5))
+    return hostile
+
+
+def comes_in(field: Field, user: str, password: bytes) -> None:
+    """Whoever has the right ones is let in."""
+    hostile = knocks(field, "127.255.0.1", user, password)
+    hostile.wait_for("CONNACK")
+    if not hostile.accepted:
+        raise Refused(f"{user} was not let in with the right credentials")
+    hostile.close()
+
+
+def guess(field: Field, tries: Iterator[tuple[str, str, bytes]], at_once: int = AT_ONCE) -> None:
+    """Try addresses, users and passwords, so many at a time, each until it has its answer or is the oldest by far."""
+    waiting: deque[Hostile] = deque()
+    while not field.over:
+        if len(waiting) >= field.some(at_once):
+            oldest = waiting.popleft()
+            # Its answer is a second away. There is nothing else to wait for: all the others wait, too.
+            oldest.wait_for("CONNACK", timeout=max(0.0, field.until - time.monotonic()))
+            refuse(oldest)
+        waiting.append(knocks(field, *next(tries)))
+    for hostile in waiting:
+        hostile.drain()
+        refuse(hostile)
+
+
+def refuse(hostile: Hostile) -> None:
+    """See that it was not let in, and close it."""
+    if hostile.accepted:
+        raise LetIn("a client was let in with credentials that are none")
+    hostile.close()
+
+
+@attack(guarded=True)
+def passwords_guessed_from_one_address(field: Field) -> None:
+    """One address that tries one password of a user after the other, 300 at a time"""
+    comes_in(field, guards.USER, guards.PASSWORD.encode())
+    guess(field, (("127.0.0.2", guards.USER, b"guess %d" % number) for number in count()))
+
+
+@attack(growth=CROWD, guarded=True)
+def passwords_guessed_from_many_addresses(field: Field) -> None:
+    """Passwords of one user from an address each, 2,000 at a time"""
+    comes_in(field, guards.USER, guards.PASSWORD.encode())
+    tries = ((source, guards.USER, b"guess %d" % number) for number, source in enumerate(addresses()))
+    guess(field, tries, 2_000)
+
+
+@attack(growth=CROWD, guarded=True)
+def huge_names_and_passwords(field: Field) -> None:
+    """User names and passwords of 48,000 bytes from an address each, 4,000 at a time"""
+    comes_in(field, guards.USER, guards.PASSWORD.encode())
+    name, password = "n" * HUGE, b"p" * HUGE
+    guess(field, ((source, f"{number}{name}", password) for number, source in enumerate(addresses())), 4_000)
+
+
+@attack(growth=CROWD, guarded=True)
+def forged_tokens(field: Field) -> None:
+    """Tokens without a signature, expired, for somebody else, of another secret, from an address each"""
+    comes_in(field, "device", guards.token())
+    late = int(time.time()) - 3600
+    kinds = cycle(
+        (
+            guards.token("none"),
+            guards.token("none")[:-1] + guards.token()[guards.token().rindex(b".") :],
+            guards.token(exp=late),
+            guards.token(nbf=late + 7200),
+            guards.token(aud="somebody else"),
+            guards.token(secret="another secret, as long as that of the broker"),
+            guards.token("HS512", secret=guards.SECRET * 2),
+            guards.token(exp=None),
+        )
+    )
+    guess(field, ((source, "device", next(kinds)) for source in addresses()))
+
+
+@attack(growth=CROWD, guarded=True)
+def giant_tokens(field: Field) -> None:
+    """Tokens of 60,000 bytes with a signature that is right, from an address each"""
+    comes_in(field, "device", guards.token())
+    giant = guards.token(groups=["g" * 100] * 450)
+    guess(field, ((source, "device", giant) for source in addresses()))
