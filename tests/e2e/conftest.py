@@ -7,7 +7,7 @@
 
 With `CANOPY_E2E_BROKER=host:port` the tests that need no settings run against that broker instead, which is how the
 tests themselves are held against other implementations. With `CANOPY_E2E_SCHEME=ws` the tests in `conformance` go over
-WebSocket.
+WebSocket, and with `CANOPY_E2E_STORE=1` these brokers keep everything on disk.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ OUTSIDE = os.environ.get("CANOPY_E2E_BROKER", "")
 SCHEME = os.environ.get("CANOPY_E2E_SCHEME", "mqtt")
 """How its clients reach a broker: mqtt or ws."""
 
+STORE = os.environ.get("CANOPY_E2E_STORE", "") not in ("", "0")
+"""Whether a broker keeps everything on disk, in a folder of its own, and acknowledges what is kept."""
+
 
 @dataclass(frozen=True)
 class Address:
@@ -48,7 +51,7 @@ StartBroker = Callable[..., Awaitable[Address]]
 
 
 @pytest.fixture
-async def start_broker() -> AsyncIterator[StartBroker]:
+async def start_broker(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[StartBroker]:
     """Start brokers with settings of one's own; each is stopped after the test."""
     async with AsyncExitStack() as stack:
 
@@ -59,6 +62,8 @@ async def start_broker() -> AsyncIterator[StartBroker]:
         ) -> Address:
             if OUTSIDE:
                 pytest.skip("the settings of an outside broker cannot be changed")
+            if STORE:
+                sections.setdefault("store", {"path": str(tmp_path_factory.mktemp("store"))})
             settings = Settings.model_validate({"listener": [{"url": f"{SCHEME}://127.0.0.1:0"}], **sections})
             broker = Broker(settings, access_control=access_control, auth_methods=auth_methods)
             running = await stack.enter_async_context(broker)
