@@ -28,6 +28,7 @@ from broker.observe.systopics import SysTopics
 from broker.securing import Securing
 from broker.security.authenticator import Authenticator
 from broker.security.errors import SecurityError
+from broker.security.rules.kept import KeptRules
 from broker.settings import Settings, flatten
 from broker.store.base import Store
 from broker.storing import StoreWatch, make
@@ -87,7 +88,7 @@ class Broker(Server):
             access_control=access_control,
             event_listener=event_listener,
             auth_methods=auth_methods,
-            store=make(settings) if store is None else store,
+            store=make(settings, KeptRules()) if store is None else store,
         )
         if self.store is not None:
             self.store_watch = self.store.listener = StoreWatch(self)

@@ -18,6 +18,7 @@ from broker.store.base import Store, StoreListener
 
 if TYPE_CHECKING:
     from broker.net.server import Server
+    from broker.store.sqlite import RuleTexts
 
 LINES_APART: Final = 10.0
 """Seconds between two lines about failures."""
@@ -37,8 +38,11 @@ KEPT: Final = {
 """By `store.synchronous`."""
 
 
-def make(settings: Settings) -> Store | None:
-    """The store of the settings; None: everything is kept in memory. Touches no file."""
+def make(settings: Settings, rules: RuleTexts | None = None) -> Store | None:
+    """The store of the settings; None: everything is kept in memory. Touches no file.
+
+    `rules` writes and reads what principals bring of their own.
+    """
     wanted = settings.store
     if not wanted.path:
         return None
@@ -50,6 +54,7 @@ def make(settings: Settings) -> Store | None:
         synchronous=wanted.synchronous,
         commit_window=wanted.commit_window,
         commit_bytes=wanted.commit_bytes,
+        rules=rules,
     )
 
 

@@ -13,8 +13,10 @@ from structlog.testing import capture_logs
 
 from broker import storing
 from broker.app import Broker
+from broker.core.principal import Principal
 from broker.core.queues.message import Message
 from broker.health import UnhealthyError, check
+from broker.security.rules.rule import RECEIVE, Rule
 from broker.settings import Address, Settings, Shutdown, Sys
 from broker.store import MemoryStore
 from broker.store.sqlite import SqliteStore
@@ -179,6 +181,20 @@ async def test_a_broker_keeps_by_its_settings_alone(tmp_path: Path) -> None:
             await peer.expect(wire.CONNACK)
             await peer.publish("t", b"1", qos=1, retain=True)
             await peer.disconnect()
+
+
+async def test_the_rules_of_an_absent_client_hold_after_a_restart(tmp_path: Path) -> None:
+    settings = Settings.model_validate(
+        {"listen": ["mqtt://127.0.0.1:0"], "store": {"path": str(tmp_path), "synchronous": "off"}}
+    )
+    rule = Rule("secret/#", False, RECEIVE, "token: rule[1]")
+    async with Broker(settings) as broker:
+        assert broker.store is not None
+        broker.store.journal.session_kept("c", Principal("u", rules=(rule,)), 300, 0.0)
+    async with Broker(settings) as broker:
+        [found] = broker.router.sessions["c"].principal.rules
+        assert isinstance(found, Rule)
+        assert (found.topic_filter, found.allow, found.actions) == ("secret/#", False, RECEIVE)
 
 
 async def test_a_programs_own_store_comes_before_that_of_the_settings(tmp_path: Path) -> None:

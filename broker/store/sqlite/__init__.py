@@ -7,6 +7,7 @@ writes those, `store` decides when and what happens if that fails, `opening` and
 
 from __future__ import annotations
 
+from broker.store.sqlite.principals import RuleTexts
 from broker.store.sqlite.store import SqliteStore
 
-__all__ = ["SqliteStore"]
+__all__ = ["RuleTexts", "SqliteStore"]

@@ -22,6 +22,9 @@ from broker.core.queues.message import Message
 from broker.core.topics.subscription import Subscription
 from broker.store.base import Times
 
+UNSET: Final = -1e300
+"""A time that is none. A number, so that it stands in its object without one of its own."""
+
 ROW_BYTES: Final = 100
 """What a row of a delivery counts for in a group beside its message."""
 
@@ -48,10 +51,10 @@ class Kept:
         self.client_id = client_id
         self.principal = principal
         self.expiry_interval: i64 = 0
-        # A lasting time; -1.0: connected.
-        self.disconnected_at = -1.0
+        # A lasting time; UNSET: connected.
+        self.disconnected_at = UNSET
         self.will: Will | None = None
-        self.will_due = -1.0
+        self.will_due = UNSET
         # Whether its own row changed in the open group, whether anything of it did, whether it ended.
         self.changed = False
         self.touched = False
@@ -204,7 +207,7 @@ class SqliteJournal(Journal):
             self.kept[client_id] = kept
         kept.principal = principal
         kept.expiry_interval = expiry_interval
-        kept.disconnected_at = self._times.lasting(disconnected_at) if disconnected_at != 0.0 else -1.0
+        kept.disconnected_at = self._times.lasting(disconnected_at) if disconnected_at != 0.0 else UNSET
         self._changed_session(kept)
 
     def _changed_session(self, kept: Kept) -> None:
@@ -222,7 +225,7 @@ class SqliteJournal(Journal):
     def will_set(self, client_id: str, will: Will, due: float) -> None:
         kept = self.kept[client_id]
         kept.will = will
-        kept.will_due = self._times.lasting(due) if due != 0.0 else -1.0
+        kept.will_due = self._times.lasting(due) if due != 0.0 else UNSET
         self._changed_session(kept)
 
     def will_cleared(self, client_id: str) -> None:
@@ -473,14 +476,14 @@ def _of_session(batch: Batch, kept: Kept) -> None:
         will = kept.will
         batch.sessions += (
             kept.id, kept.client_id, kept.principal, kept.expiry_interval,
-            None if kept.disconnected_at < 0.0 else kept.disconnected_at,
+            None if kept.disconnected_at == UNSET else kept.disconnected_at,
         )  # fmt: skip
         if will is None:
             batch.sessions += (None, None, None, None, None, None, None, None)
         else:
             batch.sessions += (
                 will.topic, will.payload, will.qos, will.retain, will.delay, will.message_expiry, will.properties,
-                None if kept.will_due < 0.0 else kept.will_due,
+                None if kept.will_due == UNSET else kept.will_due,
             )  # fmt: skip
     subscriptions = kept.subscriptions
     if subscriptions is not None:

@@ -1,47 +1,63 @@
 """A client's principal as the text that stands in the table of sessions, and back.
 
-Owns the names in that text. Rules that a token brought are objects of the security room: they are kept by whoever was
-given to `Rules`, as plain values.
+Owns the names in that text. The rules that a token or a service brought are objects of another room, which says how
+they stand there (`RuleTexts`). Where nobody says it, they are not kept: what waits for the client is then judged by the
+rules that all clients have, until it connects again.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from typing import Any, Protocol
 
 from broker.core.principal import Principal
 
-Plain = Callable[[tuple[object, ...]], list[object]]
+
+class RuleTexts(Protocol):
+    """How a principal's own rules stand in a file."""
+
+    def write(self, rules: tuple[object, ...]) -> list[Any]:
+        """Rules as values of JSON. Does not raise."""
+
+    def read(self, values: list[Any]) -> tuple[object, ...]:
+        """The same rules again. Raises ValueError, TypeError or KeyError: nobody wrote that."""
 
 
-def write_principal(value: object) -> str:
-    """The text of a principal."""
-    assert isinstance(value, Principal)
-    fields: dict[str, object] = {"user_name": value.user_name}
-    if value.groups:
-        fields["groups"] = list(value.groups)
-    if value.attributes:
-        fields["attributes"] = value.attributes
-    if value.expires_at:
-        fields["expires_at"] = value.expires_at
-    for name in ("certificate", "listener", "host", "authenticator"):
-        if text := getattr(value, name):
-            fields[name] = text
-    return json.dumps(fields, ensure_ascii=False)
+class Principals:
+    """Writes and reads principals; `rules` None: without their own rules."""
 
+    def __init__(self, rules: RuleTexts | None = None) -> None:
+        self._rules = rules
 
-def read_principal(text: str, client_id: str) -> Principal:
-    """The principal of such a text. Raises ValueError, TypeError or KeyError: it is none."""
-    fields = json.loads(text)
-    return Principal(
-        fields["user_name"],
-        tuple(fields.get("groups", ())),
-        fields.get("attributes"),
-        fields.get("expires_at", 0.0),
-        (),
-        fields.get("certificate", ""),
-        client_id,
-        fields.get("listener", ""),
-        fields.get("host", ""),
-        fields.get("authenticator", ""),
-    )
+    def write(self, principal: Principal) -> str:
+        """The text of a principal."""
+        fields: dict[str, object] = {"user_name": principal.user_name}
+        if principal.groups:
+            fields["groups"] = list(principal.groups)
+        if principal.attributes:
+            fields["attributes"] = principal.attributes
+        if principal.expires_at:
+            fields["expires_at"] = principal.expires_at
+        for name in ("certificate", "listener", "host", "authenticator"):
+            if text := getattr(principal, name):
+                fields[name] = text
+        if principal.rules and self._rules is not None:
+            fields["rules"] = self._rules.write(principal.rules)
+        return json.dumps(fields, ensure_ascii=False)
+
+    def read(self, text: str, client_id: str) -> Principal:
+        """The principal of such a text. Raises ValueError, TypeError, KeyError or AttributeError: it is none."""
+        fields = json.loads(text)
+        rules = fields.get("rules")
+        return Principal(
+            fields["user_name"],
+            tuple(fields.get("groups", ())),
+            fields.get("attributes"),
+            fields.get("expires_at", 0.0),
+            () if rules is None or self._rules is None else self._rules.read(rules),
+            fields.get("certificate", ""),
+            client_id,
+            fields.get("listener", ""),
+            fields.get("host", ""),
+            fields.get("authenticator", ""),
+        )

@@ -21,8 +21,8 @@ from broker.core.persistence.journal import (
     WillRecord,
 )
 from broker.core.queues.queue_policy import QueueOptions
-from broker.store.sqlite.journal import Kept
-from broker.store.sqlite.principals import read_principal
+from broker.store.sqlite.journal import UNSET, Kept
+from broker.store.sqlite.principals import Principals
 
 NUMBERS: Final = (
     "SELECT max((SELECT ifnull(max(id), 0) FROM session), (SELECT ifnull(max(id), 0) FROM gone_session)),"
@@ -48,12 +48,12 @@ def numbers(db: sqlite3.Connection) -> tuple[int, int, int]:
     return session, number, message
 
 
-def read(db: sqlite3.Connection, now: float) -> Loaded:
+def read(db: sqlite3.Connection, now: float, principals: Principals) -> Loaded:
     """Everything, with times counted from `now`, a lasting time."""
     loaded = Loaded()
     db.execute("BEGIN")
     try:
-        sessions = _sessions(db, loaded, now)
+        sessions = _sessions(db, loaded, now, principals)
         _subscriptions(db, sessions)
         _deliveries(db, sessions, now)
         for session_id, packet_id in db.execute("SELECT session, packet_id FROM received"):
@@ -73,20 +73,20 @@ def read(db: sqlite3.Connection, now: float) -> Loaded:
     return loaded
 
 
-def _sessions(db: sqlite3.Connection, loaded: Loaded, now: float) -> dict[int, SessionRecord]:
+def _sessions(db: sqlite3.Connection, loaded: Loaded, now: float, principals: Principals) -> dict[int, SessionRecord]:
     sessions: dict[int, SessionRecord] = {}
     for row in db.execute("SELECT * FROM session"):
-        principal = read_principal(row[2], row[1])
+        principal = principals.read(row[2], row[1])
         gone_for = None if row[4] is None else max(now - row[4], 0.0)
         record = SessionRecord(row[1], row[3], gone_for, principal)
         kept = Kept(row[0], row[1], principal)
         kept.expiry_interval = row[3]
-        kept.disconnected_at = -1.0 if row[4] is None else row[4]
+        kept.disconnected_at = UNSET if row[4] is None else row[4]
         if row[5] is not None:
             will = Will(row[5], row[6], row[7], bool(row[8]), row[9], row[10], row[11] or b"")
             record.will = WillRecord(will, None if row[12] is None else row[12] - now)
             kept.will = will
-            kept.will_due = -1.0 if row[12] is None else row[12]
+            kept.will_due = UNSET if row[12] is None else row[12]
         sessions[row[0]] = record
         loaded.kept.append(kept)
         loaded.saved.sessions.append(record)

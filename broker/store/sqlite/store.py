@@ -20,6 +20,7 @@ from broker.core.persistence.journal import Saved
 from broker.store.base import Store, StoreError, Times
 from broker.store.sqlite.journal import Batch, Shell, SqliteJournal
 from broker.store.sqlite.opening import SYNCHRONOUS, Opened, open_store, told
+from broker.store.sqlite.principals import Principals, RuleTexts
 from broker.store.sqlite.reading import Damaged, Loaded, numbers, read
 from broker.store.sqlite.schema import DELIVERY_COLUMNS, RETAINED_COLUMNS
 from broker.store.sqlite.writer import Writer, Written
@@ -51,9 +52,10 @@ class SqliteStore(Store):
         commit_window: float = WINDOW,
         commit_bytes: int = GROUP_BYTES,
         lasting: Callable[[], float] = time.time,
+        rules: RuleTexts | None = None,
     ) -> None:
         """`synchronous`: full, normal or off; `commit_window` in seconds; `lasting`: the clock that goes on between
-        two brokers, in seconds since the epoch.
+        two brokers, in seconds since the epoch; `rules`: who writes and reads the rules of principals.
 
         Raises:
             ValueError: `synchronous` is none of the three.
@@ -65,6 +67,7 @@ class SqliteStore(Store):
         self._window = commit_window
         self._group_bytes = commit_bytes
         self._lasting = lasting
+        self._principals = Principals(rules)
         self._times = Times(lasting)
         self._journal = SqliteJournal(self._times, _Ends(self), commit_bytes)
         self._commits = self._journal.commits_kept()
@@ -105,7 +108,7 @@ class SqliteStore(Store):
         self._journal.begin_at(*highest)
         self._times.start(clock)
         self._opened = opened
-        self._writer = Writer(opened)
+        self._writer = Writer(opened, self._principals)
         self._writer.start()
         # What could not be written when the store was closed, and what was told since.
         if self._air is not None:
@@ -124,7 +127,7 @@ class SqliteStore(Store):
         collecting = gc.isenabled()
         gc.disable()
         try:
-            loaded: Loaded = await self._call(lambda: read(opened.db, now))
+            loaded: Loaded = await self._call(lambda: read(opened.db, now, self._principals))
         except sqlite3.Error as error:
             raise StoreError(told(opened.path, error)) from error
         except Damaged as error:

@@ -17,10 +17,11 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Final
 
+from broker.core.principal import Principal
 from broker.store.sqlite import schema
 from broker.store.sqlite.journal import Batch
 from broker.store.sqlite.opening import Opened
-from broker.store.sqlite.principals import write_principal
+from broker.store.sqlite.principals import Principals
 
 LOG_PAGES: Final = 4_000
 """Pages of the log, about, from which on it is written back to the file after the next commit: 16 MB."""
@@ -62,11 +63,13 @@ Job = Callable[[], None]
 class Writer:
     """One thread and its line of work."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: Opened, principals: Principals) -> None:
         self._opened = opened
+        self._principals = principals
         self._db = opened.db
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="canopy-store")
+        # A process that ends without closing its store is not kept alive by it: the file is whole at any point.
+        self._thread = threading.Thread(target=self._run, name="canopy-store", daemon=True)
         # Of the file and its log, as of the last look.
         self.bytes = 0
         # Pages that the log has grown by since it was written back, about.
@@ -141,8 +144,9 @@ class Writer:
         if batch.sessions:
             values = batch.sessions
             for at in range(2, len(values), schema.SESSION_COLUMNS):
-                if not isinstance(values[at], str):  # it is when the group is written again
-                    values[at] = write_principal(values[at])
+                principal = values[at]
+                if isinstance(principal, Principal):  # it is a text when the group is written again
+                    values[at] = self._principals.write(principal)
             self._insert(schema.INSERT_SESSION, schema.SESSION_COLUMNS, values, schema.KEEP_SESSION)
         if batch.streamed:
             execute(schema.STREAMED, (json.dumps(batch.streamed),))

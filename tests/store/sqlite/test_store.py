@@ -21,7 +21,7 @@ from broker.core.principal import Principal
 from broker.core.queues.delivery import SENT, Delivery
 from broker.core.topics.subscription import Subscriber, Subscription
 from broker.store import MemoryStore, StoreError
-from broker.store.sqlite import SqliteStore
+from broker.store.sqlite import RuleTexts, SqliteStore
 from broker.store.sqlite import store as module
 from tests.store.sqlite.place import Listener, ask, count, delivery, message, opened, see
 from tests.support.runs import examples
@@ -80,13 +80,34 @@ async def test_one_group_is_in_the_air_and_the_next_gathers_meanwhile(tmp_path: 
     await store.close()
 
 
+class Shouted:
+    """Rules that are words."""
+
+    def write(self, rules: tuple[object, ...]) -> list[Any]:
+        return [str(rule).upper() for rule in rules]
+
+    def read(self, values: list[Any]) -> tuple[object, ...]:
+        return tuple(value.lower() for value in values)
+
+
+@pytest.mark.parametrize(("rules", "found"), [(Shouted(), ("deny",)), (None, ())])
+async def test_the_rules_of_a_client_are_kept_by_who_knows_them(
+    tmp_path: Path, rules: RuleTexts | None, found: tuple[object, ...]
+) -> None:
+    store = await opened(tmp_path, rules=rules)
+    store.journal.session_kept("c", Principal("u", rules=("deny",)), 300, 0.0)
+    [session] = (await store.load()).sessions
+    assert session.principal.rules == found
+    await store.close()
+
+
 # A program that tells a store of things and says what was committed, until somebody kills it.
 TELLER = """
 import asyncio, sys
 from broker.core.principal import Principal
 from broker.core.queues.delivery import Delivery
 from broker.core.queues.message import Message
-from broker.store.sqlite import SqliteStore
+from broker.store.sqlite import RuleTexts, SqliteStore
 
 async def main():
     store = SqliteStore(sys.argv[1])
