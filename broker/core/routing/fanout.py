@@ -444,7 +444,7 @@ class Fanout:
                 break
         if found is None and group.connected:
             for member in group.away[:PASSED_OVER]:
-                if reach.may(cast(Session, member.session)):
+                if not member.session.ended and reach.may(cast(Session, member.session)):
                     found = member
                     break
         permissions = self.permissions
@@ -459,7 +459,7 @@ class Fanout:
         """
         groups: set[SharedGroup] = set()
         for group in session.unfinished_groups():
-            if self.present_group(group).connected:
+            if self.present_group(group).has_connected():
                 groups.add(group)
         if groups:
             self.hand_on(session.take_shared(groups))

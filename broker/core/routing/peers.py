@@ -9,11 +9,18 @@ nothing, and after its `PeerDisconnected` nothing here refers to it.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.session.session import Session
+from broker.core.topics.subscription import Subscription
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+PLACES: Final = 1_024
+"""Shared subscriptions of a session that are placed at once, when it comes or goes, and in a tick: 0.1 milliseconds."""
 
 END_WORK: Final = 512
 HELD_WORK: Final = 4
@@ -60,6 +67,9 @@ class FanoutState:
         self.peers: dict[Session, Outbox] = {}
         # Outboxes that got something since the shell last looked: it wakes their writers once for each read.
         self.touched: list[Outbox] = []
+        # Shared subscriptions of those who came with very many, which are still to be placed.
+        self.placing: deque[list[Subscription]] = deque()
+        self.places: i64 = PLACES
         self._events: deque[PeerEvent] = deque()
         self._draining = False
 
@@ -94,21 +104,45 @@ class FanoutState:
                 return False
             session.detach(event.outbox)
             session.outbox = None
-            _place_shared(session, False)
+            self._place_shared(session, False)
             del self.peers[session]
             return True
         session.outbox = event.outbox
         event.outbox.queue.ledger = session.ledger
-        _place_shared(session, True)
+        self._place_shared(session, True)
         self.peers[session] = event.outbox
         return True
 
+    def _place_shared(self, session: Session, connected: bool) -> None:
+        """Move its shared subscriptions to the connected members of their groups, or to the others (section 4.8.2).
 
-def _place_shared(session: Session, connected: bool) -> None:
-    """Move its shared subscriptions to the connected members of their groups, or to the others (section 4.8.2)."""
-    session.connected = connected
-    if session.memberships is not None:
-        for subscription in session.memberships:
-            group = subscription.group
-            assert group is not None
-            group.place(subscription)
+        Only some at once. A group finds out by itself that a member has gone; the rest of one that came has its turns.
+        """
+        session.connected = connected
+        if session.memberships is not None:
+            rest = list(session.memberships)
+            left: i64 = self.places
+            while rest and left > 0:
+                _place(rest.pop())
+                left -= 1
+            if connected and rest:
+                self.placing.append(rest)
+
+    def place_some(self) -> i64:
+        """Place some of those that are still to be placed. How many they were."""
+        placing = self.placing
+        done: i64 = 0
+        while placing and done < self.places:
+            rest = placing[0]
+            while rest and done < self.places:
+                _place(rest.pop())
+                done += 1
+            if not rest:
+                placing.popleft()
+        return done
+
+
+def _place(subscription: Subscription) -> None:
+    group = subscription.group
+    if group is not None:
+        group.place(subscription)

@@ -297,6 +297,8 @@ class Router(PeerListener):
         session.attach(version, window, plain)
         self.fanout.post(PeerConnected(session, outbox))
         self.fanout.drain(self, now)
+        if self.fanout.placing:
+            self.deadlines.set(self.fanout, now)
         self.session_table.count(session)
         return session, present
 
@@ -403,7 +405,6 @@ class Router(PeerListener):
         if session.ended:
             return
         session.ended = True
-        self.table.end_shared(session)
         if session.journal is not None:
             session.journal.session_gone(session.client_id)
             session.keep_in(None)
@@ -411,7 +412,7 @@ class Router(PeerListener):
             self._publish_will(session, now)
         left: set[SharedGroup] = set()
         for group in session.unfinished_groups():
-            if self.delivery.present_group(group).size > 0:
+            if self.delivery.present_group(group).has_member():
                 left.add(group)
         if left:
             self.delivery.hand_on(session.take_shared(left))
@@ -448,6 +449,8 @@ class Router(PeerListener):
         counters = self.counters
         deadlines = self.deadlines
         deadlines.held_until = 0.0
+        if self.fanout.placing:
+            self.work += self.fanout.place_some()
         self.wills.begin_turn()
         half_full = counters.half_full
         backed_up = counters.backed_up
@@ -473,12 +476,14 @@ class Router(PeerListener):
             deadlines.held_until = now + PAUSE
         if self.table.leaving:
             deadlines.set(self.table, now)
+        if self.fanout.placing:
+            deadlines.set(self.fanout, now)
         return deadlines.due(now)
 
     @property
     def hurried(self) -> bool:
-        """True while wills, or subscriptions of sessions that are over, wait for nothing but a turn (`tick`)."""
-        return self.wills.waiting > 0 or self.table.leaving
+        """True while wills, or subscriptions of sessions that are over or came, wait for a turn only (`tick`)."""
+        return self.wills.waiting > 0 or self.table.leaving or len(self.fanout.placing) > 0
 
     def look_at(self, session: Session, now: float) -> None:
         """Do what is due of a session: its will, its end. One that has expired is not resumed [MQTT-4.1.0-2]."""

@@ -1,9 +1,9 @@
 """All subscriptions of a broker: the filters they hang at, what they take, and how they go when their session ends.
 
 Owns the trie, the match cache, the accounts of subscriptions, and the sessions that are over and still have some. The
-accounts are exact: what a subscription added is what its end takes away (`topics.filter_bytes`). The shared
-subscriptions of a session that ends are gone at once, the others in turns; the session gets no message meanwhile
-(`Session.deliver`), and whoever subscribes takes two of them away first, so that they never pile up.
+accounts are exact: what a subscription added is what its end takes away (`topics.filter_bytes`). The subscriptions of a
+session that ends go in turns; it gets no message meanwhile (`Session.deliver`, `SharedGroup`), and whoever subscribes
+takes two of them away first, so that they never pile up.
 """
 
 from __future__ import annotations
@@ -178,14 +178,6 @@ class SubscriptionTable:
     def leaving(self) -> bool:
         """True while sessions that are over have subscriptions left: `work_off` is to be called."""
         return len(self._leaving) > 0
-
-    def end_shared(self, session: Session) -> None:
-        """Take away the shared subscriptions of a session that is over: its groups shall not choose it any more."""
-        memberships = session.memberships
-        if memberships is not None:
-            for subscription in list(memberships):
-                del session.subscriptions[subscription.topic_filter]
-                self._end(session, subscription)
 
     def end(self, session: Session) -> i64:
         """Begin to take away the subscriptions of a session that is over. How many went at once: all of a few."""

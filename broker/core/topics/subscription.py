@@ -19,11 +19,17 @@ CHANGES_KEPT: Final = 128
 """Changes that an entry with many subscriptions remembers, for those who watch it."""
 
 
+NOWHERE: Final = -1
+"""The slot of a member that has left its group before its subscription has gone."""
+
+
 class Subscriber:
     """Base of whatever holds subscriptions (the session). It stands here so that this module needs no other."""
 
     connected: bool = False
-    """Whether its shared subscriptions stand among the connected ones. See `SharedGroup.place`."""
+    """Whether its shared subscriptions belong to the connected ones. See `SharedGroup.place`."""
+    ended: bool = False
+    """It is over, and takes no message. Its subscriptions go one after the other."""
     shared: int = 0
     """How many of its subscriptions are members of share groups."""
     memberships: dict[Subscription, None] | None = None
@@ -57,7 +63,7 @@ class Subscription:
         self.entry: FilterEntry | None = None
         self.group: SharedGroup | None = None
         self.sub_queue: OwnQueue | None = None  # the terms that its messages keep to, where they have their own
-        self.slot: i32 = 0  # its index in the list it stands in
+        self.slot: i32 = 0  # its index in the list it stands in; `NOWHERE`: its session is over, it is in none
         self.identifier: i32 = identifier  # Subscription Identifier, at most 268,435,455; 0 when there is none
         self.present = False  # whether `slot` is one among a group's connected members
         self.qos: u8 = qos
@@ -86,7 +92,11 @@ def identifiers(subscription: Subscription) -> tuple[int, ...]:
 
 
 class SharedGroup:
-    """The members of one share name at one topic filter (section 4.8.2): each message goes to one of them."""
+    """The members of one share name at one topic filter (section 4.8.2): each message goes to one of them.
+
+    A session that comes, goes or ends with very many memberships tells its groups of it in turns. Until then its
+    members stand where they were; who asks for the next member finds that out, and puts each in its place once.
+    """
 
     def __init__(self, name: str, entry: FilterEntry) -> None:
         self.name = name
@@ -96,10 +106,12 @@ class SharedGroup:
         self.connected: list[Subscription] = []
         self.away: list[Subscription] = []
         self.cursor: int = 0
+        # That hang here, also of members that have left since their sessions are over: the group goes with the last.
+        self.subscriptions: int = 0
 
     @property
     def size(self) -> int:
-        """How many members there are."""
+        """How many members there are, with those whose sessions are over and that nobody has come upon yet."""
         return len(self.connected) + len(self.away)
 
     @property
@@ -112,15 +124,47 @@ class SharedGroup:
 
         None for an empty group. The router passes over a member that cannot take a message now by asking again.
         """
-        turns = self.connected if self.connected else self.away
-        count = len(turns)
-        if count == 0:
-            return None
-        at = self.cursor
-        if at >= count:
-            at = 0
-        self.cursor = at + 1
-        return turns[at]
+        while True:
+            turns = self.connected if self.connected else self.away
+            count = len(turns)
+            if count == 0:
+                return None
+            at = self.cursor
+            if at >= count:
+                at = 0
+            member = turns[at]
+            if self._in_place(member):
+                self.cursor = at + 1
+                return member
+            self.cursor = at
+
+    def has_connected(self) -> bool:
+        """Whether a member is there whose client is connected."""
+        while self.connected:
+            if self._in_place(self.connected[-1]):
+                return True
+        return False
+
+    def has_member(self) -> bool:
+        """Whether there is a member whose session is not over."""
+        if self.has_connected():
+            return True
+        while self.away:
+            if not self.away[-1].session.ended:
+                return True
+            self._in_place(self.away[-1])
+        return False
+
+    def _in_place(self, member: Subscription) -> bool:
+        """Whether a member stands where it belongs; if not, it is put there."""
+        session = member.session
+        if session.ended:
+            self.discard(member)
+            return False
+        if member.present != session.connected:
+            self.place(member)
+            return False
+        return True
 
     def add(self, member: Subscription) -> None:
         """Take in a member; `FilterEntry.add` is who calls this."""
@@ -130,15 +174,17 @@ class SharedGroup:
         turns.append(member)
 
     def discard(self, member: Subscription) -> None:
-        """Let a member go; `FilterEntry.discard` is who calls this."""
-        _take_out(self.connected if member.present else self.away, member)
+        """Let a member go; `FilterEntry.discard` is who calls this, at the latest."""
+        if member.slot != NOWHERE:
+            _take_out(self.connected if member.present else self.away, member)
+            member.slot = NOWHERE
 
     def place(self, member: Subscription) -> None:
         """Its session came or went (`Subscriber.connected`): move the member to where it belongs now.
 
         Cost: independent of how many there are. No version grows: whoever keeps a group asks it for a member each time.
         """
-        if member.present != member.session.connected:
+        if member.present != member.session.connected and member.slot != NOWHERE:
             self.discard(member)
             self.add(member)
 
@@ -297,6 +343,7 @@ class FilterEntry:
                 group = SharedGroup(group_name, self)
                 subscriber_set.groups[group_name] = group
             subscription.group = group
+            group.subscriptions += 1
             group.add(subscription)
             session = subscription.session
             session.shared += 1
@@ -327,7 +374,8 @@ class FilterEntry:
                 del session.memberships[subscription]
                 if not session.memberships:
                     session.memberships = None
-            if group.size == 0 and isinstance(held, SubscriberSet):
+            group.subscriptions -= 1
+            if group.subscriptions == 0 and isinstance(held, SubscriberSet):
                 del held.groups[group.name]
         elif isinstance(held, SubscriberSet):
             _take_out(held.subscriptions, subscription)

@@ -18,6 +18,7 @@ from broker.core.routing.router import DUE_WORK, TICK_WORK
 from broker.core.routing.subscription_table import DROP_WORK, DROPS, DROPS_AT_ONCE
 from broker.core.session.session import Session
 from tests.core.harness import Client, Network, limits, total_ledger
+from tests.support.runs import examples
 
 MANY = 12_000
 """More than a queue of the default size holds."""
@@ -218,18 +219,124 @@ class TestSessionsThatEnd:
             most = max(most, router.subscription_count)
         assert most <= 2 * self.COUNT
 
-    def test_shared_subscriptions_go_at_once(self) -> None:
-        """No message is given to a member that is over while another is there [MQTT-4.8.2-4]."""
+    def test_shared_subscriptions_go_in_turns(self) -> None:
+        """No message is given to a member that is over, whether another is there [MQTT-4.8.2-4] or not."""
         network = Network(limits(max_shared_subscriptions_per_client=0))
-        client = self.crowded(network)
-        client.subscribe("$share/g/s", qos=1)
+        router = network.router
+        client = network.client("big")
+        for number in range(self.COUNT):
+            name = f"s/{number}"
+            router.subscribe(client.session, "g", name, Request(f"$share/g/{name}", 1), 0)
         other = network.client("other", expiry=1_000)
-        other.subscribe("$share/g/s", qos=1)
+        names = [f"$share/g/s/{number}" for number in range(10)]
+        other.subscribe(*names, qos=1)
         other.cut()
+        publisher = network.client("p")
+        client.wire.frozen = True
+        publisher.publish("s/3", b"unfinished", 1)
         client.cut()
-        network.client("p").publish("s", b"x", 1)
-        assert network.session("other").queued() == 1
-        assert total_ledger(network.router.sessions.values()) == []
+        assert router.subscription_count == self.COUNT + len(names) - DROPS_AT_ONCE
+        for number in range(20):
+            message = Message(b"s/%d" % number, b"x", 1, False, b"", 0.0, "p")
+            assert router.publish(message, publisher.session) == (number < len(names))
+        assert router.table.leaving
+        assert network.session("other").queued() == len(names) + 1
+        assert network.router.counters.dropped_in_all() == 0
+        while router.tick(network.now):
+            pass
+        assert router.subscription_count == len(names)
+        assert total_ledger(router.sessions.values()) == []
+
+    def test_many_groups_hear_in_turns_who_came(self) -> None:
+        """Who came is chosen before those who are away when its turn has come, and who has gone is not, at once."""
+        network = Network(limits(max_shared_subscriptions_per_client=0))
+        router = network.router
+        away, client = network.client("away", expiry=1_000), network.client("c", expiry=1_000)
+        for each in (away, client):
+            for number in range(35):
+                name = f"s/{number}"
+                router.subscribe(each.session, "g", name, Request(f"$share/g/{name}", 1), 0)
+        for each in (away, client):
+            each.cut()
+        router.fanout.places = 10
+        client.connect(clean=False, expiry=1_000, settle=False)
+        client.wire.to_channel()
+        entries = [router.trie.find(f"s/{number}") for number in range(35)]
+
+        def there() -> int:
+            return sum(len(entry.groups["g"].connected) for entry in entries if entry is not None)
+
+        assert (there(), router.hurried) == (10, True)
+        seen = []
+        while router.tick(network.now):
+            seen.append(there())
+        assert seen == [20, 30]
+        assert there() == 35
+        client.cut()
+        publisher = network.client("p")
+        away.connect(clean=False, expiry=1_000)
+        for number in range(35):
+            publisher.publish(f"s/{number}", b"x", 1)
+        assert len(away.payloads()) == 35
+        assert network.session("c").queued() == 0
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(("connect", "cut", "end", "publish", "publish", "tick")), st.integers(0, 2)),
+        max_size=40,
+    )
+)
+@settings(max_examples=examples(60), deadline=None)
+def test_members_of_many_groups_in_any_order(steps: list[tuple[str, int]]) -> None:
+    """Each message is one member's, while there is a session that is none of those that are over."""
+    network = Network()
+    router = network.router
+    # Most memberships are placed, and go, later.
+    router.fanout.places = 1
+    router.table.drops = 1
+    publisher = network.client("p")
+    clients = [network.idle(f"c{number}") for number in range(3)]
+    got = 0
+    sent = 0
+    for kind, number in [*steps, ("connect", 0)]:
+        client = clients[number]
+        session = router.sessions.get(client.client_id)
+        if kind == "connect" and (session is None or session.outbox is None):
+            client.connect(clean=False, expiry=1_000, settle=False)
+            client.wire.to_channel()
+            if session is None:
+                for each in range(4):
+                    router.subscribe(client.session, "g", f"s/{each}", Request(f"$share/g/s/{each}", 1), 0)
+        elif kind == "cut" and session is not None and session.outbox is not None:
+            client.cut()
+        elif kind == "end" and session is not None and session.outbox is None:
+            # What waits for it goes to another, or is lost with the last.
+            alone = len(router.sessions) == 2
+            waiting = session.queued()
+            router.end_session(session, network.now)
+            got += waiting if alone else 0
+        elif kind == "tick":
+            router.tick(network.now)
+        elif kind == "publish":
+            for each in range(4):
+                reached = router.publish(Message(b"s/%d" % each, b"x", 1, False, b"", 0.0, "p"), publisher.session)
+                assert reached == (len(router.sessions) > 1)
+                sent += reached
+    while router.tick(network.now):
+        pass
+    network.settle()
+    assert sum(len(client.take()) for client in clients) + got == sent - sum(
+        session.queued() for session in router.sessions.values()
+    )
+    assert total_ledger(router.sessions.values()) == []
+    for number in range(3):
+        left = router.sessions.get(f"c{number}")
+        if left is not None:
+            router.end_session(left, network.now)
+    while router.tick(network.now):
+        pass
+    assert (router.subscription_count, len(router.trie), router.filter_bytes) == (0, 0, 0)
 
 
 @given(
