@@ -11,6 +11,7 @@
 #   make scale  what millions of filters and tens of thousands of clients cost   ARGS="filters --filters 100000"
 #   make bench-recorder  what recording costs the broker;  make bench-pipeline  10,000,000 messages through each Spark job
 #   make bench-upstream  what folding saves an upstream broker, and what a link costs
+#   make bench-store  what it costs to keep what is acknowledged, beside mosquitto   ARGS="offline --quick"
 #   make attack  hostile clients of every kind beside 100 pairs of good ones   ARGS="flood --seconds 3" or "--list"
 #   make demo    a recorded broker, an IoT fleet for 20 seconds, and what Spark makes of it   ARGS="--scale 2"
 #   make fuzz    random and mutated packets for FUZZ_SECONDS (default 60)
@@ -30,7 +31,7 @@ PY := $(VENV)/bin/python -P
 # The packages `tests` and `benchmarks` are importable from here, and only they.
 TESTS := PYTHONPATH="$(VENV)/paths"
 
-.PHONY: help run quick test suite test-long test-pythons lint bench bench-routing bench-recorder bench-pipeline bench-upstream scale attack demo fuzz setup setup-run clean
+.PHONY: help run quick test suite test-long test-pythons lint bench bench-routing bench-recorder bench-pipeline bench-upstream bench-store scale attack demo fuzz setup setup-run clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -96,6 +97,9 @@ bench-pipeline: setup
 
 bench-upstream: setup
 	@$(TESTS) $(PY) -m benchmarks.upstream $(ARGS)
+
+bench-store: setup
+	@$(TESTS) $(PY) -m benchmarks.store $(ARGS)
 
 scale: setup
 	@$(TESTS) $(PY) -m benchmarks.scale $(ARGS)

@@ -149,8 +149,10 @@ def _connect_once(port: int) -> None:
 class BrokerProcess:
     """A broker as a child process; use as a context manager."""
 
-    def __init__(self, command: Sequence[str], port: int, core: int | None) -> None:
+    def __init__(self, command: Sequence[str], port: int, core: int | None, patience: float = START_TIMEOUT) -> None:
+        """``patience``: seconds until it must answer a CONNECT."""
         self.port = port
+        self._patience = patience
         self._command = list(command)
         self._core = core
         self._stack = ExitStack()
@@ -217,7 +219,7 @@ class BrokerProcess:
 
     def wait_listening(self, port: int) -> None:
         """Wait until a further port of the broker's accepts connections; BrokerFailed where none does."""
-        deadline = time.monotonic() + START_TIMEOUT
+        deadline = time.monotonic() + self._patience
         while True:
             self.check()
             try:
@@ -288,7 +290,7 @@ class BrokerProcess:
                 return
             except OSError as error:
                 if time.monotonic() > deadline:
-                    raise BrokerFailed(f"no CONNACK after {START_TIMEOUT:g} s ({error}): {self._tail()}") from error
+                    raise BrokerFailed(f"no CONNACK after {self._patience:g} s ({error}): {self._tail()}") from error
             time.sleep(0.02)
 
     def _tail(self) -> str:
