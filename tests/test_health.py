@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -230,3 +230,22 @@ def test_nobody_listens() -> None:
 def test_what_can_be_no_host_name(host: str) -> None:
     with pytest.raises(UnhealthyError, match="not a host name"):
         check(Address(host, 1883), 1.0)
+
+
+def test_an_endless_answer() -> None:
+    """What is no answer to the question is read for so long, and no longer."""
+    sent = [0]
+
+    def handle(connection: socket.socket) -> None:
+        connection.recv(100)
+        connection.sendall(b"\x20\x02\x00\x00")
+        connection.recv(100)
+        # A PUBLISH of 200 MB.
+        connection.sendall(b"\x30\x80\x80\x80\x60")
+        with suppress(OSError):
+            while True:
+                sent[0] += connection.send(bytes(65_536))
+
+    with answering(handle) as address:
+        check(address, 10)
+    assert sent[0] < 50_000_000

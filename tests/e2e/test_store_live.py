@@ -273,6 +273,25 @@ async def test_an_orderly_stop_keeps_all(house: House) -> None:
     assert (await subscriber.message()).payload == b"1"
 
 
+async def test_a_backup_of_a_running_broker_is_restored(house: House, tmp_path: Path) -> None:
+    """As docs/durability.md has it."""
+    await house.away("s", ("t", 1))
+    publisher = await house.peer("p", clean=True)
+    await publisher.publish("t", b"before", qos=1)
+    with closing(sqlite3.connect(house.folder / "canopy.db")) as db:
+        db.execute("VACUUM INTO ?", (str(tmp_path / "backup.db"),))
+    await publisher.publish("t", b"after", qos=1)
+    house.kill()
+    await asyncio.to_thread(house.daemon.close)
+    for left in ("canopy.db-wal", "canopy.db-shm"):
+        (house.folder / left).unlink(missing_ok=True)
+    (tmp_path / "backup.db").replace(house.folder / "canopy.db")
+    await house.start()
+    subscriber = await house.peer("s", present=True)
+    assert (await subscriber.message()).payload == b"before"
+    assert await subscriber.fence() == []
+
+
 async def test_the_start_says_where(house: House) -> None:
     assert house.daemon.started["store"] == str(house.folder)
 
