@@ -33,7 +33,7 @@ from broker.logwriter import BackgroundWriter
 from broker.net.listening.tls import check as certificates
 from broker.net.listening.unix_sockets import check as socket_files
 from broker.record.cli import app as record
-from broker.security.building import unusable
+from broker.security.building import check as authenticators
 from broker.security.errors import SecurityError
 from broker.security.passwords.hashes import Kind
 from broker.security.passwords.passwd import delete_user, set_password
@@ -103,7 +103,7 @@ def serve(
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings in TOML.")] = None,
     listen: Annotated[
         list[str] | None,
-        typer.Option(metavar="URL", help="Listen on mqtt://HOST:PORT, in place of `listen` in FILE. Repeatable."),
+        typer.Option(metavar="URL", help="Listen on mqtt:// or ws://HOST:PORT in place of `listen`. Repeatable."),
     ] = None,
     sets: Annotated[
         list[str] | None,
@@ -166,7 +166,8 @@ def check_config(
     settings = _load(file, (), ())
     faults, soon = certificates(settings)
     # Unlike a link, which tries again, these keep the broker from starting.
-    broken = [*faults, *socket_files(settings), *unusable(settings), *store_unusable(settings)]
+    unusable, odd = authenticators(settings)
+    broken = [*faults, *socket_files(settings), *unusable, *store_unusable(settings)]
     told = "the broker does not start with these settings" if broken else "OK"
     typer.echo(f"{ENVIRONMENT if file is None else file}: {told}")
     for name, (value, default) in changed(settings).items():
@@ -180,6 +181,7 @@ def check_config(
         *exposed(settings),
         *ineffective(settings),
         *ignored(),
+        *odd,
         *soon,
         *([few] if few else ()),
     ):

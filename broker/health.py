@@ -135,7 +135,7 @@ def _connected(
 ) -> socket.socket:
     """A connection to where the broker listens."""
     if isinstance(address, Address):
-        return socket.create_connection(address, timeout)
+        return socket.create_connection((address.host, address.port), timeout)
     if address.path:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:

@@ -16,7 +16,7 @@ from typing import Final
 from broker.core.codec.topic_names import covers
 from broker.exposure import admits_anonymous, asked_at
 from broker.security.rules.rule import ACTIONS, ALL, SUBSCRIBE
-from broker.settings import HttpTable, JwtTable, Listener, Rule, ScramTable, Settings, called
+from broker.settings import HttpTable, JwtTable, Listener, Rule, Settings, called
 
 MOST_CATCH_ALLS: Final = 10
 """Rules about everybody that each later rule is held against: the work grows with the product of both."""
@@ -88,15 +88,10 @@ def _within(host: str, wide: Listener) -> bool:
 
 
 def _authenticators(settings: Settings) -> Iterator[str]:
-    method = ""
     for at, table in enumerate(settings.authenticator):
         where = f'authenticator[{at}] "{called(table)}"'
         if not any(table in asked_at(listener, settings) for listener in settings.listeners):
             yield f"{where}: no listener asks it; add it to the authenticators of one"
-        if isinstance(table, ScramTable):
-            if method:
-                yield f'{where}: it is never asked, since "{method}" has the same method; put the users into one file'
-            method = method or called(table)
 
 
 def _limits(listener: Listener, settings: Settings) -> Iterator[str]:

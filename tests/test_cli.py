@@ -235,6 +235,17 @@ class TestCheckConfig:
         password.write_text("hunter2\n")
         assert told() == [second]
 
+    @pytest.mark.parametrize(("kind", "how"), [("password-file", ""), ("scram-sha-256", "--scram ")])
+    def test_a_file_without_users_is_suspicious(self, tmp_path: Path, kind: str, how: str) -> None:
+        """mosquitto takes one, and so does Canopy: nobody comes in by it."""
+        config, users = tmp_path / "canopy.toml", tmp_path / "users"
+        config.write_text(f'[[authenticator]]\ntype = "{kind}"\npath = "{users}"\n')
+        users.write_text("# nobody yet\n")
+        result = canopy("check-config", str(config))
+        assert result.exit_code == 0
+        line = f'  suspicious: authenticator "{kind}": {users}: there is no user in it; canopy passwd {how}{users} USER'
+        assert line in result.stdout.splitlines()
+
     def test_without_a_file_the_environment_is_all_there_is(self) -> None:
         result = canopy("check-config", CANOPY_SESSION__QUEUE_QOS0="true", CANOPY_PORT="tcp://10.0.0.1:1883")
         assert result.exit_code == 0

@@ -51,11 +51,6 @@ class TestAuthenticators:
         assert line == 'authenticator[1] "jwt": no listener asks it; add it to the authenticators of one'
         assert told(authenticator=tables, listener=[HERE]) == []
 
-    def test_a_second_one_for_the_same_method(self) -> None:
-        tables = [{"type": "scram-sha-256", "path": "/a"}, {"type": "scram-sha-256", "path": "/b", "name": "more"}]
-        (line,) = told(authenticator=tables)
-        assert line.startswith('authenticator[1] "more": it is never asked')
-
 
 class TestRules:
     def test_a_listener_that_does_not_exist(self) -> None:

@@ -93,6 +93,18 @@ def passwords(file: Path) -> dict[str, Any]:
     return {"type": "password-file", "name": "staff", "path": str(file)}
 
 
+async def test_a_password_file_without_users(
+    brokers: Brokers, tmp_path: Path, told: list[MutableMapping[str, Any]]
+) -> None:
+    """It can be used, and nobody comes in by it: the log says so at the start."""
+    file = tmp_path / "passwd"
+    file.write_text("# nobody yet\n")
+    broker = await brokers.start(passwords(file))
+    assert await brokers.code(broker, "alice", b"hunter2") == 0x86
+    (line,) = [each["detail"] for each in told if each["event"] == "suspicious setting"]
+    assert line == f'authenticator "staff": {file}: there is no user in it; canopy passwd {file} USER'
+
+
 async def test_a_password_file(brokers: Brokers, file: Path, told: list[MutableMapping[str, Any]]) -> None:
     broker = await brokers.start(passwords(file))
     assert await brokers.code(broker, "alice", b"hunter2") == 0

@@ -141,6 +141,8 @@ class TestListen:
             ("mqtt://[::1]:2883", Address("::1", 2883)),
             ("mqtt://0.0.0.0:0", Address("0.0.0.0", 0)),
             ("mqtt://example.org:65535/", Address("example.org", 65_535)),
+            ("ws://127.0.0.1", Address("127.0.0.1", 8080, "ws")),
+            ("ws://[::]:0/", Address("::", 0, "ws")),
         ],
     )
     def test_understood(self, url: str, address: Address) -> None:
@@ -154,7 +156,8 @@ class TestListen:
             ("localhost", "form mqtt://HOST:PORT"),
             ("", "form mqtt://HOST:PORT"),
             ("http://localhost:1883", "form mqtt://HOST:PORT"),
-            ("ws://localhost:8080", '"ws" takes a [[listener]] table'),
+            ("wss://localhost:8443", '"wss" takes a [[listener]] table, for certificates'),
+            ("ws://localhost:8080/mqtt", "no user, path"),
             ("mqtts://localhost:8883", '"mqtts" takes a [[listener]] table'),
             ("mqtt+unix:///run/canopy.sock", '"mqtt+unix" takes a [[listener]] table'),
             ("mqtt://:1883", "0.0.0.0"),
@@ -180,6 +183,8 @@ class TestListen:
     def test_a_port_cannot_be_had_twice(self) -> None:
         with pytest.raises(ValidationError, match="listed twice"):
             Settings(listen=["mqtt://localhost", "mqtt://localhost:1883"])
+        with pytest.raises(ValidationError, match="listed twice"):
+            Settings(listen=["ws://localhost:1883", "mqtt://localhost"])
 
     def test_one_is_needed(self) -> None:
         with pytest.raises(ValidationError, match="at least one"):

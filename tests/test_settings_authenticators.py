@@ -90,6 +90,13 @@ def test_tables_of_all_types(tmp_path: Path) -> None:
             ),
         ),
         (
+            '[{type = "scram-sha-256", path = "/a"}, {type = "scram-sha-256", path = "/b", name = "more"}]',
+            (
+                'authenticator[1].type: found "scram-sha-256"; allowed: another type: "scram-sha-256" has the '
+                "authentication method already; put the users of both into one file"
+            ),
+        ),
+        (
             "5",
             (
                 "authenticator: found 5; allowed: [[authenticator]] tables, or a list of them, like "

@@ -11,6 +11,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
+from broker.core.addresses import network
 from broker.core.codec.packets import Connect
 from broker.core.principal import Principal
 
@@ -72,6 +73,10 @@ class Origin:
         self.max_packet_size = 0
         # The mount of the listener, with placeholders (`connection.mounting`); empty: none.
         self.mount = ""
+
+    def shares_address(self, host: str) -> bool:
+        """Whether an IP address counts as this one: IPv6 by /64."""
+        return network(self.host) == network(host)
 
 
 class Ticket:

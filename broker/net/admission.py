@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.core.addresses import network
 from broker.core.codec import reasons
 from broker.core.connection.rate_limit import TokenBucket
 
@@ -18,7 +19,7 @@ HALF_OPEN_ROOM: Final = 128
 are closed at once."""
 
 MOST_RATES: Final = 10_000
-"""Addresses whose rate of connecting one listener remembers, about 2 MB: an attacker may own a whole IPv6 network. An
+"""Addresses whose rate of connecting one listener remembers, about 2 MB: an attacker may own many IPv6 networks. An
 address that is forgotten may connect as often as one that never came."""
 
 TURNED_AWAY: Final = -1
@@ -26,7 +27,10 @@ TURNED_AWAY: Final = -1
 
 
 class AddressCounts:
-    """The connections of each IP address ("": from none, which is not counted), where their number is limited."""
+    """The connections of each IP address ("": from none, which is not counted), where their number is limited.
+
+    IPv6 counts by /64, as for bans (`core.addresses`).
+    """
 
     def __init__(self, most: int) -> None:
         """`most` connections of one address; 0: no limit, and nothing is counted."""
@@ -35,21 +39,23 @@ class AddressCounts:
 
     def has_place(self, host: str) -> bool:
         """Whether one more from this address is within the limit."""
-        return self._most == 0 or not host or self.by_address.get(host, 0) < self._most
+        return self._most == 0 or not host or self.by_address.get(network(host), 0) < self._most
 
     def add(self, host: str) -> None:
         """One more has come."""
         if self._most > 0 and host:
-            self.by_address[host] = self.by_address.get(host, 0) + 1
+            address = network(host)
+            self.by_address[address] = self.by_address.get(address, 0) + 1
 
     def remove(self, host: str) -> None:
         """One that was counted has gone."""
         if self._most > 0 and host:
-            left = self.by_address[host] - 1
+            address = network(host)
+            left = self.by_address[address] - 1
             if left > 0:
-                self.by_address[host] = left
+                self.by_address[address] = left
             else:
-                del self.by_address[host]
+                del self.by_address[address]
 
 
 class Admission:
@@ -138,7 +144,7 @@ class ListenerAdmission:
 
     def arrive(self, host: str, now: float) -> int:
         """A connection has come: the reason code for its CONNACK, 0 to let it on. It counts from `count` on."""
-        if self._rate_of_one > 0.0 and host and not self._rate(host).take_one(now):
+        if self._rate_of_one > 0.0 and host and not self._rate(network(host)).take_one(now):
             return reasons.CONNECTION_RATE_EXCEEDED
         return reasons.SUCCESS if self.has_place(host) else reasons.QUOTA_EXCEEDED
 
@@ -158,15 +164,15 @@ class ListenerAdmission:
         self.open -= 1
         self._addresses.remove(host)
 
-    def _rate(self, host: str) -> TokenBucket:
+    def _rate(self, address: str) -> TokenBucket:
         """What the address has left. Of too many addresses, the one that has not come for longest is forgotten."""
         rates = self._rates
-        bucket = rates.pop(host, None)
+        bucket = rates.pop(address, None)
         if bucket is None:
             if len(rates) >= MOST_RATES:
                 del rates[next(iter(rates))]
             bucket = TokenBucket(self._rate_of_one, max(self._rate_of_one, 1.0))
-        rates[host] = bucket
+        rates[address] = bucket
         return bucket
 
 

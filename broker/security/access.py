@@ -107,6 +107,10 @@ class Access(AccessControl):
         )
         self.ask_work = prepared.book.ask_work
         self.epoch += 1
+        known = set(map(id, before.values()))
+        for each in self._built.values():
+            if id(each) not in known and (line := each.suspicion()):
+                self._log.warning("suspicious setting", detail=f'authenticator "{each.name}": {line}')
         kept = set(map(id, self._built.values()))
         return [each for each in before.values() if id(each) not in kept]
 

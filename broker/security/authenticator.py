@@ -107,5 +107,9 @@ class Authenticator:
         """The authentication methods of MQTT 5.0 that it brings, by name."""
         return {}
 
+    def suspicion(self) -> str:
+        """What is hardly meant about it, though it can be used, in one line; empty: nothing."""
+        return ""
+
     async def close(self) -> None:
         """It is not asked any more."""

@@ -108,13 +108,17 @@ def unknown(settings: Settings, known: Collection[str]) -> Iterator[str]:
                 yield f'listener "{listener.called}": authenticators: none is called "{name}"; there are: {there}'
 
 
-def unusable(settings: Settings) -> list[str]:
-    """What is wrong with authenticators, rules and their files, one line each. It reads them: not in an event loop."""
-    return asyncio.run(_unusable(settings))
+def check(settings: Settings) -> tuple[list[str], list[str]]:
+    """What cannot be used of authenticators, rules and their files, and what is hardly meant; one line each.
+
+    It reads them: not in an event loop.
+    """
+    return asyncio.run(_check(settings))
 
 
-async def _unusable(settings: Settings) -> list[str]:
+async def _check(settings: Settings) -> tuple[list[str], list[str]]:
     problems: list[str] = []
+    suspicious: list[str] = []
     try:
         RuleBook(settings)
     except SecurityError as error:
@@ -126,6 +130,8 @@ async def _unusable(settings: Settings) -> list[str]:
         except SecurityError as error:
             problems.append(str(error))
         else:
+            if line := authenticator.suspicion():
+                suspicious.append(f'authenticator "{called(table)}": {line}')
             await authenticator.close()
     problems += unknown(settings, [called(table) for table in settings.authenticator])
-    return problems
+    return problems, suspicious

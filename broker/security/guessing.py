@@ -15,7 +15,7 @@ import secrets
 from collections import OrderedDict
 from typing import Final
 
-from broker.security.network import network
+from broker.core.addresses import network
 from broker.settings import Security
 
 ADDRESS: Final = "address "

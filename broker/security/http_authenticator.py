@@ -21,12 +21,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from broker.core.addresses import network
 from broker.core.codec import reasons
 from broker.core.principal import Principal
 from broker.security.authenticator import ASK, Ask, Attempt, Authenticator, Refusal, Verdict, is_mqtt_text
 from broker.security.fair_places import FairPlaces, Full
 from broker.security.fetching import FetchError, HttpClient, tls_context
-from broker.security.network import network
 from broker.security.rules.claims import read_claims
 from broker.settings import HttpTable, called
 

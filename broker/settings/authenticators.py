@@ -66,6 +66,11 @@ def _named_apart(tables: Sequence[AnyTable]) -> tuple[AnyTable, ...]:
                 called(table),
             )
         seen.add(called(table))
+    scram = [at for at, table in enumerate(tables) if isinstance(table, ScramTable)]
+    if len(scram) > 1:
+        first = called(tables[scram[0]])
+        text = f'another type: "{first}" has the authentication method already; put the users of both into one file'
+        raise wrong(text, f"[{scram[1]}].type", "scram-sha-256")
     return tuple(tables)
 
 

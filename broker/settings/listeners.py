@@ -1,6 +1,6 @@
 """`[[listener]]`: where the broker listens, for whom, and with which certificates.
 
-`listen = [...]` is the short form for what needs none of it (mqtt:// alone); `Settings.listeners` has both as one list.
+`listen = [...]` is the short form for what needs none of it (mqtt:// and ws://); `Settings.listeners` has both as one.
 Whether files exist and fit is found out by who reads them (`broker.net.listening.tls`): settings are data.
 """
 
@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from broker.settings.values import (
-    DEFAULT_PORT,
     DEFAULT_TLS_PORT,
     LARGEST_PACKET,
     LONGEST_TIME,
+    PLAIN_PORTS,
     CountOrUnlimited,
     RateOrUnlimited,
     Section,
@@ -26,7 +26,7 @@ from broker.settings.values import (
 
 Scheme: TypeAlias = Literal["mqtt", "mqtts", "ws", "wss", "mqtt+unix"]
 
-PORTS: Final = {"mqtt": DEFAULT_PORT, "mqtts": DEFAULT_TLS_PORT, "ws": 8080, "wss": 8443}
+PORTS: Final = {**PLAIN_PORTS, "mqtts": DEFAULT_TLS_PORT, "wss": 8443}
 """The port of a listener whose URL names none, by scheme."""
 
 LONGEST_SOCKET_PATH: Final = 107
@@ -242,10 +242,10 @@ class Listener(Section):
     max_connections: CountOrUnlimited = 0
     """Connections of this listener. One more is refused with 0x97."""
     max_connections_per_address: CountOrUnlimited = 0
-    """The same for one IP address."""
+    """The same for one IP address, or one /64 of IPv6."""
     max_connect_rate: RateOrUnlimited = 0.0
-    """New connections a second from one IP address; a burst of one second's worth, at least 1, passes. One more is
-    refused with 0x9F, and over TLS closed before its handshake."""
+    """New connections a second from one IP address (IPv6: /64); a burst of one second's worth, at least 1, passes. One
+    more is refused with 0x9F, and over TLS closed before its handshake."""
     max_packet_size: Annotated[int, Field(ge=0, le=LARGEST_PACKET)] = 0
     """Bytes of the largest packet from a client of this listener; clients are told. 0: `limits.max_packet_size`, which
     bounds it in any case."""

@@ -33,15 +33,15 @@ from broker.settings.values import Address, Section, parse_listen, wrong
 def _listeners(urls: Sequence[str]) -> tuple[str, ...]:
     if not urls:
         raise PydanticCustomError("listen", "at least one listener is needed")
-    seen: set[Address] = set()
+    seen: set[tuple[str, int]] = set()
     for url in urls:
         try:
             address = parse_listen(url)
         except ValueError as error:
             raise PydanticCustomError("listen", '"{url}": {why}', {"url": url, "why": str(error)}) from None
-        if address in seen and address.port:
+        if address[:2] in seen and address.port:
             raise PydanticCustomError("listen", '"{url}" is listed twice', {"url": url})
-        seen.add(address)
+        seen.add(address[:2])
     return tuple(urls)
 
 
@@ -81,8 +81,8 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
 
     listen: Annotated[Sequence[str], AfterValidator(_listeners)] = ("mqtt://127.0.0.1:1883",)
-    """Where to listen, as mqtt://HOST:PORT. Port 0: any free port. Always a tuple after validation. Where there are
-    `listener` tables, the default does not count."""
+    """Where to listen, as mqtt://HOST:PORT or ws://HOST:PORT. Port 0: any free port. Always a tuple after validation.
+    Where there are `listener` tables, the default does not count."""
     upstream: Annotated[Sequence[Upstream], AfterValidator(_links)] = ()
     """The brokers that this one is a client of, each by a link of its own. Always a tuple after validation."""
     authenticator: AuthenticatorList = ()
@@ -111,10 +111,11 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _apart(self) -> Settings:
         """No table listens where `listen` does already."""
-        taken = self.addresses if len(self.listeners) > len(self.listener) else ()
+        both = len(self.listeners) > len(self.listener)
+        taken = {address[:2] for address in self.addresses} if both else set()
         for at, listener in enumerate(self.listener):
             here = listener.endpoint
-            if here.port and Address(here.host, here.port) in taken:
+            if here.port and (here.host, here.port) in taken:
                 raise wrong(
                     "an address that is not in listen; leave one of both out", f"listener[{at}].url", listener.url
                 )

@@ -73,7 +73,7 @@ class Limits(Section):
     max_connections: CountOrUnlimited = 0
     """Open network connections in all. 0: as many as the process may have file descriptors for, less 192."""
     max_connections_per_address: CountOrUnlimited = 0
-    """Open network connections from one IP address; one more is refused with 0x97. 0: no limit."""
+    """Open network connections from one IP address, or one /64 of IPv6; one more is refused with 0x97. 0: no limit."""
     max_connect_rate: RateOrUnlimited = 0.0
     """New connections a second, all together; a burst of one second's worth, at least 1, passes. One more is refused
     with 0x9F. 0: no limit."""

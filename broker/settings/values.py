@@ -42,8 +42,11 @@ LONGEST_ID_PREFIX: Final = 200
 Policy: TypeAlias = Literal["drop-newest", "drop-oldest", "disconnect", "latest"]
 """What a full queue does. The order is that of the core, which counts them."""
 
-TABLES_ONLY: Final = ("mqtts", "ssl", "tls", "ws", "wss", "unix", "mqtt+unix")
-"""Schemes of listeners that need settings of their own."""
+PLAIN_PORTS: Final = {"mqtt": DEFAULT_PORT, "ws": 8080}
+"""The schemes of listeners that need no settings of their own, and the port of each where none is named."""
+
+TABLES_ONLY: Final = ("mqtts", "ssl", "tls", "wss", "unix", "mqtt+unix")
+"""Schemes of listeners that need some: certificates, or the mode of a file."""
 
 
 class Address(NamedTuple):
@@ -51,32 +54,35 @@ class Address(NamedTuple):
 
     host: str
     port: int
+    scheme: str = "mqtt"
 
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"mqtt://{host}:{self.port}"
+        return f"{self.scheme}://{host}:{self.port}"
 
 
 def parse_listen(url: str) -> Address:
-    """Read ``mqtt://HOST[:PORT]``; an IPv6 address stands in brackets.
+    """Read ``mqtt://HOST[:PORT]`` (1883) or ``ws://HOST[:PORT]`` (8080); an IPv6 address stands in brackets.
 
     Raises:
         ValueError: the text says what is wrong and what would be right, without repeating the URL.
     """
+    form = "mqtt://HOST:PORT or ws://HOST:PORT"
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise ValueError(f"not a URL of the form mqtt://HOST:PORT ({error})") from None
+        raise ValueError(f"not a URL of the form {form} ({error})") from None
     if parts.scheme in TABLES_ONLY:
-        raise ValueError(f'the scheme "{parts.scheme}" takes a [[listener]] table; here it is mqtt://HOST:PORT')
-    if parts.scheme != "mqtt" or not parts.netloc:
-        raise ValueError("not a URL of the form mqtt://HOST:PORT")
+        needs = "certificates" if "unix" not in parts.scheme else "the mode of its file"
+        raise ValueError(f'the scheme "{parts.scheme}" takes a [[listener]] table, for {needs}; here it is {form}')
+    if parts.scheme not in PLAIN_PORTS or not parts.netloc:
+        raise ValueError(f"not a URL of the form {form}")
     if not parts.hostname:
         raise ValueError("the host is missing; mqtt://0.0.0.0:PORT or mqtt://[::]:PORT listens on every interface")
     if "@" in parts.netloc or parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise ValueError("a listener takes no user, path, query or fragment: only mqtt://HOST:PORT")
-    return Address(parts.hostname, DEFAULT_PORT if port is None else port)
+        raise ValueError(f"a listener takes no user, path, query or fragment: only {form}")
+    return Address(parts.hostname, PLAIN_PORTS[parts.scheme] if port is None else port, parts.scheme)
 
 
 def wrong(wanted: str, at: str = "", found: str | float | Sequence[str] = "") -> PydanticCustomError:

@@ -9,12 +9,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from broker.net.admission import HALF_OPEN_ROOM, TURNED_AWAY, Admission, admission
+from broker.net.admission import HALF_OPEN_ROOM, TURNED_AWAY, Admission, ListenerAdmission, admission
 from broker.settings import Limits
 from tests.support.runs import examples
 
 NOW = 1_000.0
 HERE, THERE = "192.0.2.1", "2001:db8::1"
+ADDRESSES = {HERE: HERE, THERE: "2001:db8::/64"}
+"""And how they are counted."""
 
 
 def made(**limits: Any) -> Admission:
@@ -42,6 +44,23 @@ def test_one_address_over_its_limit() -> None:
     assert admission.arrive(HERE, NOW) == 0x97
     admission.leave(HERE)
     assert [admission.arrive(HERE, NOW) for _ in range(2)] == [0, 0x97]
+
+
+def test_an_ipv6_network_is_one_address() -> None:
+    """Whoever has one address of a /64 has all of them; IPv4 over IPv6 is IPv4."""
+    admission = made(max_connections_per_address=2)
+    assert [admission.arrive(f"2001:db8::{number}", NOW) for number in range(1, 4)] == [0, 0, 0x97]
+    assert admission.arrive("2001:db8:0:1::1", NOW) == 0
+    assert [admission.arrive(host, NOW) for host in (HERE, f"::ffff:{HERE}", HERE)] == [0, 0, 0x97]
+    for host in ("2001:db8::9", "2001:db8::1", "2001:db8:0:1::2", HERE, HERE):
+        admission.leave(host)
+    assert admission.by_address == {}
+
+
+def test_the_rate_of_an_ipv6_network_at_a_listener() -> None:
+    own = ListenerAdmission(0, 0, 1.0)
+    assert [own.arrive(f"2001:db8::{number}", NOW) for number in range(1, 4)] == [0, 0x9F, 0x9F]
+    assert own.arrive("2001:db8:0:1::1", NOW) == 0
 
 
 def test_no_address_no_limit() -> None:
@@ -176,7 +195,7 @@ class Machine(RuleBasedStateMachine):
         assert admission.refused == len(self.waiting) + len(self.lingering) <= HALF_OPEN_ROOM
         assert len(admission.by_address) == len({host for host in self.counted if host})
         for host in (HERE, THERE):
-            assert admission.by_address.get(host, 0) == self.counted.count(host) <= 2
+            assert admission.by_address.get(ADDRESSES[host], 0) == self.counted.count(host) <= 2
 
 
 TestMachine = Machine.TestCase

@@ -286,6 +286,19 @@ async def test_who_takes_over_takes_the_place(embed: Embed) -> None:
     assert (counted(broker).open, len(counted(broker).by_address)) == (0, 0)
 
 
+async def test_who_takes_over_from_another_address_of_its_network(embed: Embed) -> None:
+    """With IPv6 a device comes back under another address of its /64; another network is kept out."""
+    broker = await embed(limits={"max_connections_per_address": 1})
+    Client(broker, "there", "2001:db8::1")
+    Client(broker, "there too", "2001:db8:0:1::1")
+    await rounds()
+    other, new = Client(broker, "there", "2001:db8:0:1::2"), Client(broker, "there", "2001:db8::2")
+    await rounds()
+    assert (other.take()[3:4], new.take()[3:4]) == (b"\x97", b"\x00")
+    assert connected(broker) == {"there", "there too"}
+    assert counted(broker).by_address == {"2001:db8::/64": 1, "2001:db8:0:1::/64": 1}
+
+
 class Slow(AccessControl):
     """A gate that takes its time, when it is told to."""
 

@@ -92,6 +92,7 @@ async def test_whose_a_session_is(place: Place) -> None:
         listener="l",
         host="::1",
         authenticator="a",
+        mount="tenant/u/",
     )
     place.journal.session_kept("c", principal, 300, 0.0)
     place.journal.session_kept("d", Principal(None), 300, 0.0)
@@ -104,7 +105,7 @@ async def test_whose_a_session_is(place: Place) -> None:
         9.5,
     )
     assert (found.certificate, found.client_id, found.listener, found.host) == ("CN=u", "c", "l", "::1")
-    assert found.authenticator == "a"
+    assert (found.authenticator, found.mount) == ("a", "tenant/u/")
     assert (second.principal.user_name, second.principal.groups, second.principal.client_id) == (None, (), "d")
 
 

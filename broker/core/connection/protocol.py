@@ -299,8 +299,8 @@ class ServerProtocol(Peer):
         self._acknowledger.settle(packet_id, reached)
 
     def comes_from(self, host: str) -> bool:
-        """Whether it is a client's connection from that IP address."""
-        return self.origin.host == host
+        """Whether it is a client's connection from that IP address, or its /64 of IPv6."""
+        return self.origin.shares_address(host)
 
     # -- endings -------------------------------------------------------------------------------------------------------
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from broker.core.addresses import network
 from broker.core.codec import reasons
 from broker.core.principal import Principal
 from broker.security.authenticator import ASK, Ask, Attempt, Authenticator, Refusal, Verdict
-from broker.security.network import network
 from broker.security.passwords.hashing import Busy, HashingPool
 from broker.security.passwords.password_file import PasswordFile, read_password_file
 from broker.security.passwords.verified import VerifiedCredentials
@@ -51,6 +51,9 @@ class PasswordAuthenticator(Authenticator):
     ) -> PasswordAuthenticator:
         """Read the file, in a thread. Raises SecurityError."""
         return cls(name, path, await asyncio.to_thread(read_password_file, path), pool, verified, longest)
+
+    def suspicion(self) -> str:
+        return "" if self._file.users else f"{self._path}: there is no user in it; canopy passwd {self._path} USER"
 
     def at_once(self, attempt: Attempt) -> Verdict | Ask:
         user, password = attempt.user_name, attempt.password

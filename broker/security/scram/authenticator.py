@@ -46,6 +46,10 @@ class ScramAuthenticator(Authenticator):
         self._method.file = self._file
         return {METHOD: self._method}
 
+    def suspicion(self) -> str:
+        path = self._table.path
+        return "" if self._file.users else f"{path}: there is no user in it; canopy passwd --scram {path} USER"
+
     def still_knows(self, principal: Principal) -> bool:
         return principal.user_name in self._file.users
 

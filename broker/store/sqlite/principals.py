@@ -38,7 +38,7 @@ class Principals:
             fields["attributes"] = principal.attributes
         if principal.expires_at:
             fields["expires_at"] = principal.expires_at
-        for name in ("certificate", "listener", "host", "authenticator"):
+        for name in ("certificate", "listener", "host", "authenticator", "mount"):
             if text := getattr(principal, name):
                 fields[name] = text
         if principal.rules and self._rules is not None:
@@ -60,4 +60,5 @@ class Principals:
             fields.get("listener", ""),
             fields.get("host", ""),
             fields.get("authenticator", ""),
+            fields.get("mount", ""),
         )

@@ -73,6 +73,18 @@ async def join(authority: Authority) -> AsyncIterator[Join]:
         peer.abort()
 
 
+async def test_the_short_form(join: Join, lines: Lines) -> None:
+    """`listen` takes ws:// beside mqtt://: no table is needed for either."""
+    del lines
+    settings = Settings.model_validate(
+        {"listen": [f"ws://{HOST}:0", f"mqtt://{HOST}:0"], "shutdown": {"flush_timeout": 0.0}}
+    )
+    async with Broker(settings) as broker:
+        assert [url.split(":")[0] for url in broker.listening] == ["ws", "mqtt"]
+        peer = await join(broker, "web")
+        await peer.fence()
+
+
 def connection_of(broker: Broker, client_id: str) -> Connection:
     (found,) = (each for each in broker.connections if each.protocol.client_id == client_id)
     return found
