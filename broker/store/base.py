@@ -5,11 +5,9 @@ Owns the interface `Store`, its one error, and `Times`, which turns the core's t
 Promises: a store is told through its `journal` (`core.journal`), on the event loop's thread and in order, and never
 waited for; `load` gives everything back, before the first client comes. Refuses: to know the router, sockets, settings.
 
-Where acknowledgements will wait for a commit. A durable store writes in a thread of its own and commits in groups,
-so that what the journal was told becomes safe a little later. Nothing waits for that yet: a PUBACK, PUBREC or PUBCOMP
-may be on its way before the commit. All of them leave by `Acknowledger._send` (`core.connection.acknowledging`), after
-the journal was told what they stand for: a store that makes them wait has them held there, and sent, on the loop, when
-the group that was told before them is committed.
+A durable store writes in a thread of its own and commits in groups, so that what the journal was told becomes safe a
+little later. Such a journal has `commits` (`core.persistence.commits`): what promises a client that something is kept
+leaves, on the event loop, when the store has said there that it is committed.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Owns the acknowledgements that go up, and the decision whether a message is publ
 owns everything else about a connection.
 
 Promises:
-- A message from upstream is published here before it is acknowledged there; a QoS 2 message once [MQTT-4.3.3-10].
+- A message from upstream is published here before it is acknowledged there, and kept where a store keeps it; a QoS 2
+  message is published once [MQTT-4.3.3-10].
 - Acknowledgements go in the order in which the messages came, also where one of them has to wait until it is known
   whether a request was served [MQTT-4.6.0-2] [MQTT-4.6.0-3].
 - A message that has been here goes no further; nothing from upstream goes back there.
@@ -22,6 +23,7 @@ from broker.core.codec.errors import ProtocolViolation, ReceiveMaximumExceeded
 from broker.core.codec.packets import PUBACK, PUBREC, V5, Publish
 from broker.core.codec.topic_names import has_control
 from broker.core.connection.identity import is_reserved
+from broker.core.queues.held_answers import HeldAnswers
 from broker.core.queues.message import Message
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.peer import Peer
@@ -63,6 +65,12 @@ class Downlink(Peer):
         self._version = version
         # The broker id of the upstream, if it has told one.
         self.peer_id = ""
+        # With a store that commits later: those that wait for that.
+        self._uncommitted: HeldAnswers | None = None
+        commits = self._router.commits
+        if commits is not None:
+            self._uncommitted = HeldAnswers(outbox, commits)
+            outbox.held = self._uncommitted
         # Acknowledgements that wait for the first of them.
         self._acks: deque[Held] = deque()
         # Requests from upstream whose answers wait for other links, by packet identifier.
@@ -150,7 +158,7 @@ class Downlink(Peer):
     def acknowledge(self, kind: int, packet_id: int, code: int, now: float) -> None:
         """Send a PUBACK, PUBREC or PUBCOMP, after those that have to go before; UNANSWERED: once `answer` has come."""
         if not self._acks and code != UNANSWERED:
-            self._outbox.acknowledge(ack(kind, packet_id, code, self._version))
+            self._send(ack(kind, packet_id, code, self._version))
             return
         if len(self._acks) >= MOST_ACKS:
             raise ReceiveMaximumExceeded("more publishes than there are packet identifiers")
@@ -162,7 +170,15 @@ class Downlink(Peer):
         acks = self._acks
         while acks and acks[0].code != UNANSWERED:
             held = acks.popleft()
-            self._outbox.acknowledge(ack(held.kind, held.packet_id, held.code, self._version))
+            self._send(ack(held.kind, held.packet_id, held.code, self._version))
+
+    def _send(self, packet: bytes) -> None:
+        """Send it when everything is committed that was told so far."""
+        uncommitted = self._uncommitted
+        if uncommitted is None:
+            self._outbox.acknowledge(packet)
+        else:
+            uncommitted.send(packet, uncommitted.commits.told)
 
     # -- answers to requests -------------------------------------------------------------------------------------------
 
@@ -195,6 +211,9 @@ class Downlink(Peer):
     def forget(self) -> None:
         """The connection is over: nothing is acknowledged any more."""
         self._acks.clear()
+        if self._uncommitted is not None:
+            self._outbox.held = None
+            self._uncommitted.drop()
         for request in self._requests.values():
             request.peer = None
         self._requests.clear()
