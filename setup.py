@@ -30,6 +30,7 @@ from setuptools.command.build_py import build_py
 BROKER = [
     "broker/core/**/*.py",
     "broker/net/connection.py",
+    "broker/net/connection_table.py",
     "broker/net/admission.py",
     "broker/net/listening/handshakes.py",
     "broker/net/hub.py",

@@ -342,6 +342,11 @@ class Broker(Server):
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
+    @property
+    def hears_of_clients(self) -> bool:
+        """Whether anybody wants to hear of each client that comes, and of each that goes by itself."""
+        return super().hears_of_clients or self.presence is not None
+
     def report_open(self, connection: Connection) -> None:
         """A client was accepted."""
         super().report_open(connection)

@@ -20,7 +20,7 @@ from typing import Final
 
 from broker.core.topics import trie_nodes
 
-GC_THRESHOLDS: Final = (5_000, 0, 15_000)
+GC_THRESHOLDS: Final = (5_000, -1, 30_000)
 """The daemon's; a test holds the two equal."""
 
 EMPTY_TURNS: Final = 200_000

@@ -73,7 +73,10 @@ class Principal:
     def size(self) -> int:
         """Characters of what an authenticator says of it: groups, attributes, rules, the certificate's subject; and of
         its mount."""
-        size = len(self.certificate) + len(self.mount) + RULE_SIZE * len(self.rules)
+        size = len(self.certificate) + len(self.mount)
+        if self.attributes is NO_ATTRIBUTES and not self.groups and not self.rules:
+            return size
+        size += RULE_SIZE * len(self.rules)
         for group in self.groups:
             size += len(group)
         for name, value in self.attributes.items():

@@ -17,11 +17,14 @@ from mypy_extensions import i64
 from broker.core import causes
 from broker.core.codec import reasons
 from broker.core.connection.protocol import ServerProtocol
+from broker.core.hooks import Origin
 from broker.core.queues.outbox import Outbox
 from broker.net import sockets
+from broker.net.admission import ListenerAdmission
+from broker.net.connection_table import ConnectionTable
 from broker.net.hub import FlushScheduler, Link
 from broker.net.patience import GRACE, Patience
-from broker.net.stream import FULL_READ, LINGER, STALL_LOOKS, Stream
+from broker.net.stream import FULL_READ, LINGER, STALL_LOOKS, Stream, peer_name
 from broker.net.turns import LARGE, MUCH
 
 if TYPE_CHECKING:
@@ -36,10 +39,12 @@ class Connection(Link):
         super().__init__()
         self.server = server
         self.listener = listener
+        self.admission: ListenerAdmission | None = listener.admission  # if the listener has limits of its own
+        self.table: ConnectionTable = server.connection_table
         self.hub: FlushScheduler = server.hub
         self.loop = self.hub.loop
         self.opened_at = 0.0
-        # The peer as the log has it, and its IP address ("": none): of the socket, unless a proxy has told before.
+        # The peer for the log, and its IP address ("": none): of the socket, unless a proxy has told before.
         self.address = ""
         self.host = ""
         self.stream = Stream(self.loop, self.hub.counters)
@@ -50,10 +55,8 @@ class Connection(Link):
         self.writer: asyncio.Task[None] | None = None
         self._asleep: asyncio.Future[None] | None = None
         # A turn of the protocol has been asked for; and whether what was read has had one before.
-        self._going_on = False
-        self._gone_on = False
-        # The last packet was written.
-        self._finished = False
+        self._going_on = self._gone_on = False
+        self._finished = False  # the last packet was written
         self._held: asyncio.TimerHandle | None = None
         # Once something in the outbox was worth less the longer it waits.
         self._fresh = False
@@ -76,21 +79,21 @@ class Connection(Link):
     def _begin(self, transport: asyncio.BaseTransport) -> None:
         hub = self.hub
         if not self.address:
-            self.host, self.address = sockets.peer_name(transport)
+            self.host, self.address = peer_name(transport)
         if not sockets.INHERITED:
             sockets.tune(transport.get_extra_info("socket"), self.server.settings)
         router = hub.router
         self.outbox = Outbox(router.fanout.touched, hub.counters, hub.live_messages, hub.live_bytes)
         self.outbox.owner = self
-        origin = self.listener.origin(self.address, self.host)
+        origin = Origin(self.address, self.host, self.listener.name)
+        origin.max_packet_size, origin.mount = self.listener.max_packet_size, self.listener.mount
         self.protocol = ServerProtocol(router, self.outbox, origin)
         if router.access_control is not None:
             self.protocol.answer_later = self.admitted
-        self.opened_at = self.loop.time()
+        self.opened_at = self.hub.time()
         self.patience = Patience(hub, self.protocol, self.stream, self.opened_at)
         hub.counters.connections += 1
-        if not self.server.joined(self):
-            # Not even listened to.
+        if not self.table.joined(self):
             self.stream.closing_at = self.opened_at
             self.stream.abort()
             return
@@ -169,7 +172,7 @@ class Connection(Link):
             return 0
         self._gone_on = True
         try:
-            self.protocol.go_on(self.loop.time(), work)
+            self.protocol.go_on(self.hub.time(), work)
             self.hold(self.protocol.decoder.held_size + self.in_transport, 0)
             self._after_turn()
             self._resume_reading()
@@ -212,11 +215,11 @@ class Connection(Link):
         before = self.hub.router.work
         # Each by itself: whatever becomes of the session, the connection is forgotten.
         try:
-            self.protocol.lost(self._lost_by, self.loop.time())
+            self.protocol.lost(self._lost_by, self.hub.time())
         except Exception as error:
             self._fault(error)
         try:
-            self.server.left(self)
+            self.table.left(self)
             self._release()
             self.hub.after_batch()
         except Exception as error:
@@ -228,7 +231,7 @@ class Connection(Link):
         hub = self.hub
         self.stream.filled()
         if hub.stall_timeout > 0.0:
-            hub.wheel.add(self, self.loop.time() + hub.stall_timeout / STALL_LOOKS)
+            hub.wheel.add(self, self.hub.time() + hub.stall_timeout / STALL_LOOKS)
 
     def resume_writing(self) -> None:
         """The transport has room again."""
@@ -363,7 +366,7 @@ class Connection(Link):
 
     def close(self, cause: str, reason_code: int, text: str) -> None:
         """End the connection from this side, with a DISCONNECT where the protocol has one."""
-        self.protocol.close(cause, reason_code, text, self.loop.time())
+        self.protocol.close(cause, reason_code, text, self.hub.time())
         self.hub.after_batch()
         self._finish()
 
@@ -374,7 +377,7 @@ class Connection(Link):
 
     def gone(self, cause: str) -> None:
         """The peer is gone; the socket closes by itself, or is aborted when it takes too long."""
-        self.protocol.lost(cause, self.loop.time())
+        self.protocol.lost(cause, self.hub.time())
         self.hub.after_batch()
         self._closed()
 
@@ -403,13 +406,13 @@ class Connection(Link):
 
     def _over(self) -> None:
         """The protocol is over, whatever becomes of the socket: nothing counts this connection any more."""
-        self.stream.closing_at = self.loop.time()
+        self.stream.closing_at = self.hub.time()
         self.hub.partial.remove(self)
         self.protocol.decoder.clear()
         if self._held is not None:
             self._held.cancel()
             self._held = None
-        self.server.ended(self)
+        self.table.ended(self)
 
     def _release(self) -> None:
         """The transport is gone: nothing may wait for it any more."""
@@ -451,7 +454,7 @@ class Connection(Link):
         if self.stream.lost or self.stream.closing_at > 0.0:
             return
         try:
-            self.protocol.admitted(reason_code, self.loop.time())
+            self.protocol.admitted(reason_code, self.hub.time())
             self.hold(self.protocol.decoder.held_size + self.in_transport, 0)
             self._after_turn()
             self._resume_reading()
@@ -461,15 +464,14 @@ class Connection(Link):
     def _open(self) -> None:
         self._opened = True
         if self.protocol.refused != 0:
-            # It took the place of a connection that the core has ended; here it may have to leave first.
+            # It took the place of a connection that the core has ended; here that may have to leave first.
             self.hub.after_batch()
-            if not self.server.readmit(self):
+            if not self.table.readmit(self):
                 self.close(causes.REFUSED, reasons.QUOTA_EXCEEDED, "too many connections from this address")
                 return
-        self.server.opened(self)
-        keep_alive = self.protocol.keep_alive
-        if keep_alive > 0:
-            self.hub.wheel.add(self, self.protocol.last_received + GRACE * keep_alive)
+        self.table.opened(self)
+        if self.protocol.keep_alive > 0:
+            self.hub.wheel.add(self, self.protocol.last_received + GRACE * self.protocol.keep_alive)
         self.patience.watch_expiry(self)
 
     def hold(self, held: int, read: int) -> None:
@@ -491,7 +493,7 @@ class Connection(Link):
         if not closing and (protocol.waiting or self.outbox.congested or protocol.unfinished):
             self._go_on_soon()
             return
-        self.patience.sign_at = protocol.last_received = self.loop.time()
+        self.patience.sign_at = protocol.last_received = self.hub.time()
         self._gone_on = False
         stream.resume_reading()
         if protocol.keep_alive > 0 and not closing:

@@ -101,13 +101,12 @@ class ConnectionLog:
         """Write no more warnings than these settings allow. 0: no limit."""
         self._most = settings.client_warnings
         self._most_of_address = settings.client_warnings_per_address
-        # Whether anybody sees lines of the level info, as of the last look: asking for each connection costs more than
-        # the rest of its line.
-        self._informs = self._server.log.is_enabled_for(logging.INFO)
+        # Whether anybody sees lines of the level info, as of the last look: nobody is asked for each connection.
+        self.informs: bool = self._server.log.is_enabled_for(logging.INFO)
 
     def opened(self, connection: Connection) -> None:
         """A client was accepted."""
-        if not self._informs:
+        if not self.informs:
             return
         protocol = connection.protocol
         session = protocol.session
@@ -135,7 +134,7 @@ class ConnectionLog:
         """A connection's protocol is over, for the cause that its protocol names."""
         protocol = connection.protocol
         cause = protocol.close_cause
-        if not self._informs and protocol.accepted and cause in OF_THE_CLIENT:
+        if not self.informs and protocol.accepted and cause in OF_THE_CLIENT:
             return
         known: dict[str, Any] = {
             "client_id": _cut(protocol.client_id),
@@ -181,7 +180,7 @@ class ConnectionLog:
 
     def look(self, now: float) -> None:
         """Called once a second: when an interval is over, sum up the warnings that were not written in it."""
-        self._informs = self._server.log.is_enabled_for(logging.INFO)
+        self.informs = self._server.log.is_enabled_for(logging.INFO)
         if now >= self._interval_ends:
             self.finish()
             self._interval_ends = now + INTERVAL

@@ -62,9 +62,9 @@ class Patience:
 
     def watch_expiry(self, connection: Checked) -> None:
         """See that the connection is looked at when its credentials expire."""
-        expires = self.expires(self._hub.loop.time())
-        if expires > 0.0:
-            self._hub.wheel.add(connection, expires)
+        session = self._protocol.session
+        if session is not None and session.principal.expires_at != 0.0:
+            self._hub.wheel.add(connection, self.expires(self._hub.time()))
 
     def look(self, now: float) -> float:
         """When to look again; 0.0: never, or `cause` says why the connection is to end."""

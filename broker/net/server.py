@@ -1,8 +1,8 @@
 """The asyncio server around one router: its connections, and the one batch loop that they share.
 
-Owns the event loop's side of a broker: where it listens (`listeners`), the set of connections and who may join it
-(`admission`), the wheel of their timers, the one timer for what falls due in the router, and the one that looks after
-the queues (`monitor`). A program embeds `broker.Broker`, which adds what is told about the broker.
+Owns the event loop's side of a broker: where it listens (`listeners`), its connections (`connection_table`), the wheel
+of their timers, the one timer for what falls due in the router, and the one that looks after the queues (`monitor`). A
+program embeds `broker.Broker`, which adds what is told about the broker.
 
 Promises: constructible without a running loop; `start` either listens on every address or on none, and says in one
 line why not; `stop` accepts nobody more, lets queues drain within `shutdown.flush_timeout`, tells 5.0 clients 0x8B,
@@ -18,7 +18,7 @@ import time
 from typing import Any, Final
 
 from broker.core import guards
-from broker.core.causes import CONNECTION_LOST, SHUTDOWN
+from broker.core.causes import SHUTDOWN
 from broker.core.codec import reasons
 from broker.core.codec.packets import NEVER, V5, V31, V311
 from broker.core.hooks import AccessControl, AuthMethod, EventListener
@@ -27,9 +27,10 @@ from broker.core.persistence.restore import restore
 from broker.core.queues.queue_policy import POLICIES, UNSET, QueueRule
 from broker.core.routing.router import Router
 from broker.net import sockets
-from broker.net.admission import HALF_OPEN_ROOM, TURNED_AWAY, Admission, admission
+from broker.net.admission import admission
 from broker.net.connection import Connection
 from broker.net.connection_log import ConnectionLog
+from broker.net.connection_table import ConnectionTable
 from broker.net.hub import FlushScheduler
 from broker.net.listening.handshakes import Handshakes
 from broker.net.listening.listeners import Listeners, StartupError
@@ -91,19 +92,18 @@ class Server:
         self.connection_log = ConnectionLog(self)
         self.store = store
         self._install(access_control, event_listener, auth_methods or {})
-        self.log_changed()
         self._restored = False
-        self.connections: set[Connection] = set()
-        # None: no limit asks for it.
         self.listeners = Listeners(self)
         bounds = self.settings.limits
+        # None: no limit asks for it.
         self.admission = admission(
             self._most, bounds.max_connections_per_address, bounds.max_connect_rate, self.listeners.limited
         )
-        # Connections that have not been accepted yet, the oldest first; where connections are limited.
-        self._half_open: dict[Connection, None] = {}
-        # Connections whose protocol is over and whose sockets are not closed, the oldest first; where they are limited.
-        self._closing: dict[Connection, None] = {}
+        self.connection_table = ConnectionTable(
+            self._most, self.admission, self.report_open, self.report_end, self.faults.broke
+        )
+        self.connections = self.connection_table.connections
+        self.log_changed()
         # From `start` on.
         self.loop: asyncio.AbstractEventLoop
         self.hub: FlushScheduler
@@ -157,6 +157,8 @@ class Server:
         self.pulse = LagMonitor(self.loop, self.router.counters.load, self._look)
         self._stopping = False
         self._stopped = None
+        self.connection_table.closed = False
+        self._hear()
         if self.admission is not None and not self.settings.limits.max_connections:
             self.log.info("connections are limited by file descriptors", max_connections=self._most)
         # Before the first client can come.
@@ -202,7 +204,7 @@ class Server:
         await asyncio.shield(self._stopped)
 
     async def _stop(self) -> None:
-        self._stopping = True
+        self._stopping = self.connection_table.closed = True
         self.log.info("stopping", connections=len(self.connections))
         await self.listeners.close()
         self.handshakes.close()
@@ -222,11 +224,13 @@ class Server:
                 connection.broke(error)
         if self.connections:
             self._all_gone = self.loop.create_future()
+            self.connection_table.emptied = self._last_left
             await asyncio.wait([self._all_gone], timeout=LINGER)
         for connection in list(self.connections):
             connection.stream.abort()
         if self.connections:
             self._all_gone = self.loop.create_future()
+            self.connection_table.emptied = self._last_left
             await asyncio.wait([self._all_gone], timeout=LINGER)
         try:
             await self.emptied()
@@ -246,6 +250,10 @@ class Server:
                 self.faults.broke("store", error)
         self.log.info("stopped")
 
+    def _last_left(self) -> None:
+        if self._all_gone is not None and not self._all_gone.done():
+            self._all_gone.set_result(None)
+
     async def emptied(self) -> None:
         """Called while it stops, when all clients are gone: for whoever has to hear of that, and say goodbye too."""
 
@@ -261,100 +269,6 @@ class Server:
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
-    def joined(self, connection: Connection) -> bool:
-        """A connection was made. Its CONNECT decides whether it may stay; one of far too many is to be closed at once.
-
-        That is told by False.
-        """
-        if self._stopping:
-            self.connections.add(connection)
-            return False
-        admission = self.admission
-        if admission is not None:
-            self._make_room(admission)
-            own = connection.listener.admission
-            code = own.arrive(connection.host, connection.opened_at) if own is not None else reasons.SUCCESS
-            answer = admission.arrive(connection.host, connection.opened_at, code)
-            if answer == reasons.CONNECTION_RATE_EXCEEDED and connection.listener.endpoint.tls:
-                # A handshake costs more than all else that the connection could do: not to be told a reason code.
-                admission.leave_refused()
-                admission.refused_gone()
-                admission.turned_away += 1
-                answer = TURNED_AWAY
-            if own is not None and answer == reasons.SUCCESS:
-                own.count(connection.host)
-            if answer == TURNED_AWAY:
-                self.connections.add(connection)
-                return False
-            connection.protocol.refused = answer
-            self._half_open[connection] = None
-        self.connections.add(connection)
-        return True
-
-    def _make_room(self, admission: Admission) -> None:
-        """Let no more sockets pile up than may be open: who is only said goodbye to goes first.
-
-        Then who has been silent for longest since it connected: a client sends its CONNECT at once, and so connections
-        that say nothing keep nobody out.
-        """
-        if 0 < self._most <= len(self.connections) - HALF_OPEN_ROOM and self._closing:
-            oldest = next(iter(self._closing))
-            del self._closing[oldest]
-            oldest.stream.abort()
-        if admission.full and self._half_open:
-            admission.turned_away += 1
-            next(iter(self._half_open)).abort(CONNECTION_LOST)
-
-    def readmit(self, connection: Connection) -> bool:
-        """A refused connection took over another of its address. False when there is no room for it all the same."""
-        admission = self.admission
-        own = connection.listener.admission
-        if admission is None or (own is not None and not own.has_place(connection.host)):
-            return False
-        if not admission.readmit(connection.host):
-            return False
-        if own is not None:
-            own.count(connection.host)
-        connection.protocol.refused = 0
-        return True
-
-    def opened(self, connection: Connection) -> None:
-        """A client was accepted."""
-        self._half_open.pop(connection, None)
-        try:
-            self.report_open(connection)
-        except Exception as error:
-            self.faults.broke("report", error)
-
-    def ended(self, connection: Connection) -> None:
-        """A connection's protocol is over; its socket may take a while. Called once for each that joined."""
-        admission = self.admission
-        if admission is not None:
-            self._half_open.pop(connection, None)
-            if connection.protocol.refused:
-                admission.leave_refused()
-            else:
-                admission.leave(connection.host)
-                if connection.listener.admission is not None:
-                    connection.listener.admission.leave(connection.host)
-            if connection in self.connections:
-                self._closing[connection] = None
-        try:
-            self.report_end(connection)
-        except Exception as error:
-            self.faults.broke("report", error)
-
-    def left(self, connection: Connection) -> None:
-        """A connection's socket is gone."""
-        self.connections.discard(connection)
-        admission = self.admission
-        if admission is not None:
-            self._closing.pop(connection, None)
-            if connection.protocol.refused:
-                admission.refused_gone()
-        if not self.connections and self._all_gone is not None and not self._all_gone.done():
-            self._all_gone.set_result(None)
-
     def after_batch(self) -> None:
         """After each batch that comes from no connection: see `FlushScheduler.after_batch`."""
         self.hub.after_batch()
@@ -369,6 +283,7 @@ class Server:
         except Exception as error:
             self.faults.broke("monitor", error)
         self.connection_log.look(now)
+        self._hear()
         self.hub.after_batch()
         return again
 
@@ -392,10 +307,19 @@ class Server:
     def log_changed(self) -> None:
         """The log has other settings: tell it of subscriptions where somebody hears that, and only then."""
         self.connection_log.bound(self.settings.log)
+        self._hear()
         if not self._listened_to:
             heard = self.log.is_enabled_for(logging.DEBUG)
             listener = guards.GuardedEventListener(_Subscriptions(self.log), self.faults) if heard else None
             self.router.event_listener = listener
+
+    @property
+    def hears_of_clients(self) -> bool:
+        """Whether anybody wants to hear of each client that comes, and of each that goes by itself."""
+        return self.connection_log.informs
+
+    def _hear(self) -> None:
+        self.connection_table.reporting = self.hears_of_clients
 
     def report_open(self, connection: Connection) -> None:
         """A client was accepted."""
@@ -403,7 +327,7 @@ class Server:
 
     def report_end(self, connection: Connection) -> None:
         """A connection's protocol is over, for the cause that it names."""
-        self.connection_log.ended(connection, self.loop.time())
+        self.connection_log.ended(connection, connection.stream.closing_at)
 
 
 def _drained(connection: Connection) -> bool:

@@ -77,18 +77,6 @@ def tune(sock: Any, settings: Settings) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def peer_name(transport: asyncio.BaseTransport) -> tuple[str, str]:
-    """The IP address of the peer ("": it has none, as over a Unix socket), and the whole address for the log."""
-    peer = transport.get_extra_info("peername")
-    if isinstance(peer, tuple) and len(peer) >= 2:
-        host = str(peer[0])
-        return host, f"[{host}]:{peer[1]}" if ":" in host else f"{host}:{peer[1]}"
-    if isinstance(peer, (str, bytes)):
-        # A Unix socket; most clients' have no name.
-        return "", f"unix:{os.fsdecode(peer)}" if peer else "unix"
-    return "", "unknown"
-
-
 REMEDY: Final = "(--listen, or its url in the settings)"
 
 

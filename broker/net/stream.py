@@ -8,6 +8,7 @@ nothing for the stall time, and one that does not close after our last packet, a
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -142,3 +143,15 @@ class Stream:
     def abort(self) -> None:
         """Close the socket at once; what was not sent is lost."""
         self.transport.abort()
+
+
+def peer_name(transport: asyncio.BaseTransport) -> tuple[str, str]:
+    """The IP address of the peer ("": it has none, as over a Unix socket), and the whole address for the log."""
+    peer = transport.get_extra_info("peername")
+    if isinstance(peer, tuple) and len(peer) >= 2:
+        host = str(peer[0])
+        return host, f"[{host}]:{peer[1]}" if ":" in host else f"{host}:{peer[1]}"
+    if isinstance(peer, (str, bytes)):
+        # A Unix socket; most clients' have no name.
+        return "", f"unix:{os.fsdecode(peer)}" if peer else "unix"
+    return "", "unknown"

@@ -250,7 +250,7 @@ async def test_a_connection_that_is_over_counts_for_nothing(
     # The late end of the socket changes nothing any more.
     if cause not in ("write-failed", "connection-lost"):
         there.connection.connection_lost(None)
-    assert broker._closing == {}
+    assert broker.connection_table._closing == {}
     assert (counted(broker).by_address.get(HERE, 0), counted(broker).open) == (1, 2)
 
 

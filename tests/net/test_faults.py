@@ -248,12 +248,13 @@ async def test_a_ticket_that_is_answered_while_it_is_asked_for(early: int) -> No
 async def test_a_report_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the broker tells of its clients is no business of theirs."""
 
-    def fault(_: object) -> None:
+    def fault(*_: object) -> None:
         raise RuntimeError("a fault")
 
+    monkeypatch.setattr(Broker, "report_open", fault)
+    monkeypatch.setattr(Broker, "report_end", fault)
+    monkeypatch.setattr(Broker, "hears_of_clients", True)
     async with embedded() as broker:
-        monkeypatch.setattr(broker, "report_open", fault)
-        monkeypatch.setattr(broker, "report_end", fault)
         client = Client(broker, "c")
         assert client.connection.protocol.accepted
         assert not client.transport.aborted

@@ -32,7 +32,7 @@ from broker.core.codec.packets import (
     Will,
 )
 from broker.core.codec.primitives import Reader, utf8
-from broker.core.codec.properties import ForwardScan, Properties
+from broker.core.codec.properties import NO_PROPERTIES, ForwardScan, Properties
 from broker.core.codec.publish_layout import topic_end
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ class Decoder(Frames):
 
     def _properties(self, kind: int, reader: Reader) -> Properties:
         """The property section of 5.0; empty, and nothing read, before it."""
-        return properties.parse(reader, kind, self.max_user_properties) if self.version >= 5 else Properties()
+        return properties.parse(reader, kind, self.max_user_properties) if self.version >= 5 else NO_PROPERTIES
 
     def _connect(self, reader: Reader) -> Connect:
         """Section 3.1 [MQTT-3.1.4-1] [MQTT3-3.1.4-1]. Sets `version` as soon as the protocol level is known.

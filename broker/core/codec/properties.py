@@ -180,6 +180,10 @@ class Properties:
         return bool(self.integers or self.strings or self.binaries or self.user)
 
 
+NO_PROPERTIES: Final = Properties()
+"""What a packet of 3.1 or 3.1.1 has. Read it; never change it."""
+
+
 def _row(identifier: int, place: int) -> PropertyInfo:
     """The table row of an identifier that may stand in `place`; a Malformed Packet otherwise (section 2.2.2.2)."""
     row = TABLE.get(identifier)

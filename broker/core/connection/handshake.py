@@ -18,6 +18,7 @@ from broker.core.codec.properties import (
     AUTHENTICATION_METHOD,
     MAXIMUM_PACKET_SIZE,
     MAXIMUM_QOS,
+    NO_PROPERTIES,
     REASON_STRING,
     RECEIVE_MAXIMUM,
     RETAIN_AVAILABLE,
@@ -217,7 +218,7 @@ def accept(connect: Connect, terms: Terms, assigned: str, router: Router) -> Con
     [MQTT-3.2.2-20].
     """
     if connect.version != V5:
-        return Connack()
+        return Connack(properties=NO_PROPERTIES)
     connack = Connack()
     limits = router.limits
     integers = connack.properties.integers

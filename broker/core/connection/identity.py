@@ -31,14 +31,20 @@ def principal_of(connect: Connect, ticket: Ticket | None, origin: Origin, client
         Refused: its names do not fit the mount of its listener (`mounting`).
     """
     found = None if ticket is None else ticket.principal
-    if found is None:
-        found = Principal(connect.user_name)
-    return _here(found, origin, client_id)
+    if found is not None:
+        return _here(found, origin, client_id)
+    principal = Principal(connect.user_name, client_id=client_id, listener=origin.listener, host=origin.host)
+    return _certified(principal, origin)
 
 
 def _here(found: Principal, origin: Origin, client_id: str) -> Principal:
     """A client on its connection. Raises Refused: its names do not fit the listener's mount."""
-    principal = found.at(client_id, origin.listener, origin.host)
+    return _certified(found.at(client_id, origin.listener, origin.host), origin)
+
+
+def _certified(principal: Principal, origin: Origin) -> Principal:
+    """With the certificate that the client has proved to hold, if whoever admitted it has not named another; and with
+    its mount."""
     if not principal.certificate and origin.certificate is not None:
         principal.certificate = origin.certificate.subject
     principal.mount = mount_of(origin.mount, principal)

@@ -117,9 +117,10 @@ def open_session(
     if terms.max_aliases > 0 or mount:
         outbox.name_topics(PeerNames(terms.max_aliases, mount.encode()))
     session, present = router.connect(
-        client_id, clean, outbox, connect.version, terms.window, outbox.names is None, now
+        client_id, clean, outbox, connect.version, terms.window, outbox.names is None, now, principal
     )
-    identity.become(session, principal, router)
+    if present:
+        identity.become(session, principal, router)
     session.link_peer = handshake.link_peer(connect)
     session.link = identity.is_link(client_id, principal.user_name, router.limits)
     router.queue_limits.apply(session)
@@ -130,7 +131,9 @@ def open_session(
     session.bridge = connect.bridge
     session.expiry_interval = terms.expiry
     session.will = will  # [MQTT-3.1.2-7]
-    router.session_table.count(session)
+    if present or will is not None:
+        # Of a new one the table knows all else.
+        router.session_table.count(session)
     if router.journal is not None:
         router.settle(session)
     return session, present

@@ -34,6 +34,9 @@ NEXT: Final[list[list[int]]] = [
 ]
 """The phases that may follow each."""
 
+_FOLLOWING: Final[bytes] = bytes([sum([1 << to for to in following]) for following in NEXT])
+"""The same, a bit for each, in a byte for each phase."""
+
 # What is done with a packet.
 OPEN: Final = 1
 EXCHANGE: Final = 2
@@ -92,12 +95,13 @@ def action(phase: i64, kind: i64) -> i64:
     return ACTIONS[(phase << 4) + kind]
 
 
-def follow(phase: int, to: int) -> int:
+def follow(phase: i64, to: i64) -> i64:
     """The phase `to`, when it may follow `phase`.
 
     Raises:
         RuntimeError: it may not: a fault of this program.
     """
-    if to not in NEXT[phase]:
+    allowed: i64 = _FOLLOWING[phase]
+    if not allowed >> to & 1:
         raise RuntimeError(f"a connection that is {PHASES[phase]} cannot be {PHASES[to]} next")
     return to

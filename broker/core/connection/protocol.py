@@ -99,7 +99,7 @@ class ServerProtocol(Peer):
         self.answer_later: Callable[[int], None] | None = None
         self._early_answer = LATER  # what it said by its ticket before it returned
         self._asking = self._answered = False  # while access control is asked; it has answered late
-        # The CONNECT until it is decided on, who says who the client is, and the exchange, if it named a method.
+        # The CONNECT until it is decided on; who says who the client is; the exchange, if it named a method.
         self._connect: Connect | None = None
         self._ticket: Ticket | None = None
         self._authentication: Authentication | None = None
@@ -425,8 +425,9 @@ class ServerProtocol(Peer):
         """
         access_control = self.router.access_control
         authentication = self._authentication
-        ticket = Ticket(self.answer_connect, None if authentication is None else authentication.principal)
-        self._ticket = ticket
+        if access_control is not None or authentication is not None:
+            proved = None if authentication is None else authentication.principal
+            ticket = self._ticket = Ticket(self.answer_connect, proved)
         if access_control is not None:
             self.state = phases.follow(self.state, ADMITTING)
             self._early_answer = LATER

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import i64
+
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.session.session import Session
@@ -70,7 +72,7 @@ class FanoutState:
         # Shared subscriptions of those who came with very many, which are still to be placed.
         self.placing: deque[list[Subscription]] = deque()
         self.places: i64 = PLACES
-        self._events: deque[PeerEvent] = deque()
+        self._events: list[PeerEvent] = []
         self._draining = False
 
     def post(self, event: PeerEvent) -> None:
@@ -85,15 +87,20 @@ class FanoutState:
         if self._draining or not (self._events or overflowed):
             return
         self._draining = True
+        events = self._events
+        done: i64 = 0
         try:
-            while self._events or overflowed:
+            while done < len(events) or overflowed:
                 if overflowed:
                     listener.overfull(now)
-                while self._events:
-                    event = self._events.popleft()
+                while done < len(events):
+                    event = events[done]
+                    done += 1
                     if self.apply(event) and isinstance(event, PeerDisconnected):
                         listener.peer_left(event, now)
         finally:
+            # Also where one of them has raised: it is not applied again.
+            del events[:done]
             self._draining = False
 
     def apply(self, event: PeerEvent) -> bool:

@@ -35,6 +35,7 @@ class QueueLimits:
         self._table = fanout.table
         # What everybody's queues keep to, where there are no rules.
         self._terms: QueueTerms | None = None
+        self._max_client_bytes = 0
 
     def sub_queue_terms(
         self, session: Session, topic_filter: str, options: QueueOptions | None
@@ -57,6 +58,7 @@ class QueueLimits:
         if terms is None or limits.rules:
             terms = queue_terms(limits, session.client_id, session.user_name)
             self._terms = terms
+            self._max_client_bytes = _max_client_bytes(limits, terms)
         session.terms = terms
         session.rules = subscription_rules(limits, session.client_id, session.user_name) if limits.rules else ()
         policy = terms.policy
@@ -74,7 +76,7 @@ class QueueLimits:
             terms.session_messages,
             terms.session_bytes,
             limits.max_inflight_bytes,
-            0 if session.link else _max_client_bytes(limits, terms),
+            0 if session.link else self._max_client_bytes,
         )
         outbox = session.outbox
         if outbox is not None:

@@ -259,7 +259,15 @@ class Router(PeerListener):
         return self.limits.auto_id_prefix + secrets.token_hex(11)
 
     def connect(
-        self, client_id: str, clean_start: bool, outbox: Outbox, version: int, window: int, plain: bool, now: float
+        self,
+        client_id: str,
+        clean_start: bool,
+        outbox: Outbox,
+        version: int,
+        window: int,
+        plain: bool,
+        now: float,
+        principal: Principal | None = None,
     ) -> tuple[Session, bool]:
         """Open or resume the session of a client that was admitted; the outbox becomes its peer.
 
@@ -267,15 +275,15 @@ class Router(PeerListener):
         [MQTT-3.1.4-4] [MQTT3-3.1.4-3]: with it a session that is there is thrown away [MQTT-3.1.2-4] [MQTT3-3.1.2-6],
         without it that one goes on [MQTT-3.1.2-5] [MQTT3-3.1.2-4]; where there is none, one is made [MQTT-3.1.2-6].
 
-        `window` and `plain`: see `Session.attach`. Returns the session and whether it was present. Any earlier
-        connection of the client has been given up by then.
+        `window` and `plain`: see `Session.attach`; `principal`: whose a new session is. Returns the session and whether
+        it was present. Any earlier connection of the client has been given up by then.
         """
         self.fanout.drain(self, now)
         session = self.sessions.get(client_id)
         if session is not None and session.outbox is None:
             self.look_at(session, now)
             session = self.sessions.get(client_id)
-        present = False
+        present = session is not None and not clean_start
         if session is not None:
             if session.outbox is not None:
                 raise RuntimeError("the session is still connected")
@@ -287,13 +295,9 @@ class Router(PeerListener):
                 self._forget_will(session)
                 session.expires_at = 0.0
                 self.deadlines.cancel(session)
-                present = True
         if session is None:
-            limits = self.limits
-            session = Session(client_id, limits.session_messages, limits.session_bytes, self.counters)
-            session.queue_qos0 = limits.queue_qos0
+            session = self.session_table.make(client_id, self.limits, self.counters, principal)
             session.account.retained = self.retained_store.shares.of(client_id)
-            self.session_table.add(session)
         session.attach(version, window, plain)
         self.fanout.post(PeerConnected(session, outbox))
         self.fanout.drain(self, now)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from broker.core.codec.packets import Will
+from broker.core.counters import Counters
 from broker.core.limits import Limits
 from broker.core.principal import Principal
 from broker.core.session.session import Session
@@ -31,6 +32,13 @@ class SessionTable:
         """How many sessions of clients that are away hold nothing."""
         return len(self._empty)
 
+    def make(self, client_id: str, limits: Limits, counters: Counters, principal: Principal | None) -> Session:
+        """Make a session and take it in; `count` is still to be told of it."""
+        session = Session(client_id, limits.session_messages, limits.session_bytes, counters, principal)
+        session.queue_qos0 = limits.queue_qos0
+        self.sessions[client_id] = session
+        return session
+
     def add(self, session: Session) -> None:
         """Take in a new session; it has its client identifier."""
         self.sessions[session.client_id] = session
@@ -45,8 +53,8 @@ class SessionTable:
         session.account.session = size
         if is_empty(session):
             self._empty[session] = None
-        else:
-            self._empty.pop(session, None)
+        elif session in self._empty:
+            del self._empty[session]
 
     def remove(self, session: Session) -> None:
         """A session is over."""

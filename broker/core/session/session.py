@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 class Session(Subscriber):
     """One client's session. `max_messages`, `max_bytes`: of what waits, and as many bytes in flight; 0: unlimited."""
 
-    def __init__(self, client_id: str, max_messages: int, max_bytes: int, counters: Counters) -> None:
+    def __init__(
+        self, client_id: str, max_messages: int, max_bytes: int, counters: Counters, who: Principal | None = None
+    ) -> None:
         self.client_id = client_id
         self.totals = counters.load
         self.ledger = Ledger(client_id, counters)
@@ -58,16 +60,15 @@ class Session(Subscriber):
         # The terms that are about single messages; the others are the queue's.
         self.sub_queue: SubscriptionQueue | None = None
         self.queue_qos0 = False
-        # Whether the acknowledgements of its client tell if anybody was reached: it is a link, with a broker behind it.
-        # Changed while nobody is connected, or when a connection begins.
+        # Whether its client's acknowledgements tell if anybody was reached: a link's do. As of the present connection.
         self.answers = False
         # The ledger of what did not go through the present outbox; what was dropped anywhere is in `ledger`.
         self.offered: i64 = 0
         self.delivered: i64 = 0
         self.attached_at = 0.0  # when the present connection came (s)
-        self.principal = Principal(client_id=client_id)  # the client of the present connection, or of the last one
-        # What the settings and rules say of its client (`QueueLimits.apply`).
-        self.terms: QueueTerms | None = None
+        # The client of the present connection, or of the last one.
+        self.principal = who or Principal(client_id=client_id)
+        self.terms: QueueTerms | None = None  # of its client, by settings and rules (`QueueLimits.apply`)
         self.rules: tuple[QueueRule, ...] = ()
         self.others_terms = False  # subscriptions have queues yet by the rules for the user that it was before
         self.subscriptions: dict[str, Subscription] = {}
@@ -81,8 +82,7 @@ class Session(Subscriber):
         self.ended = False
         # That of a link to an upstream broker: what it subscribes to here is nobody's demand.
         self.uplink = False
-        # Of the present connection: the id of the broker that its client is ("": it is none), and whether the client
-        # has marked itself as a bridge of 3.1.1.
+        # Of the present connection: the id of the broker that its client is, and whether it says it is a 3.1.1 bridge.
         self.link_peer = ""
         self.bridge = False
         # Whether the settings let its client be a link (`connection.identity`): then it may hold up acknowledgements of

@@ -37,7 +37,7 @@ SHAPE_BYTES: Final = 128
 def text_bytes(text: str) -> i64:
     """Bytes that the characters of a string take: one each in ASCII, up to four each as soon as one is not ASCII."""
     size: i64 = len(text)
-    return size if text.isascii() else 4 * size
+    return size if size == 0 or text.isascii() else 4 * size
 
 
 def subscription_bytes(name: str, group_name: str) -> i64:

@@ -13,7 +13,6 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
-from broker.core.hooks import Origin
 from broker.net import sockets
 from broker.net.admission import ListenerAdmission
 from broker.net.connection import Connection
@@ -47,6 +46,9 @@ class Listener:
         self.server = server
         self.settings = settings
         self.name = settings.called
+        # Bytes of the largest packet that it takes from a client; 0: what all may send.
+        self.max_packet_size = settings.max_packet_size
+        self.mount = settings.mount
         # With the real port, once it is open.
         self.endpoint: Endpoint = settings.endpoint
         # None: no limit asks for it.
@@ -138,13 +140,6 @@ class Listener:
         except BaseException:
             sock.close()
             raise
-
-    def origin(self, address: str, host: str) -> Origin:
-        """Where a connection that has come in comes from; `address` for people, `host` its IP address ("": none)."""
-        origin = Origin(address, host, self.name)
-        origin.max_packet_size = self.settings.max_packet_size
-        origin.mount = self.settings.mount
-        return origin
 
     def load(self, settings: TlsSettings) -> tls.Loaded:
         """Read certificates for it, and change nothing. It blocks: it is for a thread.

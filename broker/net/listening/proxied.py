@@ -14,10 +14,10 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from broker.net import sockets
 from broker.net.connection import Connection
 from broker.net.listening.handshakes import Handshake, Handshakes
 from broker.net.listening.proxy_protocol import ProxyError, ProxyHeader, TrustedProxies
+from broker.net.stream import peer_name
 from broker.net.timers import Wheel
 
 
@@ -57,7 +57,7 @@ class Proxied(Handshake):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A connection was accepted."""
         self._raw = cast(asyncio.Transport, transport)  # uvloop has its own class
-        self._host, self._address = sockets.peer_name(transport)
+        self._host, self._address = peer_name(transport)
         if not self._trusted.trusts(self._host):
             self._refuse("not of the networks that may send a PROXY header (proxy_from)")
             return

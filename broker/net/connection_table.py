@@ -1,0 +1,155 @@
+"""The connections of one broker: who may join, who has not been accepted yet, and whose socket is closing.
+
+Owns the set of connections and, where connections are limited, the order in which they give way. It is compiled, since
+each of its calls is made once for every connect. Promises: a connection that joined is counted until its protocol is
+over (`ended`) and stands in the set until its socket is gone (`left`); what reporting it raises is nobody else's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.core.causes import CONNECTION_LOST
+from broker.core.codec import reasons
+from broker.net.admission import HALF_OPEN_ROOM, TURNED_AWAY, Admission
+from broker.net.connection_log import OF_THE_CLIENT
+
+if TYPE_CHECKING:
+    from broker.net.connection import Connection
+
+
+class ConnectionTable:
+    """Connections with a socket, accepted or not."""
+
+    def __init__(
+        self,
+        most: int,
+        admission: Admission | None,
+        opened: Callable[[Connection], None],
+        ended: Callable[[Connection], None],
+        failed: Callable[[str, Exception], None],
+    ) -> None:
+        """`most` connections in all, 0: no limit; `admission`: None where no limit asks for it.
+
+        `opened` is called for a client that was accepted, `ended` when a connection's protocol is over, `failed` with a
+        place and what one of them raised.
+        """
+        self._most = most
+        self._admission = admission
+        self._report_open = opened
+        self._report_end = ended
+        self._failed = failed
+        self.connections: set[Connection] = set()
+        # Whether anybody hears of clients that come, and of those that go by themselves. The shell's to change.
+        self.reporting = True
+        # Nobody may join any more; and who is told when the last one has left.
+        self.closed = False
+        self.emptied: Callable[[], None] | None = None
+        # Connections that have not been accepted yet, the oldest first; where connections are limited.
+        self._half_open: dict[Connection, None] = {}
+        # Connections whose protocol is over and whose sockets are not closed, the oldest first; where they are limited.
+        self._closing: dict[Connection, None] = {}
+
+    def joined(self, connection: Connection) -> bool:
+        """A connection was made. Its CONNECT decides whether it may stay; one of far too many is to be closed at once.
+
+        That is told by False.
+        """
+        admission = self._admission
+        if self.closed or (admission is not None and not self._admit(connection, admission)):
+            self.connections.add(connection)
+            return False
+        self.connections.add(connection)
+        return True
+
+    def _admit(self, connection: Connection, admission: Admission) -> bool:
+        """Count a connection against the limits; what its CONNECT is to be told stands with its protocol."""
+        self._make_room(admission)
+        host = connection.host
+        now = connection.opened_at
+        own = connection.admission
+        code = own.arrive(host, now) if own is not None else reasons.SUCCESS
+        answer = admission.arrive(host, now, code)
+        if answer == reasons.CONNECTION_RATE_EXCEEDED and connection.listener.endpoint.tls:
+            # A handshake costs more than all else that the connection could do: not to be told a reason code.
+            admission.leave_refused()
+            admission.refused_gone()
+            admission.turned_away += 1
+            return False
+        if answer == TURNED_AWAY:
+            return False
+        if own is not None and answer == reasons.SUCCESS:
+            own.count(host)
+        connection.protocol.refused = answer
+        self._half_open[connection] = None
+        return True
+
+    def _make_room(self, admission: Admission) -> None:
+        """Let no more sockets pile up than may be open: who is only said goodbye to goes first.
+
+        Then who has been silent for longest since it connected: a client sends its CONNECT at once, and so connections
+        that say nothing keep nobody out.
+        """
+        if self._closing and 0 < self._most <= len(self.connections) - HALF_OPEN_ROOM:
+            oldest = next(iter(self._closing))
+            del self._closing[oldest]
+            oldest.stream.abort()
+        if admission.full and self._half_open:
+            admission.turned_away += 1
+            next(iter(self._half_open)).abort(CONNECTION_LOST)
+
+    def readmit(self, connection: Connection) -> bool:
+        """A refused connection took over another of its address. False when there is no room for it all the same."""
+        admission = self._admission
+        own = connection.admission
+        if admission is None or (own is not None and not own.has_place(connection.host)):
+            return False
+        if not admission.readmit(connection.host):
+            return False
+        if own is not None:
+            own.count(connection.host)
+        connection.protocol.refused = 0
+        return True
+
+    def opened(self, connection: Connection) -> None:
+        """A client was accepted."""
+        if self._admission is not None:
+            self._half_open.pop(connection, None)
+        if self.reporting:
+            try:
+                self._report_open(connection)
+            except Exception as error:
+                self._failed("report", error)
+
+    def ended(self, connection: Connection) -> None:
+        """A connection's protocol is over; its socket may take a while. Called once for each that joined."""
+        protocol = connection.protocol
+        admission = self._admission
+        if admission is not None:
+            self._half_open.pop(connection, None)
+            if protocol.refused:
+                admission.leave_refused()
+            else:
+                admission.leave(connection.host)
+                own = connection.admission
+                if own is not None:
+                    own.leave(connection.host)
+            if connection in self.connections:
+                self._closing[connection] = None
+        if self.reporting or not protocol.accepted or protocol.close_cause not in OF_THE_CLIENT:
+            try:
+                self._report_end(connection)
+            except Exception as error:
+                self._failed("report", error)
+
+    def left(self, connection: Connection) -> None:
+        """A connection's socket is gone."""
+        self.connections.discard(connection)
+        admission = self._admission
+        if admission is not None:
+            self._closing.pop(connection, None)
+            if connection.protocol.refused:
+                admission.refused_gone()
+        if not self.connections and self.emptied is not None:
+            self.emptied()

@@ -1,0 +1,79 @@
+"""Who hears of clients that come and go. Who may join and who gives way: `test_connection`, `test_admission`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker import Broker
+from broker.net.connection import Connection
+from broker.settings import Presence, Settings, Shutdown, Sys
+from tests.e2e import wire
+from tests.net.transports import Client, rounds
+
+
+class Hearing(Broker):
+    """Writes down what it is told of its clients."""
+
+    quiet = True
+
+    def __init__(self, settings: Settings) -> None:
+        self.told: list[tuple[str, str]] = []
+        super().__init__(settings)
+
+    @property
+    def hears_of_clients(self) -> bool:
+        return super().hears_of_clients if self.presence is not None else not self.quiet
+
+    def report_open(self, connection: Connection) -> None:
+        self.told.append(("open", connection.protocol.client_id))
+
+    def report_end(self, connection: Connection) -> None:
+        self.told.append((connection.protocol.close_cause, connection.protocol.client_id))
+
+
+def broker(**sections: Any) -> Hearing:
+    return Hearing(
+        Settings(listen=["mqtt://127.0.0.1:0"], shutdown=Shutdown(flush_timeout=0.0), sys=Sys(interval=0.0), **sections)
+    )
+
+
+async def come_and_go(broker: Broker) -> None:
+    for name, last in (("a", wire.disconnect()), ("b", b"\xff\x00")):
+        client = Client(broker, name)
+        client.connection.data_received(last)
+        await rounds()
+        client.connection.connection_lost(None)
+    assert not broker.connections
+
+
+async def test_what_nobody_wants_to_hear_is_not_told() -> None:
+    """A client that comes, and one that goes as a client does. Whatever else ends a connection is told always."""
+    quiet = broker()
+    async with quiet:
+        await come_and_go(quiet)
+        assert quiet.told == [("protocol-error", "b")]
+
+
+async def test_a_log_that_is_turned_up_hears_from_then_on() -> None:
+    hearing = broker()
+    async with hearing:
+        hearing.quiet = False
+        await hearing.reload(hearing.settings)
+        await come_and_go(hearing)
+        assert hearing.told == [
+            ("open", "a"),
+            ("client-disconnect", "a"),
+            ("open", "b"),
+            ("protocol-error", "b"),
+        ]
+
+
+@pytest.mark.parametrize("topic", ["", "presence"])
+async def test_who_publishes_who_is_here_hears_of_all(topic: str) -> None:
+    """However quiet the log is."""
+    hearing = broker(presence=Presence(topic=topic))
+    async with hearing:
+        await come_and_go(hearing)
+        assert (("open", "a") in hearing.told) == bool(topic)
