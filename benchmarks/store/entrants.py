@@ -47,13 +47,15 @@ def _canopy(*settings: str) -> Callable[[int, Path], list[str]]:
 
 def _mosquitto(*lines: str) -> Callable[[int, Path], list[str]]:
     def begin(port: int, directory: Path) -> list[str]:
-        config = directory / "mosquitto.conf"
+        program = PEERS["mosquitto"].begin(Order(port, directory))[0]
+        # Behind that, which has a configuration of its own.
+        config = directory / "store.conf"
         config.write_text(
             f"listener {port} {HOST}\nallow_anonymous true\nlog_dest none\nsys_interval 0\nmax_queued_messages 0\n"
             "max_queued_bytes 0\nmax_inflight_messages 1000\nset_tcp_nodelay true\n"
             + "".join(f"{line}\n" for line in lines).replace("DIRECTORY", str(directory))
         )
-        return [PEERS["mosquitto"].begin(Order(port, directory))[0], "-c", str(config)]
+        return [program, "-c", str(config)]
 
     return begin
 
@@ -68,6 +70,6 @@ ENTRANTS: Final = (
     # All of its database is written after so many changes, while it serves nobody; nothing waits for that.
     Entrant("mosquitto, 1800", _mosquitto(*_SAVING, "autosave_interval 1800"), durable=False),
     # The nearest it comes to what `full` promises: after each change. Its figures fall with what is kept.
-    Entrant("mosquitto, each", _mosquitto(*_SAVING, "autosave_interval 1"), durable=False, share=0.02),
+    Entrant("mosquitto, each", _mosquitto(*_SAVING, "autosave_interval 1"), durable=False, share=0.005),
 )
 """Who takes part. mosquitto has no way to acknowledge only what is on disk, so none of its entries is durable."""

@@ -113,7 +113,7 @@ def offline(entrant: Entrant, scale: float, parent: Path, core: int | None) -> l
 
 def latency(entrant: Entrant, scale: float, parent: Path, core: int | None) -> list[str]:
     """From the time a publish to an offline session was due to its PUBACK."""
-    count = max(100, int(PACED_MESSAGES * scale))
+    count = max(100, int(PACED_MESSAGES * scale * max(entrant.share, 0.1)))
     with running(entrant, parent, core) as broker:
         away = broker.client("away")
         away.subscribe("paced")

@@ -12,6 +12,7 @@ from benchmarks.store import filling
 from benchmarks.store.cli import main
 from benchmarks.store.clients import Client, LoadError, Publisher, Subscriber, drive, publishes
 from benchmarks.store.disk import bytes_on_disk, sync_times
+from benchmarks.store.entrants import ENTRANTS, Entrant
 
 PUBACK = b"\x40\x02\x00\x01"
 
@@ -97,6 +98,13 @@ def test_what_a_sync_takes(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "one").write_bytes(bytes(5_000))
     assert bytes_on_disk(tmp_path) >= 5_000
+
+
+@pytest.mark.parametrize("entrant", ENTRANTS, ids=lambda one: one.name)
+def test_who_keeps_is_told_to(entrant: Entrant, tmp_path: Path) -> None:
+    command = entrant.begin(1883, tmp_path)
+    told = Path(command[2]).read_text() if command[1] == "-c" else " ".join(command)
+    assert ("persistence true" in told or "store.path=" in told) is ("memory" not in entrant.name)
 
 
 @pytest.mark.parametrize("row", ["pairs", "offline", "latency", "retained"])
