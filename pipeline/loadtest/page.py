@@ -13,7 +13,7 @@ from pipeline.pages import Page
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-    from pipeline.loadtest.job import Outcome
+    from pipeline.loadtest.outcome import Outcome
 
 COLUMNS: Final = ("lost", "duplicates", "reordered", "altered", "unconfirmed", "unjudged")
 BARS: Final = 20

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pipeline.pages import Page
 
 if TYPE_CHECKING:
-    from pipeline.oracle.job import Outcome
+    from pipeline.oracle.outcome import Outcome
 
 HEADINGS: Final = ("run", "seq", "topic", "client", "filter", "why", "QoS", "expected QoS", "copies")
 ABOUT: Final = {

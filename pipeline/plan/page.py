@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pipeline.pages import Page
 
 if TYPE_CHECKING:
-    from pipeline.plan.job import Plan
+    from pipeline.plan.outcome import Plan
 
 
 def page(plans: list[Plan]) -> Page:

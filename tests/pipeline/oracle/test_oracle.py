@@ -16,7 +16,8 @@ from pipeline.cli import app
 from pipeline.errors import PipelineError
 from pipeline.matching import matches as matched
 from pipeline.oracle.differ import DIFFERENCES
-from pipeline.oracle.job import Outcome, judged
+from pipeline.oracle.job import judged
+from pipeline.oracle.outcome import Outcome
 from pipeline.schema import EVENTS
 from tests.pipeline.oracle.toy import FAULTS, Difference, Toy, matches
 from tests.pipeline.recorded import Story
