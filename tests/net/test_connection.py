@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
-from typing import Any
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -20,7 +18,7 @@ from broker.net.admission import HALF_OPEN_ROOM, Admission
 from broker.net.connection import Connection
 from broker.net.stream import LINGER
 from tests.e2e import wire
-from tests.net.transports import Client, rounds, until
+from tests.net.transports import Client, Embed, rounds, until
 
 
 @pytest.fixture
@@ -29,27 +27,6 @@ async def broker() -> AsyncIterator[Broker]:
         yield running
         for connection in list(running.connections):
             connection.connection_lost(None)
-
-
-Embed = Callable[..., Awaitable[Broker]]
-
-
-@pytest.fixture
-async def embed() -> AsyncIterator[Embed]:
-    """Brokers with sections of settings as keywords."""
-    async with AsyncExitStack() as stack:
-        brokers: list[Broker] = []
-
-        async def start(access_control: AccessControl | None = None, **sections: Any) -> Broker:
-            sections["shutdown"] = {"flush_timeout": 0.0}
-            settings = Settings(listen=["mqtt://127.0.0.1:0"], **sections)
-            brokers.append(await stack.enter_async_context(Broker(settings, access_control=access_control)))
-            return brokers[-1]
-
-        yield start
-        for running in brokers:
-            for connection in list(running.connections):
-                connection.connection_lost(None)
 
 
 async def subscriber(broker: Broker, name: str) -> Client:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import random
 import resource
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
-from typing import Any
 
 import pytest
 
-from broker import Broker, Settings
 from broker.core.causes import PACKET_TIMEOUT, PARTIAL_PACKETS, PROTOCOL_ERROR
 from broker.core.codec.packets import Connect
 from broker.core.connection.protocol import LARGE_READ, TURN_WORK
@@ -21,33 +17,7 @@ from broker.net.hub import WAKES
 from broker.net.stream import FULL_READ
 from broker.net.turns import LITTLE_BYTES
 from tests.e2e import wire
-from tests.net.transports import Client, rounds, until
-
-Embed = Callable[..., Awaitable[Broker]]
-
-
-@pytest.fixture
-async def embed() -> AsyncIterator[Embed]:
-    """Brokers with settings of `limits` as keywords."""
-    async with AsyncExitStack() as stack:
-        brokers: list[Broker] = []
-
-        async def start(**limits: Any) -> Broker:
-            settings = Settings.model_validate(
-                {
-                    "listen": ("mqtt://127.0.0.1:0",),
-                    "limits": limits,
-                    "shutdown": {"flush_timeout": 0.0},
-                    "sys": {"interval": 0.0},
-                }
-            )
-            brokers.append(await stack.enter_async_context(Broker(settings)))
-            return brokers[-1]
-
-        yield start
-        for running in brokers:
-            for connection in list(running.connections):
-                connection.connection_lost(None)
+from tests.net.transports import Client, Embed, rounds, until
 
 
 class Undecided(AccessControl):
@@ -77,7 +47,7 @@ async def test_a_stranger_cannot_make_the_broker_hold_much(embed: Embed) -> None
 
 
 async def test_a_client_that_was_accepted_may_send_more(embed: Embed) -> None:
-    broker = await embed(max_connect_size=1_000)
+    broker = await embed(limits={"max_connect_size": 1_000})
     there, source = Client(broker, "there"), Client(broker, "source")
     there.connection.data_received(wire.subscribe(1, [("t", 0)]))
     await rounds()
@@ -104,7 +74,7 @@ async def test_a_flood_is_read_once_before_others_have_their_turn(embed: Embed) 
 
 @pytest.mark.parametrize(("size", "accepted"), [(0, True), (1_000, False), (2_000, True)])
 async def test_how_long_a_connect_may_be(embed: Embed, size: int, accepted: bool) -> None:
-    broker = await embed(max_connect_size=size)
+    broker = await embed(limits={"max_connect_size": size})
     client = Client(broker, "", says=wire.connect("c", user="u", password=bytes(1_500)))
     await rounds()
     assert client.connection.protocol.accepted is accepted
@@ -112,7 +82,7 @@ async def test_how_long_a_connect_may_be(embed: Embed, size: int, accepted: bool
 
 async def test_authentication_is_held_to_the_same(embed: Embed) -> None:
     """`max_packet_size` bounds it where that is less."""
-    broker = await embed(max_connect_size=2_000, max_packet_size=1_000)
+    broker = await embed(limits={"max_connect_size": 2_000, "max_packet_size": 1_000})
     client = Client(broker, "", says=wire.connect("c", user="u", password=bytes(1_500)))
     assert client.connection.protocol.close_cause == PROTOCOL_ERROR
 
@@ -122,7 +92,7 @@ async def test_authentication_is_held_to_the_same(embed: Embed) -> None:
 
 async def test_the_oldest_unfinished_packet_goes_first(embed: Embed) -> None:
     """Whoever goes on sending is not the oldest, however much it sends."""
-    broker = await embed(max_partial_bytes=300_000)
+    broker = await embed(limits={"max_partial_bytes": 300_000})
     there = Client(broker, "there")
     there.connection.data_received(begun(60_000))
     trickling = [Client(broker, f"slow{number}") for number in range(8)]
@@ -145,7 +115,7 @@ async def test_the_oldest_unfinished_packet_goes_first(embed: Embed) -> None:
 
 async def test_connects_that_are_decided_on_count_until_they_are(embed: Embed) -> None:
     """With what was made of them. The one that has waited for longest goes first."""
-    broker = await embed(max_partial_bytes=500_000, packet_timeout=5)
+    broker = await embed(limits={"max_partial_bytes": 500_000, "packet_timeout": 5})
     broker.hub.router.access_control = Undecided()
     says = wire.connect("", user="u" * 20_000, password=bytes(30_000), clean=True)
     clients = [Client(broker, "", says=says) for _ in range(10)]
@@ -163,7 +133,7 @@ async def test_connects_that_are_decided_on_count_until_they_are(embed: Embed) -
 
 async def test_many_that_trickle(embed: Embed) -> None:
     """A hundred clients with most of a largest packet each: together no more than the bound and one read."""
-    broker = await embed(max_partial_bytes=2_000_000)
+    broker = await embed(limits={"max_partial_bytes": 2_000_000})
     clients = [Client(broker, f"c{number}") for number in range(100)]
     most = 0
     for at in range(4):
@@ -178,7 +148,7 @@ async def test_many_that_trickle(embed: Embed) -> None:
 
 
 async def test_no_bound(embed: Embed) -> None:
-    broker = await embed(max_partial_bytes=0)
+    broker = await embed(limits={"max_partial_bytes": 0})
     clients = [Client(broker, f"c{number}") for number in range(50)]
     for client in clients:
         client.connection.data_received(begun(900_000))
@@ -189,7 +159,7 @@ async def test_no_bound(embed: Embed) -> None:
 async def test_the_account_is_exact(embed: Embed) -> None:
     """Packets in pieces of any size, connections that end anyhow: nothing is left over."""
     chance = random.Random(5)
-    broker = await embed(max_partial_bytes=0, max_publish_rate=50.0)
+    broker = await embed(limits={"max_partial_bytes": 0, "max_publish_rate": 50.0})
     packets = b"".join(wire.publish("t", bytes(size)) for size in (0, 10, 3_000, 70_000, 0, 0, 500)) + wire.PING * 5
     clients = [Client(broker, f"c{number}") for number in range(10)]
     rest = dict.fromkeys(clients, packets * 3)
@@ -218,7 +188,7 @@ async def test_the_account_is_exact(embed: Embed) -> None:
 
 async def test_a_packet_that_is_not_gone_on_with(embed: Embed) -> None:
     """Without a keep alive too; a packet that comes slowly but does come has all the time it takes."""
-    broker = await embed(packet_timeout=30.0)
+    broker = await embed(limits={"packet_timeout": 30.0})
     trickling, slow = Client(broker, "trickling"), Client(broker, "slow")
     for client in (trickling, slow):
         client.connection.data_received(begun(200_000)[:100])
@@ -242,7 +212,7 @@ async def test_a_packet_that_is_not_gone_on_with(embed: Embed) -> None:
 
 
 async def test_between_packets_nobody_is_hurried(embed: Embed) -> None:
-    broker = await embed(packet_timeout=30.0)
+    broker = await embed(limits={"packet_timeout": 30.0})
     client = Client(broker, "c")
     client.connection.data_received(wire.PING + wire.PING[:1])
     client.connection.data_received(wire.PING[1:])
@@ -251,7 +221,7 @@ async def test_between_packets_nobody_is_hurried(embed: Embed) -> None:
 
 
 async def test_no_packet_timeout(embed: Embed) -> None:
-    broker = await embed(packet_timeout=0.0)
+    broker = await embed(limits={"packet_timeout": 0.0})
     client = Client(broker, "c")
     client.connection.data_received(begun(1_000))
     assert client.connection.check(broker.loop.time() + 1e6) == 0.0
@@ -274,7 +244,7 @@ async def test_connections_fit_into_the_file_descriptors(
 
 async def test_connections_that_say_nothing_keep_nobody_out(embed: Embed) -> None:
     """Where every place is taken, the one that has been silent for longest makes room."""
-    broker = await embed(max_connections=3)
+    broker = await embed(limits={"max_connections": 3})
     there = Client(broker, "there")
     mute = [Client(broker, "", says=b"") for _ in range(2 + HALF_OPEN_ROOM)]
     assert not any(client.transport.aborted for client in mute)

@@ -3,40 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
 
-import pytest
-
-from broker import Broker, Settings
 from broker.core.connection.protocol import TURN_WORK
 from broker.net.turns import LIGHT_WORK, LITTLE, MUCH, ROUND_WORK, ROUND_WRITES, SHARE, Turn, Turns
 from tests.e2e import wire
-from tests.net.transports import Client, rounds, until
-
-Embed = Callable[[], Awaitable[Broker]]
-
-
-@pytest.fixture
-async def embed() -> AsyncIterator[Embed]:
-    async with AsyncExitStack() as stack:
-        brokers: list[Broker] = []
-
-        async def start() -> Broker:
-            settings = Settings.model_validate(
-                {
-                    "listen": ("mqtt://127.0.0.1:0",),
-                    "shutdown": {"flush_timeout": 0.0},
-                    "sys": {"interval": 0.0},
-                }
-            )
-            brokers.append(await stack.enter_async_context(Broker(settings)))
-            return brokers[-1]
-
-        yield start
-        for running in brokers:
-            for connection in list(running.connections):
-                connection.connection_lost(None)
+from tests.net.transports import Client, Embed, rounds, until
 
 
 class Heavy(Turn):

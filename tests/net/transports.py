@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from broker import Broker
 from broker.net.connection import Connection
 from tests.e2e import wire
+
+Embed = Callable[..., Awaitable[Broker]]
+"""Starts a broker with those settings: the fixture `embed`."""
 
 
 class Transport:

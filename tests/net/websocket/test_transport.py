@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
-from typing import Any, cast
+from typing import Final, cast
 
 import pytest
 
-from broker import Broker, Settings
+from broker import Broker
 from broker.core import causes
 from broker.core.connection.protocol import TURN_WORK
 from broker.net.connection import Connection
@@ -20,36 +18,16 @@ from broker.net.websocket.frames import FrameReader
 from broker.net.websocket.transport import FRAME_WORK, FRAMES_A_TURN, ROOM, WebSocketTransport
 from broker.net.websocket.upgrade import Upgrade
 from tests.e2e import wire
-from tests.net.transports import Client, Transport, rounds, until
+from tests.net.transports import Client, Embed, Transport, rounds, until
 from tests.net.websocket.framing import BINARY, CLOSE, PING, PONG, TEXT, Frame, close, frame, frames, request
 
-Embed = Callable[..., Awaitable[Broker]]
 MASK = bytes(4)
-
-
-@pytest.fixture
-async def embed() -> AsyncIterator[Embed]:
-    """Brokers with a WebSocket listener; sections of settings as keywords, those of the listener as `listener`."""
-    async with AsyncExitStack() as stack:
-        brokers: list[Broker] = []
-
-        async def start(listener: dict[str, Any] | None = None, **sections: Any) -> Broker:
-            sections.setdefault("shutdown", {"flush_timeout": 0.0})
-            sections.setdefault("sys", {"interval": 0.0})
-            table = {"url": "ws://127.0.0.1:0", "name": "web", **(listener or {})}
-            settings = Settings.model_validate({"listener": [table], **sections})
-            brokers.append(await stack.enter_async_context(Broker(settings)))
-            return brokers[-1]
-
-        yield start
-        for running in brokers:
-            for connection in list(running.connections):
-                connection.connection_lost(None)
+WEB: Final = {"url": "ws://127.0.0.1:0", "name": "web"}
 
 
 @pytest.fixture
 async def broker(embed: Embed) -> Broker:
-    return await embed()
+    return await embed(listener=[WEB])
 
 
 class WebClient:
@@ -162,7 +140,7 @@ async def test_a_refused_upgrade_is_answered_and_ends_the_connection(broker: Bro
 
 async def test_an_upgrade_that_does_not_come_is_a_connect_that_does_not_come(embed: Embed) -> None:
     """The time counts from accepting the connection, whatever trickles in."""
-    broker = await embed(limits={"connect_timeout": 0.05})
+    broker = await embed(listener=[WEB], limits={"connect_timeout": 0.05})
     client = WebClient(broker, asks=request()[:-2])
     await until(lambda: len(client.socket.written) > 0)
     client.says(b"\r\n")
@@ -172,7 +150,7 @@ async def test_an_upgrade_that_does_not_come_is_a_connect_that_does_not_come(emb
 
 async def test_requests_that_are_not_finished_count_with_all_that_is_not(embed: Embed) -> None:
     """Of many that trickle, who has been at it for longest goes first."""
-    broker = await embed(limits={"max_partial_bytes": 40_000})
+    broker = await embed(listener=[WEB], limits={"max_partial_bytes": 40_000})
     half = request(Cookie="x" * 15_000)[:-1]
     clients = [WebClient(broker, asks=half) for _ in range(3)]
     assert broker.hub.partial.bytes == 2 * len(half)
@@ -193,7 +171,7 @@ async def test_a_request_may_bring_the_first_frames(broker: Broker) -> None:
 
 async def test_silent_connections_make_room_as_over_tcp(embed: Embed) -> None:
     """A flood of upgrades that do not come keeps nobody out."""
-    broker = await embed(limits={"max_connections": 10})
+    broker = await embed(listener=[WEB], limits={"max_connections": 10})
     for _ in range(200):
         WebClient(broker, asks=request()[:20])
     assert WebClient(broker, "there").connection.protocol.accepted
@@ -281,7 +259,7 @@ async def test_packets_are_bounded_as_over_tcp(broker: Broker) -> None:
 
 
 async def test_a_broker_that_stops_says_so(embed: Embed) -> None:
-    broker = await embed()
+    broker = await embed(listener=[WEB])
     client = await accepted(broker, "there")
     waiting = WebClient(broker, asks=request()[:20])
     stopping = asyncio.get_running_loop().create_task(broker.stop())
@@ -414,7 +392,7 @@ async def test_a_full_read_is_the_last_before_others_have_their_turn(broker: Bro
 
 
 async def test_clients_of_both_kinds_meet(embed: Embed) -> None:
-    broker = await embed(listen=["mqtt://127.0.0.1:0"])
+    broker = await embed(listener=[WEB], listen=["mqtt://127.0.0.1:0"])
     web = await accepted(broker, "web", "t")
     plain = Client(broker, "plain")
     plain.connection.data_received(wire.publish("t", b"x"))
