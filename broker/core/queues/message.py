@@ -244,6 +244,21 @@ class Message(Retainable):
         return 1 + _varint_size(size) + size
 
 
+class MessageCopy(Message):
+    """A message made of another one, for one with more to say: without the wire forms that it has."""
+
+    def __init__(self, message: Message) -> None:
+        super().__init__(
+            message.topic,
+            message.payload(),
+            message.qos,
+            message.retain,
+            message.properties,
+            message.expires_at,
+            message.publisher,
+        )
+
+
 class _Encoded:
     """Very many identifiers, as they stand in a packet: each copy of each message to one client has the same ones."""
 

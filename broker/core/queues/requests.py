@@ -6,7 +6,7 @@ it did not), and the publisher is told what they said.
 
 from __future__ import annotations
 
-from broker.core.queues.message import Message
+from broker.core.queues.message import Message, MessageCopy
 from broker.core.queues.peer import Peer
 
 
@@ -95,17 +95,9 @@ class Request:
             peer.answer(self.packet_id, self.qos, reached)
 
 
-class RequestMessage(Message):
+class RequestMessage(MessageCopy):
     """The message of a request: the links that take it are asked."""
 
     def __init__(self, message: Message, request: Request) -> None:
-        super().__init__(
-            message.topic,
-            message.payload(),
-            message.qos,
-            message.retain,
-            message.properties,
-            message.expires_at,
-            message.publisher,
-        )
+        super().__init__(message)
         self.request = request

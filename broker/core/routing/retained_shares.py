@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.core.queues.message import OVERHEAD, Message
+from broker.core.queues.message import OVERHEAD, Message, MessageCopy
 from broker.core.routing.loop_detection import UPLINKS
 from broker.core.session.session import Session
 from broker.core.topics.filter_bytes import text_bytes
@@ -42,20 +42,12 @@ def kept_bytes(message: Message, topic: str) -> i64:
     return size
 
 
-class RetainedMessage(Message):
+class RetainedMessage(MessageCopy):
     """A message as it is retained: without the wire forms that its fanout made, and with what it was charged."""
 
     def __init__(self, message: Message, kept: i64) -> None:
         """`kept`: its `kept_bytes`."""
-        super().__init__(
-            message.topic,
-            message.payload(),
-            message.qos,
-            message.retain,
-            message.properties,
-            message.expires_at,
-            message.publisher,
-        )
+        super().__init__(message)
         self.kept: i64 = kept
         self.charge: i64 = 0
 
