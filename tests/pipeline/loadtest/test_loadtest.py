@@ -32,6 +32,7 @@ from pipeline.cli import app
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.loadtest import agreement, job, tables, transforms
 from pipeline.loadtest import latency as latencies
+from pipeline.loadtest.outcome import Outcome
 from tests.loadtest.load import playing
 from tests.loadtest.load.playing import reader, sender
 from tests.loadtest.load.script import DROP, Fate, Script
@@ -268,7 +269,7 @@ def test_a_report_that_says_something_else(
     ],
 )
 def test_exit_codes(more: dict[str, Any], code: int, line: str) -> None:
-    outcome = job.Outcome(["0badcafe"], deliveries=dict.fromkeys(tables.COUNTS, 0), **more)
+    outcome = Outcome(["0badcafe"], deliveries=dict.fromkeys(tables.COUNTS, 0), **more)
     with mock.patch.object(job, "run", return_value=outcome):
         found = CliRunner().invoke(app, ["loadtest", "--input", ".", "--output", "out"])
     assert found.exit_code == code
