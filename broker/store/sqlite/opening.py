@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.store.base import StoreError
-from broker.store.sqlite.schema import APPLICATION, SCHEMA, VERSION
+from broker.store.sqlite.schema import APPLICATION, OLDEST_SQLITE, SCHEMA, VERSION
 
 FILE: Final = "canopy.db"
 LOCK: Final = "canopy.lock"
@@ -69,6 +69,9 @@ def open_store(directory: Path, synchronous: str) -> Opened:
     Raises:
         StoreError: it cannot be used, in one line for the operator. Then nothing was written to the file.
     """
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        oldest = ".".join(map(str, OLDEST_SQLITE))
+        raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old for a store: give this Python {oldest} or newer")
     path = directory / FILE
     lock = _lock(directory)
     try:
@@ -161,7 +164,7 @@ def _connect(path: Path, new: bool, synchronous: str) -> sqlite3.Connection:
         db.execute("PRAGMA cell_size_check = ON")
         # Whether it can be written at all is to be known now, and not with the first message.
         db.execute("BEGIN IMMEDIATE")
-        db.execute("UPDATE gone_session SET id = id WHERE 0")
+        db.execute("DELETE FROM gone_session WHERE id IN (SELECT value FROM json_each('[]'))")
         db.execute("COMMIT")
     except sqlite3.Error as error:
         if db is not None:

@@ -12,6 +12,9 @@ from typing import Final
 APPLICATION: Final = 0x43414E50
 """`PRAGMA application_id` of our files ("CANP"), so that no other program's file is taken for one."""
 
+OLDEST_SQLITE: Final = (3, 33, 0)
+"""The first with `UPDATE … FROM`; it needs JSON too, which all but the leanest builds have."""
+
 VERSION: Final = 1
 """`PRAGMA user_version`: the version of the schema."""
 
@@ -30,10 +33,10 @@ CREATE TABLE session (
     will_message_expiry INTEGER,
     will_properties BLOB,
     will_due REAL                      -- NULL: its client is connected
-) STRICT;
+);
 CREATE TABLE gone_session (
     id INTEGER PRIMARY KEY             -- its subscriptions, deliveries and identifiers are removed in the background
-) STRICT;
+);
 CREATE TABLE subscription (
     session INTEGER NOT NULL,
     filter TEXT NOT NULL,              -- with $share/name/ where it is shared
@@ -47,7 +50,7 @@ CREATE TABLE subscription (
     queue_max_age REAL,
     queue_depth INTEGER,
     PRIMARY KEY (session, filter)
-) STRICT, WITHOUT ROWID;
+) WITHOUT ROWID;
 CREATE TABLE message (
     id INTEGER PRIMARY KEY,
     refs INTEGER NOT NULL,             -- deliveries that point here
@@ -58,7 +61,7 @@ CREATE TABLE message (
     properties BLOB,                   -- encoded as in MQTT 5.0
     publisher TEXT,
     expires_at REAL                    -- NULL: never
-) STRICT;
+);
 CREATE TABLE delivery (
     number INTEGER PRIMARY KEY,        -- the order in which deliveries of a session were queued
     session INTEGER NOT NULL,
@@ -77,7 +80,7 @@ CREATE TABLE delivery (
     properties BLOB,
     publisher TEXT,
     expires_at REAL
-) STRICT;
+);
 CREATE TRIGGER delivery_removed AFTER DELETE ON delivery WHEN old.message IS NOT NULL BEGIN
     UPDATE message SET refs = refs - 1 WHERE id = old.message;
     DELETE FROM message WHERE id = old.message AND refs <= 0;
@@ -91,7 +94,7 @@ CREATE TABLE received (
     session INTEGER NOT NULL,
     packet_id INTEGER NOT NULL,
     PRIMARY KEY (session, packet_id)
-) STRICT, WITHOUT ROWID;
+) WITHOUT ROWID;
 CREATE TABLE retained (
     topic TEXT NOT NULL UNIQUE,
     payload BLOB NOT NULL,
@@ -99,7 +102,7 @@ CREATE TABLE retained (
     properties BLOB,
     publisher TEXT,
     expires_at REAL
-) STRICT;
+);
 """
 
 SESSION_COLUMNS: Final = 13

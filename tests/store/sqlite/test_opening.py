@@ -239,3 +239,9 @@ async def test_the_file_of_a_process_that_died_making_it(tmp_path: Path) -> None
     store = await opened(tmp_path)
     await store.close()
     assert ask(tmp_path, "PRAGMA auto_vacuum") == [(2,)]
+
+
+async def test_a_library_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 32, 3))
+    assert "is too old for a store: give this Python 3.33.0 or newer" in await refusal(tmp_path)
+    assert os.listdir(tmp_path) == []
