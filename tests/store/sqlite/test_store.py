@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -151,32 +152,91 @@ async def loaded(directory: Path) -> Saved:
         await store.close()
 
 
-async def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is committed until there is room; then everything goes on by itself, and nothing is missing."""
+class Fault:
+    """A disk that cannot be written, until it is mended."""
+
+    reason = ""
+
+    async def begin(self, store: SqliteStore) -> None:
+        raise NotImplementedError
+
+    async def mend(self, store: SqliteStore) -> None:
+        raise NotImplementedError
+
+
+class Full(Fault):
+    reason = "the disk is full: make room"
+    pages = 0
+
+    async def begin(self, store: SqliteStore) -> None:
+        self.pages = await limit(store, 0)
+
+    async def mend(self, store: SqliteStore) -> None:
+        await limit(store, self.pages * 1_000)
+
+
+class ReadOnly(Fault):
+    reason = "it cannot be written: let the broker's user write it"
+
+    async def begin(self, store: SqliteStore) -> None:
+        await execute(store, "PRAGMA query_only = ON")
+
+    async def mend(self, store: SqliteStore) -> None:
+        await execute(store, "PRAGMA query_only = OFF")
+
+
+class Broken(Fault):
+    """Writes beyond some size are refused by the system."""
+
+    reason = "the disk has an error: look at the system's log"
+    limits = (0, 0)
+
+    async def begin(self, store: SqliteStore) -> None:  # noqa: ARG002 (as the others)
+        self.limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, self.limits[1]))
+
+    async def mend(self, store: SqliteStore) -> None:  # noqa: ARG002 (as the others)
+        resource.setrlimit(resource.RLIMIT_FSIZE, self.limits)
+
+
+@pytest.mark.parametrize("kind", [Full, ReadOnly, Broken])
+async def test_a_disk_that_fails_and_goes_on(
+    kind: type[Fault], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is committed until it can be; then everything goes on by itself, and nothing is missing."""
     monkeypatch.setattr(module, "FIRST_RETRY", 0.01)
-    store = await opened(tmp_path)
+    store, fault = await opened(tmp_path), kind()
     journal, commits, listener = store.journal, store.journal.commits, store.listener
     assert commits is not None
     assert isinstance(listener, Listener)
     journal.session_kept("c", Principal("u"), 300, 0.0)
     await store.flush()
-    store._pause = 0.01
-    pages = await limit(store, 0)
-    journal.queued("c", delivery(bytes(200_000)))
-    committed = commits.committed
-    await until(lambda: len(listener.reasons) >= 2)
-    assert (commits.failed, commits.committed) == (True, committed)
-    assert listener.reasons[0].startswith(f"{tmp_path}/canopy.db: the disk is full: make room")
-    with pytest.raises(StoreError, match="disk is full"):
-        await store.flush()
-    # The broker goes on meanwhile.
-    journal.queued("c", delivery(b"later"))
-    assert count(tmp_path, "delivery") == 0
-    await limit(store, pages * 1_000)
+    await fault.begin(store)
+    try:
+        journal.queued("c", delivery(bytes(200_000)))
+        committed = commits.committed
+        await until(lambda: len(listener.reasons) >= 2)
+        assert (commits.failed, commits.committed) == (True, committed)
+        assert listener.reasons[0].startswith(f"{tmp_path}/canopy.db: {fault.reason}")
+        with pytest.raises(StoreError, match=fault.reason):
+            await store.flush()
+        # The broker goes on meanwhile.
+        journal.queued("c", delivery(b"later"))
+        assert count(tmp_path, "delivery") == 0
+    finally:
+        await fault.mend(store)
     await until(lambda: commits.committed == commits.told)
     assert (commits.failed, listener.recoveries) == (False, 1)
     assert ask(tmp_path, "SELECT length(payload) FROM delivery ORDER BY number") == [(200_000,), (5,)]
     await store.close()
+
+
+async def execute(store: SqliteStore, statement: str) -> None:
+    """In the store's own thread."""
+    opened = store._opened
+    assert opened is not None
+    db = opened.db
+    await store._call(lambda: db.execute(statement).fetchall())
 
 
 async def limit(store: SqliteStore, pages: int) -> int:
