@@ -17,7 +17,7 @@ from broker.core.codec.packets import Will
 from broker.core.persistence.commits import Commits
 from broker.core.persistence.journal import Journal, share_name
 from broker.core.principal import Principal
-from broker.core.queues.delivery import RELEASED, SENT, Delivery, queue_of
+from broker.core.queues.delivery import QUEUED, RELEASED, SENT, Delivery, queue_of
 from broker.core.queues.message import Message
 from broker.core.topics.subscription import Subscription
 from broker.store.base import Times
@@ -113,6 +113,8 @@ class Batch:
         self.unsubscribed: list[tuple[int, str]] = []
         self.finished: list[int] = []
         self.messages: list[object] = []
+        # Queued deliveries of the common kind (`schema.PLAIN`), and all others.
+        self.plain: list[object] = []
         self.deliveries: list[object] = []
         self.changed: list[tuple[int, int, int, int]] = []
         self.released: list[int] = []
@@ -124,7 +126,8 @@ class Batch:
     def empty(self) -> bool:
         """Whether there is nothing to write."""
         return not (
-            self.deliveries
+            self.plain
+            or self.deliveries
             or self.finished
             or self.changed
             or self.released
@@ -432,12 +435,27 @@ class SqliteJournal(Journal):
             else:
                 shared[message.record] = shared.get(message.record, 1) + 1
         written: dict[int, None] = {}
+        plain = batch.plain
         values = batch.deliveries
         for number, row in self._rows.items():
             if row.kept.gone:
                 continue
             delivery = row.delivery
             message = row.message
+            if (
+                message is not None
+                and row.state == QUEUED
+                and delivery.group is None
+                and not delivery.retain
+                and not message.retain
+                and not delivery.identifiers
+                and message.record not in shared
+            ):
+                plain += (
+                    number, row.kept.id, delivery.qos, message.topic.decode(), message.payload(), message.qos,
+                    message.properties or None, message.publisher or None, _lasting(message, offset),
+                )  # fmt: skip
+                continue
             share = share_name(delivery) if delivery.group is not None else None
             identifiers = str(list(delivery.identifiers)) if delivery.identifiers else None
             if message is None:

@@ -29,8 +29,8 @@ SYNCHRONOUS: Final = ("off", "normal", "full")
 BUSY_SECONDS: Final = 1.0
 """How long a transaction waits for another program that writes the file, such as the sqlite3 shell."""
 
-STATEMENTS: Final = 256
-"""Prepared statements that are kept: one for each length of each INSERT."""
+STATEMENTS: Final = 64
+"""Prepared statements that are kept: one for each length of each INSERT, and the others. The longest take 500 kB."""
 
 AUTOCHECKPOINT: Final = 16_384
 """Pages of the log from which on a commit writes them back itself, whoever waits: the writer does it earlier."""

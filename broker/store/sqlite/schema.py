@@ -7,6 +7,7 @@ the last of them, by a trigger: what is in the file is whole after each transact
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 APPLICATION: Final = 0x43414E50
@@ -105,33 +106,82 @@ CREATE TABLE retained (
 );
 """
 
-SESSION_COLUMNS: Final = 13
-SUBSCRIPTION_COLUMNS: Final = 11
-MESSAGE_COLUMNS: Final = 9
-DELIVERY_COLUMNS: Final = 17
-RETAINED_COLUMNS: Final = 6
-"""Values of a row, in the order of the tables."""
-
-LONGEST_STATEMENT: Final = 512
+LONGEST_STATEMENT: Final = 2_048
 """Rows of one INSERT. Each statement gives up the interpreter's lock some times, which costs up to 5 ms each time while
-the event loop is busy: few long statements are ten times as fast as many short ones. A power of two."""
+the event loop is busy: few long statements are ten times as fast as many short ones."""
 
-INSERT_SESSION: Final = "INSERT INTO session VALUES "
-KEEP_SESSION: Final = (
-    " ON CONFLICT (id) DO UPDATE SET client_id = excluded.client_id, principal = excluded.principal,"
+MOST_VALUES: Final = 32_766
+"""Values that a statement of SQLite may have."""
+
+
+class Insert:
+    """How rows come into a table: `columns` values each, in one statement for as many as there are, or nearly so."""
+
+    def __init__(self, table: str, columns: int, selected: str = "*", end: str = "") -> None:
+        self.columns = columns
+        self._start = f"INSERT INTO {table} SELECT {selected} FROM (VALUES "
+        # What was added to fill a statement up is left out again.
+        self._end = f") WHERE column1 IS NOT NULL {end}"
+        longest = min(LONGEST_STATEMENT, MOST_VALUES // columns)
+        # There are few lengths, so that each is prepared once.
+        self._counts = [1]
+        while self._counts[-1] * 8 <= longest:
+            self._counts.append(self._counts[-1] * 8)
+        self._counts[-1] = longest
+        self._texts: dict[int, str] = {}
+
+    def statements(self, values: list[object]) -> Iterator[tuple[str, list[object]]]:
+        """Statements and their values, for rows whose values stand one behind the other."""
+        at, left = 0, len(values) // self.columns
+        while left > 0:
+            count = next((each for each in self._counts if each >= left), self._counts[-1])
+            until = at + count * self.columns
+            part = values if at == 0 and until == len(values) else values[at:until]
+            part += [None] * (count * self.columns - len(part))
+            yield self._text(count), part
+            at = until
+            left -= count
+
+    def _text(self, count: int) -> str:
+        text = self._texts.get(count)
+        if text is None:
+            row = f"({','.join(['?'] * self.columns)})"
+            text = self._texts[count] = self._start + ",".join([row] * count) + self._end
+        return text
+
+
+SESSIONS: Final = Insert(
+    "session",
+    13,
+    end="ON CONFLICT (id) DO UPDATE SET client_id = excluded.client_id, principal = excluded.principal,"
     " expiry_interval = excluded.expiry_interval, disconnected_at = excluded.disconnected_at,"
     " will_topic = excluded.will_topic, will_payload = excluded.will_payload, will_qos = excluded.will_qos,"
     " will_retain = excluded.will_retain, will_delay = excluded.will_delay,"
     " will_message_expiry = excluded.will_message_expiry, will_properties = excluded.will_properties,"
-    " will_due = excluded.will_due"
+    " will_due = excluded.will_due",
 )
-INSERT_SUBSCRIPTION: Final = "INSERT OR REPLACE INTO subscription VALUES "
-INSERT_MESSAGE: Final = "INSERT INTO message VALUES "
-INSERT_DELIVERY: Final = "INSERT INTO delivery VALUES "
-INSERT_RETAINED: Final = "INSERT INTO retained VALUES "
-KEEP_RETAINED: Final = (
-    " ON CONFLICT (topic) DO UPDATE SET payload = excluded.payload, qos = excluded.qos,"
-    " properties = excluded.properties, publisher = excluded.publisher, expires_at = excluded.expires_at"
+SUBSCRIPTIONS: Final = Insert(
+    "subscription",
+    11,
+    end="ON CONFLICT (session, filter) DO UPDATE SET qos = excluded.qos, no_local = excluded.no_local,"
+    " retain_as_published = excluded.retain_as_published, retain_handling = excluded.retain_handling,"
+    " identifier = excluded.identifier, streaming = excluded.streaming, queue_policy = excluded.queue_policy,"
+    " queue_max_age = excluded.queue_max_age, queue_depth = excluded.queue_depth",
+)
+MESSAGES: Final = Insert("message", 9)
+DELIVERIES: Final = Insert("delivery", 17)
+PLAIN: Final = Insert(
+    "delivery",
+    9,
+    "column1, column2, NULL, 0, 0, 0, column3, 0, NULL, NULL, column4, column5, column6, 0, column7, column8, column9",
+)
+"""Deliveries as most are that wait for an absent client: queued, with a message of their own and nothing special.
+Number, session, QoS, topic, payload, QoS of the publish, properties, publisher, expiry. Half of the work."""
+RETAINED: Final = Insert(
+    "retained",
+    6,
+    end="ON CONFLICT (topic) DO UPDATE SET payload = excluded.payload, qos = excluded.qos,"
+    " properties = excluded.properties, publisher = excluded.publisher, expires_at = excluded.expires_at",
 )
 
 # Whatever is numbers alone comes as one JSON text: one parameter, and one statement however many there are.
@@ -177,9 +227,3 @@ SWEEP_RECEIVED: Final = (
     "DELETE FROM received WHERE (session, packet_id) IN (SELECT received.session, received.packet_id"
     " FROM gone_session JOIN received ON received.session = gone_session.id WHERE gone_session.id <= ? LIMIT ?)"
 )
-
-
-def rows(start: str, columns: int, count: int, end: str = "") -> str:
-    """An INSERT of `count` rows."""
-    one = "(" + ",".join(["?"] * columns) + ")"
-    return start + ",".join([one] * count) + end

@@ -22,7 +22,7 @@ from broker.store.sqlite.journal import Batch, Shell, SqliteJournal
 from broker.store.sqlite.opening import SYNCHRONOUS, Opened, open_store, told
 from broker.store.sqlite.principals import Principals, RuleTexts
 from broker.store.sqlite.reading import Damaged, Loaded, numbers, read
-from broker.store.sqlite.schema import DELIVERY_COLUMNS, RETAINED_COLUMNS
+from broker.store.sqlite.schema import DELIVERIES, PLAIN, RETAINED
 from broker.store.sqlite.writer import Writer, Written
 
 WINDOW: Final = 0.002
@@ -336,8 +336,9 @@ class _Ends(Shell):
 def _rows(batch: Batch) -> int:
     """Messages and changes of a group, about: what is written of them."""
     return (
-        len(batch.deliveries) // DELIVERY_COLUMNS
-        + len(batch.retained) // RETAINED_COLUMNS
+        len(batch.plain) // PLAIN.columns
+        + len(batch.deliveries) // DELIVERIES.columns
+        + len(batch.retained) // RETAINED.columns
         + len(batch.finished)
         + len(batch.changed)
         + len(batch.released)

@@ -131,8 +131,7 @@ class Writer:
         if batch.gone or batch.finished or batch.retained_cleared:
             self._untidy = True
         # What changes in place costs a page each, at most.
-        count = len(batch.deliveries) // schema.DELIVERY_COLUMNS
-        self._log_pages += 4 + 2 * batch.size // PAGE + (len(batch.finished) + len(batch.changed)) // 8 + count // 32
+        self._log_pages += 4 + 2 * batch.size // PAGE + (len(batch.finished) + len(batch.changed)) // 8
         return Written(batch, None, perf_counter() - began)
 
     def _statements(self, batch: Batch) -> None:
@@ -143,23 +142,25 @@ class Writer:
             execute(schema.REMEMBER_GONE, (gone,))
         if batch.sessions:
             values = batch.sessions
-            for at in range(2, len(values), schema.SESSION_COLUMNS):
+            for at in range(2, len(values), schema.SESSIONS.columns):
                 principal = values[at]
                 if isinstance(principal, Principal):  # it is a text when the group is written again
                     values[at] = self._principals.write(principal)
-            self._insert(schema.INSERT_SESSION, schema.SESSION_COLUMNS, values, schema.KEEP_SESSION)
+            self._insert(schema.SESSIONS, values)
         if batch.streamed:
             execute(schema.STREAMED, (json.dumps(batch.streamed),))
         if batch.subscriptions:
-            self._insert(schema.INSERT_SUBSCRIPTION, schema.SUBSCRIPTION_COLUMNS, batch.subscriptions)
+            self._insert(schema.SUBSCRIPTIONS, batch.subscriptions)
         if batch.unsubscribed:
             execute(schema.UNSUBSCRIBED, (json.dumps(batch.unsubscribed),))
         if batch.finished:
             execute(schema.FINISHED, (_numbers(batch.finished),))
         if batch.messages:
-            self._insert(schema.INSERT_MESSAGE, schema.MESSAGE_COLUMNS, batch.messages)
+            self._insert(schema.MESSAGES, batch.messages)
+        if batch.plain:
+            self._insert(schema.PLAIN, batch.plain)
         if batch.deliveries:
-            self._insert(schema.INSERT_DELIVERY, schema.DELIVERY_COLUMNS, batch.deliveries)
+            self._insert(schema.DELIVERIES, batch.deliveries)
         if batch.changed:
             execute(schema.CHANGED, (json.dumps(batch.changed),))
         if batch.released:
@@ -171,19 +172,11 @@ class Writer:
         if batch.retained_cleared:
             execute(schema.RETAINED_CLEARED, (json.dumps(batch.retained_cleared),))
         if batch.retained:
-            self._insert(schema.INSERT_RETAINED, schema.RETAINED_COLUMNS, batch.retained, schema.KEEP_RETAINED)
+            self._insert(schema.RETAINED, batch.retained)
 
-    def _insert(self, start: str, columns: int, values: list[object], end: str = "") -> None:
-        """Rows in statements of lengths that are powers of two: there are few of them, and they are prepared once."""
-        at, left, count = 0, len(values) // columns, schema.LONGEST_STATEMENT
-        while left:
-            while count > left:
-                count >>= 1
-            until = at + count * columns
-            whole = at == 0 and until == len(values)
-            self._db.execute(_rows(start, columns, count, end), values if whole else values[at:until])
-            at = until
-            left -= count
+    def _insert(self, rows: schema.Insert, values: list[object]) -> None:
+        for text, part in rows.statements(values):
+            self._db.execute(text, part)
 
     # -- the background; on the thread ---------------------------------------------------------------------------------
 
@@ -260,16 +253,6 @@ class Writer:
             with contextlib.suppress(OSError):
                 total += each.stat().st_size
         self.bytes = total
-
-
-_texts: dict[tuple[str, int], str] = {}
-
-
-def _rows(start: str, columns: int, count: int, end: str) -> str:
-    text = _texts.get((start, count))
-    if text is None:
-        text = _texts[start, count] = schema.rows(start, columns, count, end)
-    return text
 
 
 def _numbers(numbers: list[int]) -> str:

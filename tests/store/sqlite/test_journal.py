@@ -10,7 +10,7 @@ from broker.core.queues.delivery import RELEASED, SENT, Delivery
 from broker.core.topics.subscription import Subscriber, Subscription
 from broker.store.base import Times
 from broker.store.sqlite.journal import Shell, SqliteJournal
-from broker.store.sqlite.schema import DELIVERY_COLUMNS, MESSAGE_COLUMNS
+from broker.store.sqlite.schema import DELIVERIES, MESSAGES, Insert
 from tests.store.sqlite.place import delivery, message
 
 
@@ -63,7 +63,7 @@ def test_a_delivery_of_an_earlier_group_is_changed_and_removed(journal: SqliteJo
     journal.queued("c", one)
     journal.queued("c", other)
     first, second = one.record, other.record
-    assert len(journal.take().deliveries) == 2 * DELIVERY_COLUMNS
+    assert len(journal.take().deliveries) == 2 * DELIVERIES.columns
     for each in (one, other):
         each.packet_id, each.state = 7, SENT
         journal.in_flight("c", each)
@@ -94,15 +94,11 @@ def test_a_message_of_one_receiver_stands_with_it_and_of_several_by_itself(journ
     for each in (shared, shared, alone, shared):
         journal.queued("c", Delivery(each, 1, False, (), None))
     batch = journal.take()
-    assert len(batch.messages) == MESSAGE_COLUMNS
+    assert len(batch.messages) == MESSAGES.columns
     assert batch.messages[1] == 3  # deliveries that point to it
-    rows = [batch.deliveries[at : at + DELIVERY_COLUMNS] for at in range(0, 4 * DELIVERY_COLUMNS, DELIVERY_COLUMNS)]
-    assert [(row[2] is None, row[11]) for row in rows] == [
-        (False, None),
-        (False, None),
-        (True, b"alone"),
-        (False, None),
-    ]
+    columns = DELIVERIES.columns
+    assert [batch.deliveries[at + 2] for at in range(0, 3 * columns, columns)] == [batch.messages[0]] * 3
+    assert batch.plain[4] == b"alone"
     # In a later group it is another one: the first may be gone by then.
     journal.queued("c", Delivery(shared, 1, False, (), None))
     journal.queued("c", Delivery(shared, 1, False, (), None))
@@ -172,3 +168,15 @@ def test_what_an_outage_adds_up_to_is_bounded_by_what_is_kept(journal: SqliteJou
     batch = journal.take()
     assert (batch.retained[1], batch.sessions[3]) == (b"999", 1_000)
     assert (len(batch.retained), len(batch.sessions), batch.deliveries, batch.finished) == (6, 13, [], [])
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 2_048, 2_049, 5_000])
+def test_rows_stand_in_few_statements_of_few_lengths(count: int) -> None:
+    rows = Insert("t", 2)
+    values: list[object] = [number for row in range(count) for number in (row, -row)]
+    statements = list(rows.statements(list(values)))
+    assert len(statements) == -(-count // 2_048)
+    found = [value for _, part in statements for value in part]
+    assert found[: len(values)] == values
+    assert set(found[len(values) :]) <= {None}
+    assert all(len(part) == 2 * text.count("(?,?)") for text, part in statements)

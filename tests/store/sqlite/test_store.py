@@ -481,7 +481,8 @@ class Both:
     def of_deliveries(self, what: str, client_id: str, number: int) -> None:
         those = self.deliveries[client_id]
         if what == "queued":
-            those.append(delivery(b"%d" % self.count, 2))
+            plain = Delivery(message(b"%d" % self.count), 2, False, (), None)
+            those.append(plain if number % 2 else delivery(b"%d" % self.count, 2))
             self.each("queued", client_id, those[-1])
         elif what == "shared":
             one = message(b"%d" % self.count)
