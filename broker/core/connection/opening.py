@@ -78,6 +78,10 @@ def open_session(
     and messages have no names for this client. It is told by Session Present, and not kept out: a setting of the
     listener may have changed.
 
+    Its CONNACK does not wait for a commit. It promises nothing that is kept: after a kill before the commit, the client
+    finds the session gone, or the one before it back, and is told so by Session Present (section 3.2.2.1.1). What it
+    then does with the session waits for a commit, and that of the session comes with it.
+
     Raises:
         Refused: its will, its user or the room that is left do not allow it.
     """
