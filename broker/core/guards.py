@@ -124,6 +124,17 @@ class GuardedAccessControl(AccessControl):
             self._timed("may_receive", began)
         return answer
 
+    def receive_qos(self, principal: Principal, topic: str) -> int:
+        began = self._sampled()
+        try:
+            answer = self._hook.receive_qos(principal, topic)
+        except Exception as error:
+            self._reporter.failed(ACCESS_CONTROL, error)
+            answer = FORBIDDEN
+        if began > 0.0:
+            self._timed("receive_qos", began)
+        return answer
+
     def _sampled(self) -> float:
         self._calls += 1
         return self._began() if self._calls % SAMPLE == 0 else 0.0

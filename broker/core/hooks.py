@@ -111,7 +111,7 @@ class AccessControl:
     remembered; with UNSTEADY none is, and each message is asked about."""
 
     filters_deliveries: bool = False
-    """Whether `may_receive` is to be asked."""
+    """Whether `receive_qos`, and so `may_receive`, is to be asked."""
 
     ask_work: int = 0
     """What one question about a topic or a filter counts for in the turn of who caused it, in deliveries (a quarter of
@@ -147,6 +147,13 @@ class AccessControl:
         """Whether the client may be sent messages of the topic name. Asked while `filters_deliveries` is True."""
         del principal, topic
         return True
+
+    def receive_qos(self, principal: Principal, topic: str) -> int:
+        """The QoS with which a client is sent messages of the topic name, at most; FORBIDDEN: it is sent none.
+
+        This is what the core asks while `filters_deliveries` is True; the default knows `may_receive` alone.
+        """
+        return 2 if self.may_receive(principal, topic) else FORBIDDEN
 
     def source(self) -> AccessControl:
         """Who has `epoch` and `filters_deliveries`: itself, or what it stands before."""

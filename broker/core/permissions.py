@@ -64,10 +64,10 @@ class Permissions:
         """A session that has subscriptions has another principal."""
         self._stamp += 1
 
-    def may_receive(self, principal: Principal, topic: str) -> bool:
-        """Whether a client may be sent a message of the topic."""
-        return self.asked.may_receive(principal, topic)
+    def receive_qos(self, principal: Principal, topic: str) -> int:
+        """The QoS with which a client is sent messages of the topic, at most; FORBIDDEN: it is sent none."""
+        return self.asked.receive_qos(principal, topic)
 
     def bars(self, principal: Principal, topic: bytes) -> bool:
-        """The contrary, of a topic as messages have it."""
-        return not self.asked.may_receive(principal, topic.decode())
+        """Whether it is sent none, of a topic as messages have it."""
+        return self.asked.receive_qos(principal, topic.decode()) < 0

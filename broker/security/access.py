@@ -190,7 +190,10 @@ class Access(AccessControl):
         return qos if self._book is None else self._book.may_subscribe(principal, topic_filter, qos)
 
     def may_receive(self, principal: Principal, topic: str) -> bool:
-        return self._book is None or self._book.may_receive(principal, topic)
+        return self.receive_qos(principal, topic) >= 0
+
+    def receive_qos(self, principal: Principal, topic: str) -> int:
+        return 2 if self._book is None else self._book.receive_qos(principal, topic)
 
     def bars(self, connect: Connect, origin: Origin) -> int:
         return self.chain.bars(connect, origin)

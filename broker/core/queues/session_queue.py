@@ -258,13 +258,19 @@ class SessionQueue:
             self._allowed = None
 
     def bars(self, delivery: Delivery) -> bool:
-        """Whether the first that waits may not be sent any more. Asks once about each."""
+        """Whether the first that waits may not be sent any more; or with a lower QoS, which it has then. Asks once."""
         permissions = self._load.permissions
         principal = self._principal
         if permissions is None or principal is None or not permissions.filters or delivery is self._allowed:
             return False
-        if permissions.bars(principal, delivery.message.topic):
+        most = permissions.receive_qos(principal, delivery.message.topic.decode())
+        if most < 0:
             return True
+        if most < delivery.qos:
+            delivery.qos = most
+            if most == 0:
+                self.qos0 += 1
+                delivery.settle(True)
         self._allowed = delivery
         return False
 

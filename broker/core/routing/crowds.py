@@ -121,6 +121,8 @@ class Crowd:
                 return True
             target = rest
         qos = message.qos if message.qos < target.qos else target.qos
+        if reach is not None:
+            qos = reach.qos(target.session, qos)
         retain = message.retain and target.retain_as_published
         target.session.deliver(message, qos, retain, target.identifiers, None, target.sub_queue)
         return True

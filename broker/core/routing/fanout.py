@@ -24,7 +24,7 @@ from broker.core.routing.bursts import Run
 from broker.core.routing.crowds import CROWD, PLAIN_CROWD, Crowd, listeners
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.plans import FanoutPlan
-from broker.core.routing.reach import Reach
+from broker.core.routing.reach import Reach, share_qos
 from broker.core.routing.subscription_table import SubscriptionTable
 from broker.core.session.session import Session
 from broker.core.tap import Tap
@@ -123,7 +123,7 @@ class Fanout:
         reach = Reach(route.topic, permissions)
         if len(entries) == 1:
             reach.look(entries[0], None, before)
-        elif entries:
+        if len(entries) > 1 or reach.lowered:
             reach.look(None, self._plan(route), before)
         version = route.version()
         reach.made_for(stamp, version)
@@ -149,6 +149,8 @@ class Fanout:
         permissions = self.permissions
         if permissions is not None and permissions.filters:
             reach = self._limited(route, permissions)
+            if reach is not None and reach.lowered:
+                return self._forward_plan(self._plan(route), message, origin, reach)
         if len(entries) == 1:
             entry = entries[0]
             count: i64 = 0
@@ -369,13 +371,12 @@ class Fanout:
                 if rest is None:
                     continue
                 target = rest
-            count += 1
             qos = message.qos if message.qos < target.qos else target.qos
             retain = message.retain and target.retain_as_published
             answer = target.session.deliver(message, qos, retain, target.identifiers, None, target.sub_queue)
             if answer == KEPT_BACK:
-                count -= 1
                 continue
+            count += 1
             if qos > 0 and target.session.queue.messages > 0:
                 waits += WAITS
             if answer == ACCEPTED:
@@ -403,8 +404,7 @@ class Fanout:
         chosen = self._choose(group, message, reach)
         if chosen is None:
             return NOBODY
-        qos = message.qos if message.qos < chosen.qos else chosen.qos
-        session = cast(Session, chosen.session)
+        qos, session = share_qos(message, chosen, reach), cast(Session, chosen.session)
         retain = message.retain and chosen.retain_as_published
         answer = session.deliver(message, qos, retain, identifiers(chosen), group, queue_of(chosen))
         if self._telling is not None:
@@ -486,7 +486,7 @@ class Fanout:
                 # Nobody who is left may have it.
                 continue
             session = cast(Session, chosen.session)
-            qos = min(delivery.message.qos, chosen.qos)
+            qos = share_qos(delivery.message, chosen, reach)
             # As this member's subscription has it, and not as that of the member who left it behind [MQTT-3.3.1-12].
             retain = delivery.message.retain and chosen.retain_as_published
             session.deliver(delivery.message, qos, retain, identifiers(chosen), group, queue_of(chosen))

@@ -76,6 +76,18 @@ class Recipient:
                 rest.settle()
                 self.rest = rest
 
+    def capped(self, qos: int) -> Recipient:
+        """The same with a QoS of its own, which is lower: no more is allowed."""
+        made = Recipient(self.session)
+        made.qos = qos
+        made.retain_as_published = self.retain_as_published
+        made.no_local = self.no_local
+        made.identifiers = self.identifiers
+        made.sub_queue = self.sub_queue
+        rest = self.rest
+        made.rest = rest if rest is None or rest.qos <= qos else rest.capped(qos)
+        return made
+
     def references(self) -> i64:
         """How many references it holds: what it weighs in the match cache."""
         size: i64 = 1 + len(self.identifiers)

@@ -1,4 +1,5 @@
-"""Who of those whom a topic goes to may have it: worked out once for a route, and again where something has changed.
+"""Who of those whom a topic goes to may have it, and with which QoS: worked out once for a route, and again where
+something has changed.
 
 Owns `Reach`. Promises: nobody is asked about twice while access control says the same, however often subscribers come
 and go; what it holds is as large as the route's receivers are many. Members of share groups are asked about when it is
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from broker.core.permissions import NEVER_MADE, Permissions
 from broker.core.principal import Principal
+from broker.core.queues.message import Message
 from broker.core.routing.plans import FanoutPlan, Recipient
 from broker.core.session.session import Session
 from broker.core.topics.subscription import FilterEntry, Subscription
@@ -29,9 +31,12 @@ class Reach:
         self.ask_work: i64 = permissions.source.ask_work
         self._stamp: int = NEVER_MADE
         self._version: int = -1
-        self._verdicts: dict[Principal, bool] = {}
-        # Everybody is among them, and there is no share group.
+        # The highest QoS for each; below 0: nothing.
+        self._verdicts: dict[Principal, int] = {}
+        # Everybody is among them, with the QoS that was granted, and there is no share group.
         self.everybody = True
+        # Some with less: then `targets` has all, also where there is one filter.
+        self.lowered = False
         # With one filter, and with several. Read them; never change them.
         self.subscriptions: list[Subscription] = []
         self.targets: list[Recipient] = []
@@ -53,38 +58,59 @@ class Reach:
 
         `before`: what was worked out last, whose verdicts are kept while they hold.
         """
-        known: dict[Principal, bool] = {}
+        known: dict[Principal, int] = {}
         permissions = self._permissions
         if before is not None and permissions.steady and before._epochs == permissions.epochs:
             known = before._verdicts
+        if self._verdicts:
+            known = {**known, **self._verdicts}
         if entry is not None:
             for subscription in entry.subscriptions:
-                if self._find(cast(Session, subscription.session), known):
+                most = self._find(cast(Session, subscription.session), known)
+                if most >= 0:
                     self.subscriptions.append(subscription)
+                    if most < subscription.qos:
+                        self.lowered = True
+                        self.subscriptions = []
+                        return
             self.everybody = len(self.subscriptions) == entry.ordinary_count and not entry.groups
             if self.everybody:
                 self.subscriptions = []
             self.references = len(self.subscriptions) + len(self._verdicts)
         elif plan is not None:
             for target in plan.targets:
-                if self._find(target.session, known):
+                most = self._find(target.session, known)
+                if most >= 0:
+                    if most < target.qos:
+                        self.lowered = True
+                        target = target.capped(most)
                     self.targets.append(target)
-            self.everybody = len(self.targets) == len(plan.targets) and not plan.groups
+            self.everybody = len(self.targets) == len(plan.targets) and not plan.groups and not self.lowered
             if self.everybody:
                 self.targets = []
             self.references = plan.references + len(self.targets) + len(self._verdicts)
 
-    def _find(self, session: Session, known: dict[Principal, bool]) -> bool:
+    def _find(self, session: Session, known: dict[Principal, int]) -> int:
         if session.uplink:
-            return True
+            return 2
         principal = session.principal
         verdict = known.get(principal)
         if verdict is None:
             self.asked += 1
-            verdict = self._permissions.may_receive(principal, self._topic)
+            verdict = self._permissions.receive_qos(principal, self._topic)
         self._verdicts[principal] = verdict
         return verdict
 
     def may(self, session: Session) -> bool:
         """Whether one more, a member of a share group, may have it; remembered as the others are."""
-        return self._find(session, self._verdicts)
+        return self._find(session, self._verdicts) >= 0
+
+    def qos(self, session: Session, qos: int) -> int:
+        """The QoS with which one that may have it is sent it, of the QoS that it would be."""
+        return min(qos, self._find(session, self._verdicts))
+
+
+def share_qos(message: Message, member: Subscription, reach: Reach | None) -> int:
+    """With which QoS a member of a share group is sent a message; `reach` None: as it was granted."""
+    qos = message.qos if message.qos < member.qos else member.qos
+    return qos if reach is None else reach.qos(cast(Session, member.session), qos)

@@ -124,6 +124,7 @@ class RetainedStreams:
         permissions = self._totals.permissions
         if permissions is not None and not permissions.filters:
             permissions = None
+        most = 2
         while streams and self._left > 0:
             self._left -= 1
             stream = next(iter(streams.values()))
@@ -152,13 +153,14 @@ class RetainedStreams:
                 continue
             if permissions is not None and principal is not None:
                 self._left -= permissions.source.ask_work // ASK_PART
-                if not permissions.may_receive(principal, message.topic.decode()):
+                most = permissions.receive_qos(principal, message.topic.decode())
+                if most < 0:
                     continue
             self._current = stream
             self._node = node
             # With the lower QoS [MQTT-3.8.4-8], and with RETAIN, since a new subscription is why it is sent
             # [MQTT3-3.3.1-8].
-            return Delivery(message, min(message.qos, subscription.qos), True, identifiers(subscription), None)
+            return Delivery(message, min(message.qos, subscription.qos, most), True, identifiers(subscription), None)
         return None
 
     def tell_ended(self, journal: Journal | None) -> None:

@@ -79,7 +79,7 @@ class RuleBook:
         # Rule sets in use, by the numbers of their tables, so that clients of one kind share one.
         self._sets: WeakValueDictionary[tuple[int, ...], RuleSet] = WeakValueDictionary()
         self._numbers = 0
-        self._verdicts: dict[tuple[int, int, str], bool] = {}
+        self._verdicts: dict[tuple[int, int, str], int] = {}
 
     @property
     def says_anything(self) -> bool:
@@ -88,10 +88,14 @@ class RuleBook:
 
     @property
     def filters_deliveries(self) -> bool:
-        """Whether there may be a client that is not to be sent everything."""
+        """Whether there may be a client that is not to be sent everything, or not with every QoS."""
         if self._acl is not None or not self._default.allowed:
             return True
-        return any(not rule.allow and rule.actions & RECEIVE for group in self._tables for rule in group.rules)
+        return any(
+            rule.actions & RECEIVE and (not rule.allow or rule.max_qos < 2)
+            for group in self._tables
+            for rule in group.rules
+        )
 
     @property
     def ask_work(self) -> int:
@@ -102,10 +106,14 @@ class RuleBook:
 
     def may_publish(self, principal: Principal, topic: str, qos: int, retain: bool) -> bool:
         """Whether a client may publish so to a topic name."""
-        return self._known(principal, PUBLISH + (qos << 3) + (32 if retain else 0), topic)
+        return self._known(principal, PUBLISH + (qos << 3) + (32 if retain else 0), topic) >= 0
 
     def may_receive(self, principal: Principal, topic: str) -> bool:
         """Whether a client may be sent a message of a topic name."""
+        return self._known(principal, RECEIVE, topic) >= 0
+
+    def receive_qos(self, principal: Principal, topic: str) -> int:
+        """The QoS with which a client is sent a message of a topic name, at most; FORBIDDEN: it is not sent it."""
         return self._known(principal, RECEIVE, topic)
 
     def may_subscribe(self, principal: Principal, topic_filter: str, qos: int) -> int:
@@ -113,16 +121,16 @@ class RuleBook:
         verdict = self.about_filter(principal, topic_filter)
         return min(qos, verdict.max_qos) if verdict.allowed else FORBIDDEN
 
-    def _known(self, principal: Principal, kind: int, topic: str) -> bool:
-        """A verdict about a topic name, remembered where it holds for others as well."""
+    def _known(self, principal: Principal, kind: int, topic: str) -> int:
+        """The highest QoS at a topic name, or FORBIDDEN; remembered where it holds for others as well."""
         compiled = self._compiled(principal)
         rules = compiled.rules
         if not compiled.shared or len(topic) > LONGEST_REMEMBERED:
-            return self.about(principal, kind & 7, topic, kind >> 3 & 3, kind >= 32).allowed
+            return _highest(self.about(principal, kind & 7, topic, kind >> 3 & 3, kind >= 32))
         key = (rules.number, kind, topic)
         known = self._verdicts.get(key)
         if known is None:
-            known = self.about(principal, kind & 7, topic, kind >> 3 & 3, kind >= 32).allowed
+            known = _highest(self.about(principal, kind & 7, topic, kind >> 3 & 3, kind >= 32))
             if len(self._verdicts) >= REMEMBERED:
                 self._verdicts.clear()
             self._verdicts[key] = known
@@ -187,3 +195,7 @@ class Compiled:
 
 def _in_order(some: Iterable[int], others: Iterable[int]) -> list[int]:
     return sorted({*some, *others}) if some else list(others)
+
+
+def _highest(verdict: Verdict) -> int:
+    return verdict.max_qos if verdict.allowed else FORBIDDEN

@@ -6,11 +6,13 @@ import pytest
 
 from broker.core.codec import packets as p
 from broker.core.codec.packets import V5, V311, Will
+from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.counters import NOT_AUTHORIZED
 from broker.core.hooks import FORBIDDEN, UNSTEADY, AccessControl
 from broker.core.principal import Principal
 from broker.core.queues.send_window import TURN
 from broker.core.routing.reach import Reach
+from broker.store.memory import MemoryStore
 from tests.core.harness import Client, Network, limits, total_ledger
 
 HOUR = 3600
@@ -625,3 +627,138 @@ def test_what_is_worked_out_for_a_route_is_bounded_by_its_receivers() -> None:
     assert route is not None
     assert isinstance(route.reach, Reach)
     assert len(route.reach._verdicts) == 10
+
+
+class Capped(Rules):
+    """Lets nobody have more than it is told to, by client and topic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most: dict[tuple[str, str], int] = {}
+
+    def receive_qos(self, principal: Principal, topic: str) -> int:
+        self.receives += 1
+        return self.most.get((principal.client_id, topic), 2)
+
+
+def qos_of(client: Client) -> list[int]:
+    """With which QoS the messages since the last call came."""
+    return [packet.qos for packet in client.take()]
+
+
+class TestQos:
+    """Access control says with which QoS a message is sent, at most; what was granted is not asked again."""
+
+    def capped(self) -> tuple[Network, Capped, Client]:
+        network, rules = Network(), Capped()
+        network.router.access_control = rules
+        return network, rules, network.client("w")
+
+    @pytest.mark.parametrize("version", [V311, V5])
+    @pytest.mark.parametrize("more", [[], ["+"], ["+", "t/#"]])
+    @pytest.mark.parametrize("most", [0, 1])
+    def test_the_lower_counts(self, version: int, more: list[str], most: int) -> None:
+        """For the client that it is about, at that topic: behind one filter, or several; first and later messages."""
+        network, rules, writer = self.capped()
+        rules.most["a", "t"] = most
+        a, b = network.client("a", version), network.client("b", version)
+        for client in (a, b):
+            client.subscribe("t", "u", *more, qos=2)
+        for qos in (2, 1, 0):
+            for _ in range(3):
+                writer.publish("t", b"x", qos)
+                writer.publish("u", b"x", qos)
+            assert sorted(qos_of(a)) == sorted([min(qos, most)] * 3 + [qos] * 3)
+            assert qos_of(b) == [qos] * 6
+
+    @pytest.mark.parametrize("filters", [["t"], ["t", "+"]])
+    def test_each_is_asked_about_once(self, filters: list[str]) -> None:
+        network, rules, writer = self.capped()
+        clients = [network.client(f"c{number}") for number in range(10)]
+        for client in clients:
+            client.subscribe(*filters, qos=2)
+        rules.most["c3", "t"] = 1
+        for _ in range(5):
+            writer.publish("t", b"x", 2)
+        assert rules.receives == 10
+        assert [qos_of(client) for client in clients] == [[1 if number == 3 else 2] * 5 for number in range(10)]
+
+    def test_what_was_granted_is_no_less(self) -> None:
+        """A rule of QoS 1 costs nothing where nobody has more: the route is open, and bursts stay whole."""
+        network, rules, writer = self.capped()
+        a = network.client("a")
+        a.subscribe("t", qos=1)
+        rules.most["a", "t"] = 1
+        writer.publish("t", b"x", 1)
+        route = network.router.cache.lookup(b"t")
+        assert route is not None
+        assert network.router.delivery.open(route)
+        a.subscribe("t", qos=2)
+        assert not network.router.delivery.open(route)
+        writer.publish("t", b"x", 2)
+        assert qos_of(a) == [1, 1]
+
+    def test_no_local_and_identifiers_stay(self) -> None:
+        network, rules, writer = self.capped()
+        a = network.client("a")
+        a.subscribe(Request("t", 2, no_local=True), identifier=7)
+        a.subscribe("t/#", qos=1, identifier=8)
+        rules.most["a", "t"] = 0
+        writer.publish("t", b"x", 2)
+        a.publish("t", b"own", 2)
+        assert [(each.qos, each.subscription_ids) for each in a.take()] == [(0, (7, 8)), (0, (8,))]
+
+    @pytest.mark.parametrize("most", [0, 1])
+    def test_shared_and_retained(self, most: int) -> None:
+        network, rules, writer = self.capped()
+        rules.most["a", "t"] = most
+        writer.publish("t", b"retained", 2, retain=True)
+        a = network.client("a")
+        a.subscribe("t", qos=2)
+        assert qos_of(a) == [most]
+        a.unsubscribe("t")
+        a.subscribe("$share/g/t", qos=2)
+        writer.publish("t", b"shared", 2)
+        assert qos_of(a) == [most]
+        # What another member left behind, too.
+        b = network.client("b")
+        b.subscribe("$share/g/t", qos=2)
+        a.unsubscribe("$share/g/t")
+        b.answering = False
+        writer.publish("t", b"left", 1)
+        b.take()
+        a.subscribe("$share/g/t", qos=2)
+        b.cut()
+        network.settle()
+        assert qos_of(a) == [most]
+
+    @pytest.mark.parametrize("most", [0, 1])
+    @pytest.mark.parametrize("away", [True, False])
+    def test_what_waits_while_the_rules_change(self, most: int, away: bool) -> None:
+        """It has the QoS that is allowed when it is sent; the accounts agree, and a store forgets it."""
+        network, rules, writer = self.capped()
+        store = MemoryStore()
+        network.router.journal = store.journal
+        a = network.client("a", clean=False, expiry=HOUR, receive_maximum=1)
+        a.subscribe("#", qos=2)
+        a.answering = False
+        writer.publish("first", b"", 1)
+        if away:
+            a.cut()
+        for topic in ("t", "u", "t"):
+            writer.publish(topic, b"x", 2)
+        rules.most["a", "t"] = most
+        rules.change()
+        a.answering = True
+        if away:
+            a.connect(clean=False, expiry=HOUR, receive_maximum=1)
+        else:
+            a.answer()
+        assert [(each.topic, each.qos) for each in a.take() if each.topic != b"first"] == [
+            (b"t", most),
+            (b"u", 2),
+            (b"t", most),
+        ]
+        assert a.session.queued() == a.session.queue.qos0 == a.session.inflight.count == 0
+        assert total_ledger([a.session]) == []
+        assert not store.journal.sessions["a"].deliveries  # type: ignore[attr-defined]

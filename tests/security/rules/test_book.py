@@ -169,6 +169,16 @@ class TestWhat:
         assert [made.may_subscribe(who(), "t", qos) for qos in range(3)] == [0, 1, 1]
         assert book({"filters": "t", "effect": "deny"}, default="allow").may_publish(who(), "t", 2, False) is False
 
+    @pytest.mark.parametrize("action", ["subscribe", "receive", "all"])
+    def test_qos_of_what_is_sent(self, action: str) -> None:
+        """By the rule about the topic, whatever the filter was granted; asked also where nobody is denied anything."""
+        made = book({"filters": "t", "max_qos": 1, "action": action}, {"filters": "u/#"}, default="allow")
+        assert made.filters_deliveries
+        assert [made.receive_qos(who(), topic) for topic in ("t", "u/1", "x")] == [1, 2, 2]
+        assert made.receive_qos(who(), "t") == 1  # remembered
+        assert book({"filters": "t", "max_qos": 0}).receive_qos(who(), "x") < 0
+        assert not book({"filters": "t", "max_qos": 1, "action": "publish"}, default="allow").filters_deliveries
+
     def test_retain(self) -> None:
         """A rule about the flag is about publishes alone."""
         made = book({"filters": "t", "retain": True, "effect": "deny"}, {"filters": "t"})

@@ -167,6 +167,13 @@ class Model:
                 return bool(table.get("effect") != "deny")
         return self.default
 
+    def receives_qos(self, who: Who, topic: str) -> int:
+        """The highest QoS with which it is sent a topic that it is sent at all."""
+        for table, text in self._about(who, "receive"):
+            if matches(text, topic):
+                return int(table.get("max_qos", 2))
+        return 2
+
     def subscribes(self, who: Who, topic_filter: str, qos: int) -> int:
         meant = _meant(topic_filter)
         for table, text in self._about(who, "subscribe"):
@@ -222,6 +229,9 @@ class Doors(AccessControl):
 
     def may_receive(self, principal: Principal, topic: str) -> bool:
         return self.access.may_receive(principal, topic)
+
+    def receive_qos(self, principal: Principal, topic: str) -> int:
+        return self.access.receive_qos(principal, topic)
 
 
 class Rules(RuleBasedStateMachine):
@@ -313,7 +323,7 @@ class Rules(RuleBasedStateMachine):
             if found:
                 if self.there[name]:
                     self.expected[name].append(payload)
-                elif min(qos, max(found)) > 0:
+                elif min(qos, max(found), self.model.receives_qos(self.who[name], topic)) > 0:
                     self.waiting[name].append((topic, payload))
             for each in filters:
                 if each.startswith(SHARE) and matches(each.removeprefix(SHARE), topic):
