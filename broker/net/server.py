@@ -209,7 +209,7 @@ class Server:
         await self.listeners.close()
         self.handshakes.close()
         self.hub.turns.ending = True
-        while self.router.delivery.crowded:  # noqa: ASYNC110 (each round of the event loop works some of it off)
+        while self.router.delivery.broadcasting:  # noqa: ASYNC110 (each round of the event loop works some of it off)
             await asyncio.sleep(0)
         flush = self.settings.shutdown.flush_timeout
         waiting = [c for c in self.connections if not _drained(c)]

@@ -157,7 +157,7 @@ class SysTopics:
         values = self._values
         router = self._server.router
         until = router.work + TURN
-        while values and router.work < until and not router.delivery.crowded:
+        while values and router.work < until and not router.delivery.broadcasting:
             self._tell(*values.pop())
         if values and self._publishing is None and self._interval > 0:
             self._publishing = self._server.loop.call_soon(self._publish_on)
@@ -165,7 +165,7 @@ class SysTopics:
     def _publish_on(self) -> None:
         self._publishing = None
         try:
-            if self._server.hub.behind or self._server.hub.turns.writing or self._server.router.delivery.crowded:
+            if self._server.hub.behind or self._server.hub.turns.writing or self._server.router.delivery.broadcasting:
                 # Those whom the last values went to come first.
                 self._publishing = self._server.loop.call_soon(self._publish_on)
                 return

@@ -20,7 +20,7 @@ from broker.core.hooks import AccessControl, AuthMethod, Origin, Ticket
 from broker.core.principal import Principal
 from broker.security.authenticator import Authenticator
 from broker.security.building import Shared, build, unknown
-from broker.security.chain import INTERVAL, MOST_LINES, Chain, Door
+from broker.security.chain import INTERVAL, MOST_LINES, Chain, ListenerAuth
 from broker.security.errors import SecurityError
 from broker.security.rules.book import RuleBook
 from broker.settings import AuthenticatorTable, HttpTable, JwtTable, Settings
@@ -55,7 +55,7 @@ class Access(AccessControl):
         self._lines = 0
         self._lines_until = 0.0
         self._shared = Shared(settings.security, self._unavailable)
-        self.chain = Chain(settings.security, Door(self._embedded), {}, reporter, log)
+        self.chain = Chain(settings.security, ListenerAuth(self._embedded), {}, reporter, log)
 
     # -- settings ------------------------------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class Access(AccessControl):
                 else:
                     built[table] = await build(table, self._shared)
                     new.append(built[table])
-            self._doors(settings, built)
+            self._by_listener(settings, built)
         except BaseException:
             for authenticator in new:
                 await authenticator.close()
@@ -98,8 +98,8 @@ class Access(AccessControl):
         before, self._built = self._built, prepared.built
         self.settings = settings = prepared.settings
         self._shared.change(settings.security)
-        default, doors = self._doors(settings, self._built)
-        self.chain.change(settings.security, default, doors)
+        default, by_listener = self._by_listener(settings, self._built)
+        self.chain.change(settings.security, default, by_listener)
         self._book = prepared.book
         # A client's own rules may say that it is not sent something.
         self.filters_deliveries = (
@@ -114,21 +114,21 @@ class Access(AccessControl):
         kept = set(map(id, self._built.values()))
         return [each for each in before.values() if id(each) not in kept]
 
-    def _doors(
+    def _by_listener(
         self, settings: Settings, built: Mapping[AuthenticatorTable, Authenticator]
-    ) -> tuple[Door, dict[str, Door]]:
+    ) -> tuple[ListenerAuth, dict[str, ListenerAuth]]:
         """What holds for each listener. Raises SecurityError."""
         asked = {each.name: each for each in (*self._embedded, *built.values())}
         anybody = None if settings.mqtt.allow_anonymous else False
-        doors: dict[str, Door] = {}
+        by_listener: dict[str, ListenerAuth] = {}
         for line in unknown(settings, asked):
             raise SecurityError(line)
         for listener in settings.listeners:
             mine = [asked[name] for name in asked if not listener.authenticators or name in listener.authenticators]
-            doors[listener.called] = Door(
+            by_listener[listener.called] = ListenerAuth(
                 mine, anybody if listener.allow_anonymous is None else listener.allow_anonymous
             )
-        return Door(list(asked.values()), anybody), doors
+        return ListenerAuth(list(asked.values()), anybody), by_listener
 
     def files(self) -> tuple[Path, ...]:
         """The files that something in force was read from."""
@@ -145,7 +145,7 @@ class Access(AccessControl):
 
     def dismissed(self, principal: Principal) -> bool:
         """Whether a client was admitted and would not be any more."""
-        return not self.chain.door(principal.listener).still_admits(principal)
+        return not self.chain.auth_of(principal.listener).still_admits(principal)
 
     async def close(self) -> None:
         """Ask nobody any more."""

@@ -39,12 +39,12 @@ UNKNOWN: Final = Refusal(text="no authenticator knows the user")
 FULL: Final = Refusal(reasons.SERVER_BUSY, "too many clients are being authenticated")
 LATE: Final = Refusal(reasons.SERVER_UNAVAILABLE, "the authenticators took too long")
 FAILED: Final = Refusal(reasons.SERVER_UNAVAILABLE, "an authenticator failed")
-OTHER_DOOR: Final = Refusal(reasons.NOT_AUTHORIZED, "the listener does not have this authentication method")
+OTHER_LISTENER: Final = Refusal(reasons.NOT_AUTHORIZED, "the listener does not have this authentication method")
 EXPIRED: Final = Refusal(reasons.NOT_AUTHORIZED, "what the client logs in with has expired")
 FOREIGN: Final = Refusal(reasons.CLIENT_IDENTIFIER_NOT_VALID, "security.client_ids: not an identifier of this user")
 
 
-class Door:
+class ListenerAuth:
     """What holds for the clients of one listener: who is asked, and whether they may come without a user name.
 
     `anonymous`: False: they may not; True: they may, also where no authenticator says so. None: they may where an
@@ -76,12 +76,12 @@ class Chain:
     def __init__(
         self,
         settings: Security,
-        default: Door,
-        doors: Mapping[str, Door],
+        default: ListenerAuth,
+        by_listener: Mapping[str, ListenerAuth],
         reporter: HookReporter,
         log: Any,
     ) -> None:
-        """`doors`: by the names of listeners; `default` for the others."""
+        """`by_listener`: by the names of listeners; `default` for the others."""
         self._reporter = reporter
         self._log = log
         self.guessing = Guessing(settings)
@@ -92,13 +92,13 @@ class Chain:
         self._delayed: dict[Ticket, asyncio.TimerHandle] = {}
         self.admitted = 0
         self.refused = 0
-        self.change(settings, default, doors)
+        self.change(settings, default, by_listener)
 
-    def change(self, settings: Security, default: Door, doors: Mapping[str, Door]) -> None:
+    def change(self, settings: Security, default: ListenerAuth, by_listener: Mapping[str, ListenerAuth]) -> None:
         """Other settings and authenticators. CONNECTs that are worked on go on with what they began with."""
         self._settings = settings
         self._default = default
-        self._doors = dict(doors)
+        self._by_listener = dict(by_listener)
         self.guessing.change(settings)
 
     @property
@@ -106,9 +106,9 @@ class Chain:
         """CONNECTs that authenticators are working on."""
         return len(self._tasks)
 
-    def door(self, listener: str) -> Door:
+    def auth_of(self, listener: str) -> ListenerAuth:
         """What holds for the clients of a listener."""
-        return self._doors.get(listener, self._default)
+        return self._by_listener.get(listener, self._default)
 
     def bars(self, connect: Connect, origin: Origin) -> int:
         """Before an authentication method is begun: 0, or the reason code for a client that may not begin it.
@@ -120,7 +120,7 @@ class Chain:
             return reasons.BANNED
         method = connect.properties.strings.get(AUTHENTICATION_METHOD, "")
         brings = next((each for each in self._default.authenticators if method in each.methods()), None)
-        if brings is not None and brings not in self.door(origin.listener).authenticators:
+        if brings is not None and brings not in self.auth_of(origin.listener).authenticators:
             return reasons.BAD_AUTHENTICATION_METHOD
         return reasons.SUCCESS
 
@@ -131,23 +131,23 @@ class Chain:
         if banned:
             ticket.detail = _told(banned)
             return reasons.BANNED
-        door = self.door(origin.listener)
+        auth = self.auth_of(origin.listener)
         if ticket.principal is not None:
             # An authentication method has found out who it is.
-            return self._answer(door, _proven(door, ticket.principal), Attempt(connect, origin), ticket, now)
+            return self._answer(auth, _proven(auth, ticket.principal), Attempt(connect, origin), ticket, now)
         attempt = Attempt(connect, origin)
-        for at, authenticator in enumerate(door.authenticators):
+        for at, authenticator in enumerate(auth.authenticators):
             try:
                 known = authenticator.at_once(attempt)
                 verdict = None if known is None or known == ASK else _signed(known, authenticator)
             except Exception as error:
                 self._reporter.failed(HOOK, error)
-                return self._answer(door, FAILED, attempt, ticket, now)
+                return self._answer(auth, FAILED, attempt, ticket, now)
             if known == ASK:
-                return self._ask(door, at, attempt, ticket, now)
+                return self._ask(auth, at, attempt, ticket, now)
             if verdict is not None:
-                return self._answer(door, verdict, attempt, ticket, now)
-        return self._unknown(door, attempt, ticket, now)
+                return self._answer(auth, verdict, attempt, ticket, now)
+        return self._unknown(auth, attempt, ticket, now)
 
     async def close(self) -> None:
         """Give up what is worked on."""
@@ -160,18 +160,18 @@ class Chain:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _unknown(self, door: Door, attempt: Attempt, ticket: Ticket, now: float) -> int:
+    def _unknown(self, auth: ListenerAuth, attempt: Attempt, ticket: Ticket, now: float) -> int:
         """No authenticator knew the client at once, and none wants to be asked again."""
-        if not door.authenticators or attempt.user_name is None:
-            return self._answer(door, _nobody(door, attempt), attempt, ticket, now)
+        if not auth.authenticators or attempt.user_name is None:
+            return self._answer(auth, _nobody(auth, attempt), attempt, ticket, now)
         # Refused, and no faster than somebody who is known.
-        return self._ask(door, len(door.authenticators), attempt, ticket, now)
+        return self._ask(auth, len(auth.authenticators), attempt, ticket, now)
 
-    def _ask(self, door: Door, at: int, attempt: Attempt, ticket: Ticket, now: float) -> int:
+    def _ask(self, auth: ListenerAuth, at: int, attempt: Attempt, ticket: Ticket, now: float) -> int:
         """Go on with the authenticators from `at` on in a task."""
         if len(self._tasks) >= self._settings.max_authentications:
-            return self._answer(door, FULL, attempt, ticket, now)
-        task = asyncio.get_running_loop().create_task(self._work(door, at, attempt, ticket, now))
+            return self._answer(auth, FULL, attempt, ticket, now)
+        task = asyncio.get_running_loop().create_task(self._work(auth, at, attempt, ticket, now))
         self._tasks[task] = (attempt, ticket)
         task.add_done_callback(self._done)
         return LATER
@@ -179,14 +179,14 @@ class Chain:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
 
-    async def _work(self, door: Door, at: int, attempt: Attempt, ticket: Ticket, began: float) -> None:
+    async def _work(self, auth: ListenerAuth, at: int, attempt: Attempt, ticket: Ticket, began: float) -> None:
         this = asyncio.current_task()
         assert this is not None
         try:
             async with asyncio.timeout(self._settings.authentication_timeout):
-                verdict = await self._verdict(door, at, attempt)
-            asked, door = door, self.door(attempt.origin.listener)
-            if asked is not door and isinstance(verdict, Principal) and not door.still_admits(verdict):
+                verdict = await self._verdict(auth, at, attempt)
+            asked, auth = auth, self.auth_of(attempt.origin.listener)
+            if asked is not auth and isinstance(verdict, Principal) and not auth.still_admits(verdict):
                 # Nobody slips in with what has just been taken back.
                 verdict = UNKNOWN
         except TimeoutError:
@@ -196,26 +196,28 @@ class Chain:
             verdict = FAILED
         # It is decided: a ban that comes of it is for the others.
         self._tasks.pop(this, None)
-        answer = self._answer(door, verdict, attempt, ticket, began)
+        answer = self._answer(auth, verdict, attempt, ticket, began)
         if answer != LATER:
             ticket.answer(answer)
 
-    async def _verdict(self, door: Door, at: int, attempt: Attempt) -> Principal | Refusal:
-        for authenticator in door.authenticators[at:]:
+    async def _verdict(self, auth: ListenerAuth, at: int, attempt: Attempt) -> Principal | Refusal:
+        for authenticator in auth.authenticators[at:]:
             verdict = await authenticator.authenticate(attempt)
             if verdict is not None:
                 return _signed(verdict, authenticator)
         if attempt.user_name is not None:
-            for authenticator in door.authenticators:
+            for authenticator in auth.authenticators:
                 refusal = await authenticator.pretend(attempt)
                 if refusal is not None:
                     return _signed(refusal, authenticator)
-        return _nobody(door, attempt)
+        return _nobody(auth, attempt)
 
-    def _answer(self, door: Door, verdict: Principal | Refusal, attempt: Attempt, ticket: Ticket, began: float) -> int:
+    def _answer(
+        self, auth: ListenerAuth, verdict: Principal | Refusal, attempt: Attempt, ticket: Ticket, began: float
+    ) -> int:
         """The reason code for a client, or LATER: it is told when the delay of a refusal is over."""
         if isinstance(verdict, Principal):
-            if verdict.user_name is None and door.anonymous is False:
+            if verdict.user_name is None and auth.anonymous is False:
                 verdict = ANONYMOUS
             elif not belongs(attempt.client_id, verdict.user_name, self._settings.client_ids):
                 verdict = FOREIGN
@@ -280,20 +282,20 @@ def _signed(verdict: Principal | Refusal, authenticator: Authenticator) -> Princ
     return verdict._replace(text=f"{authenticator.name}: {verdict.text}")
 
 
-def _proven(door: Door, principal: Principal) -> Principal | Refusal:
+def _proven(auth: ListenerAuth, principal: Principal) -> Principal | Refusal:
     """What becomes of a client of which an authentication method has found out who it is."""
-    if door.excludes(principal):
-        return OTHER_DOOR
+    if auth.excludes(principal):
+        return OTHER_LISTENER
     # A reload may have taken the user back while the exchange was under way, which has begun with what was there then.
-    knows = [each.still_knows(principal) for each in door.authenticators if each.name == principal.authenticator]
+    knows = [each.still_knows(principal) for each in auth.authenticators if each.name == principal.authenticator]
     return principal if all(knows) else UNKNOWN
 
 
-def _nobody(door: Door, attempt: Attempt) -> Principal | Refusal:
+def _nobody(auth: ListenerAuth, attempt: Attempt) -> Principal | Refusal:
     """What becomes of a client that no authenticator knows."""
-    if not door.authenticators:
+    if not auth.authenticators:
         # Nothing checks who clients are: they are whom they say.
         return Principal(attempt.user_name)
     if attempt.user_name is None:
-        return Principal() if door.anonymous else ANONYMOUS
+        return Principal() if auth.anonymous else ANONYMOUS
     return UNKNOWN

@@ -13,7 +13,7 @@ from broker.core.codec import reasons
 from broker.core.hooks import LATER, PeerCertificate
 from broker.core.principal import Principal
 from broker.security.authenticator import Attempt, Authenticator, Refusal, Verdict
-from broker.security.chain import MOST_LINES, Chain, Door
+from broker.security.chain import MOST_LINES, Chain, ListenerAuth
 from broker.security.plain_authenticators import AnonymousAuthenticator, CertificateAuthenticator
 from broker.settings import Security
 from tests.security.scripted import Asked, Log, Reporter, Scripted, connect, origin
@@ -32,11 +32,11 @@ class Chains:
         self,
         *authenticators: Authenticator,
         anonymous: bool | None = None,
-        doors: dict[str, Door] | None = None,
+        by_listener: dict[str, ListenerAuth] | None = None,
         **settings: Any,
     ) -> Chain:
         section = Security(**{"failure_delay": 0.0, **settings})
-        chain = Chain(section, Door(authenticators, anonymous), doors or {}, self.reporter, self.log)
+        chain = Chain(section, ListenerAuth(authenticators, anonymous), by_listener or {}, self.reporter, self.log)
         self.made.append(chain)
         return chain
 
@@ -160,7 +160,7 @@ async def test_anonymous_clients(
 
 async def test_each_listener_has_its_own(chains: Chains) -> None:
     staff, things = Scripted("staff", {"alice": b"1"}), Scripted("things", {"sensor": b"2"})
-    chain = chains(staff, things, doors={"inside": Door([things], True), "open": Door([])})
+    chain = chains(staff, things, by_listener={"inside": ListenerAuth([things], True), "open": ListenerAuth([])})
     assert await answer(chain, Asked(), "alice", b"1", listener="elsewhere") == reasons.SUCCESS
     assert await answer(chain, Asked(), "alice", b"1", listener="inside") == reasons.BAD_USER_NAME_OR_PASSWORD
     assert await answer(chain, Asked(), "sensor", b"2", listener="inside") == reasons.SUCCESS
@@ -299,17 +299,17 @@ async def test_an_authentication_method_has_decided(chains: Chains) -> None:
 
 async def test_who_may_stay_after_a_reload() -> None:
     staff, things = Scripted("staff", {"alice": b"1"}), Scripted("things", {"sensor": b"2"})
-    door = Door([staff, things])
-    assert door.still_admits(Principal("alice", authenticator="staff"))
-    assert not door.still_admits(Principal("bob", authenticator="staff"))
+    auth = ListenerAuth([staff, things])
+    assert auth.still_admits(Principal("alice", authenticator="staff"))
+    assert not auth.still_admits(Principal("bob", authenticator="staff"))
     # The name alone does not make it the same user.
-    assert not door.still_admits(Principal("alice", authenticator="things"))
-    assert not door.still_admits(Principal("alice", authenticator="gone"))
-    assert not door.still_admits(Principal("alice"))
-    assert Door([]).still_admits(Principal("alice"))
-    assert Door([], False).still_admits(Principal("alice"))
-    assert not Door([], False).still_admits(Principal())
-    assert Door([staff], True).still_admits(Principal())
+    assert not auth.still_admits(Principal("alice", authenticator="things"))
+    assert not auth.still_admits(Principal("alice", authenticator="gone"))
+    assert not auth.still_admits(Principal("alice"))
+    assert ListenerAuth([]).still_admits(Principal("alice"))
+    assert ListenerAuth([], False).still_admits(Principal("alice"))
+    assert not ListenerAuth([], False).still_admits(Principal())
+    assert ListenerAuth([staff], True).still_admits(Principal())
 
 
 async def test_a_thousand_guesses_at_once_are_no_more_than_a_few(chains: Chains) -> None:
@@ -346,7 +346,7 @@ async def test_nobody_slips_in_with_what_was_taken_back_meanwhile(chains: Chains
     alice, bob = Asked(), Asked()
     for user, password, ticket in (("alice", b"1", alice), ("bob", b"2", bob)):
         assert chain.admit(connect(user, password), origin(), ticket.ticket) == LATER
-    chain.change(Security(failure_delay=0.0), Door([Scripted("users", {"bob": b"2"})]), {})
+    chain.change(Security(failure_delay=0.0), ListenerAuth([Scripted("users", {"bob": b"2"})]), {})
     users.may_go_on.set()
     await until(lambda: alice.answers and bob.answers)
     assert (alice.answers, bob.answers) == ([reasons.BAD_USER_NAME_OR_PASSWORD], [reasons.SUCCESS])

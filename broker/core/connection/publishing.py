@@ -28,8 +28,8 @@ from broker.core.principal import Principal
 from broker.core.queues.message import OVERHEAD, Message
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.requests import Request
+from broker.core.routing.broadcasts import PLAIN_BROADCAST
 from broker.core.routing.bursts import Run
-from broker.core.routing.crowds import PLAIN_CROWD
 from broker.core.routing.fanout import REFUSED_BY_ALL
 from broker.core.routing.loop_detection import visited
 from broker.core.routing.router import Router
@@ -111,7 +111,7 @@ class PublishHandler:
         """
         decoder = self._decoder
         router = self._router
-        if router.delivery.crowded and self._comes_later():
+        if router.delivery.broadcasting and self._comes_later():
             decoder.end = decoder.start
             router.counters.packets_received -= 1
             return 0
@@ -202,7 +202,7 @@ class PublishHandler:
             and end < len(data)
             and data[end] == 0x30
             and not entry.groups
-            and entry.ordinary_count <= PLAIN_CROWD
+            and entry.ordinary_count <= PLAIN_BROADCAST
         ):
             router.runs.permit(router.permissions, session.principal)
             count, largest = router.runs.find(decoder, payload_at, entry, v5, route.tapped)

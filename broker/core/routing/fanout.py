@@ -20,8 +20,8 @@ from broker.core.queues.message import Message
 from broker.core.queues.outbox import ACCEPTED, KEPT_BACK
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.queues.requests import RequestMessage
+from broker.core.routing.broadcasts import BROADCAST, PLAIN_BROADCAST, Broadcast, listeners
 from broker.core.routing.bursts import Run
-from broker.core.routing.crowds import CROWD, PLAIN_CROWD, Crowd, listeners
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.plans import FanoutPlan
 from broker.core.routing.reach import Reach, share_qos
@@ -75,8 +75,8 @@ class Fanout:
         # The same where it wants to know whom a message went to, and only while one that is recorded is routed.
         self._telling: Tap | None = None
         # Messages that are on their way to very many; whether there are any; whether a store keeps what is accepted.
-        self._crowds: deque[Crowd] = deque()
-        self.crowded = False
+        self._broadcasts: deque[Broadcast] = deque()
+        self.broadcasting = False
         self.kept = False
 
     def forward(self, route: Route, message: Message, origin: Session | None) -> int:
@@ -160,8 +160,8 @@ class Fanout:
             # Somebody will want to know how the queues answered.
             asked = message.qos > 0
             subscriptions = entry.subscriptions
-            if len(subscriptions) > CROWD and self._goes_in_turns(len(subscriptions), message):
-                return self._begin_crowd(route, message, origin)
+            if len(subscriptions) > BROADCAST and self._goes_in_turns(len(subscriptions), message):
+                return self._begin_broadcast(route, message, origin)
             for subscription in subscriptions if reach is None else reach.subscriptions:
                 session = cast(Session, subscription.session)
                 if subscription.no_local and session is origin:
@@ -211,14 +211,14 @@ class Fanout:
         if not entries:
             return 0
         if self._has_no_plan(route, message):
-            return self._begin_crowd(route, message, origin)
+            return self._begin_broadcast(route, message, origin)
         return self._forward_plan(self._plan(route), message, origin, reach)
 
     # -- a message for very many ---------------------------------------------------------------------------------------
 
     def _goes_in_turns(self, count: i64, message: Message) -> bool:
         """Whether a message for so many subscriptions is handed to them in turns."""
-        return count > (CROWD if message.qos > 0 else PLAIN_CROWD) and self._may_wait(message)
+        return count > (BROADCAST if message.qos > 0 else PLAIN_BROADCAST) and self._may_wait(message)
 
     def _may_wait(self, message: Message) -> bool:
         """Not for a record of deliveries, access control, a store that keeps what is acknowledged, or a request."""
@@ -236,7 +236,7 @@ class Fanout:
         plan = cast("FanoutPlan | None", route.plan)
         if plan is not None and route.plan_version == version:
             return False
-        if listeners(route) <= CROWD or not self._may_wait(message):
+        if listeners(route) <= BROADCAST or not self._may_wait(message):
             return False
         if plan is not None and plan.mend(route.entries):
             self.work += len(route.entries) + len(plan.groups)
@@ -249,48 +249,48 @@ class Fanout:
     def would_wait(self, topic: bytes) -> bool:
         """Whether a publish to a topic comes after those that are on their way: it is for very many, or may be."""
         route = self._cache.lookup(topic)
-        return route is None or listeners(route) > CROWD
+        return route is None or listeners(route) > BROADCAST
 
-    def _begin_crowd(self, route: Route, message: Message, origin: Session | None) -> int:
+    def _begin_broadcast(self, route: Route, message: Message, origin: Session | None) -> int:
         """Have a message go to very many from the next turn on. How many they are."""
-        crowd = Crowd(route, message, origin)
-        self._crowds.append(crowd)
-        self.crowded = True
-        self.work += SLOW + crowd.count // 64  # they are written down
+        broadcast = Broadcast(route, message, origin)
+        self._broadcasts.append(broadcast)
+        self.broadcasting = True
+        self.work += SLOW + broadcast.count // 64  # they are written down
         self._deadlines.set(self, self._load.now)
-        return crowd.count
+        return broadcast.count
 
     def work_off(self, until: i64) -> None:
         """Hand messages to very many, until `work` has come to `until`: the first message first."""
-        crowds = self._crowds
-        while crowds and self.work < until:
-            if self._crowd_turn(crowds[0], until):
-                crowds.popleft()
-        self.crowded = len(crowds) > 0
-        if self.crowded:
+        broadcasts = self._broadcasts
+        while broadcasts and self.work < until:
+            if self._broadcast_turn(broadcasts[0], until):
+                broadcasts.popleft()
+        self.broadcasting = len(broadcasts) > 0
+        if self.broadcasting:
             self._deadlines.set(self, self._load.now)
 
-    def _crowd_turn(self, crowd: Crowd, until: i64) -> bool:
+    def _broadcast_turn(self, broadcast: Broadcast, until: i64) -> bool:
         """Go on with one message. True when all have it."""
-        message = crowd.message
-        reach = crowd.reach(self.permissions)
+        message = broadcast.message
+        reach = broadcast.reach(self.permissions)
         each: i64 = 1 if reach is None else 1 + SLOW + reach.ask_work
         while self.work < until:
-            subscription = crowd.step()
+            subscription = broadcast.step()
             if subscription is None:
-                for group in crowd.groups:
+                for group in broadcast.groups:
                     if group.size > 0:
                         self._share(group, message, reach)
                         self.work += SLOW
-                plan = crowd.plan()
+                plan = broadcast.plan()
                 if plan is not None:
-                    crowd.route.plan = plan
-                    crowd.route.plan_version = crowd.version
-                    self._cache.charge(crowd.route, plan.references)
+                    broadcast.route.plan = plan
+                    broadcast.route.plan_version = broadcast.version
+                    self._cache.charge(broadcast.route, plan.references)
                 return True
             self.work += each
-            if crowd.deliver(subscription, reach):
-                self.work += SLOW + (len(crowd.entries) >> 1)
+            if broadcast.deliver(subscription, reach):
+                self.work += SLOW + (len(broadcast.entries) >> 1)
         return False
 
     def _tell(self, answer: int, session: Session, qos: int, retain: bool, shared: str | None) -> None:

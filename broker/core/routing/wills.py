@@ -49,12 +49,12 @@ class WillQueue:
 
     def begin_turn(self) -> None:
         """The writers have had theirs."""
-        self._pressed = self._fanout.crowded
+        self._pressed = self._fanout.broadcasting
 
     def publish(self, will: Will, session: Session, now: float) -> None:
         """Publish the will of a session; where those before it have half filled a queue, it waits for a turn."""
         message = will_message(will, session.client_id, now)
-        if self._pressed or self._fanout.crowded:
+        if self._pressed or self._fanout.broadcasting:
             self.waiting += 1
             self._deadlines.set(DueWill(message, session), now)
         else:
@@ -62,7 +62,7 @@ class WillQueue:
 
     def due(self, waiting: DueWill, now: float) -> None:
         """It is the turn of one that waited."""
-        if self._fanout.crowded:
+        if self._fanout.broadcasting:
             self._deadlines.set(waiting, now + CROWD_PAUSE)
             return
         self.waiting -= 1
@@ -80,7 +80,7 @@ class WillQueue:
         half_full = counters.half_full
         backed_up = counters.backed_up
         self._publisher.publish(message, session)
-        if counters.half_full != half_full or counters.backed_up != backed_up or self._fanout.crowded:
+        if counters.half_full != half_full or counters.backed_up != backed_up or self._fanout.broadcasting:
             self._pressed = True
 
 

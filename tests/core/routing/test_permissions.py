@@ -533,7 +533,7 @@ class TestWillsOfOthers:
         network.client("x", clean=False, expiry=HOUR, user_name="old", will=Will("t", b"x"))
         users.barred = (withdrawn,)
         users.epoch += 1
-        router.delivery.crowded = True
+        router.delivery.broadcasting = True
         network.client("x", clean=False, expiry=HOUR, user_name="new")
         network.advance(1)
         assert reader.payloads() == ([] if withdrawn == "old" else [b"x"])

@@ -10,7 +10,7 @@ from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.codec.packets import Will
 from broker.core.persistence.journal import Journal
 from broker.core.queues.message import Message
-from broker.core.routing.crowds import CROWD, PLAIN_CROWD
+from broker.core.routing.broadcasts import BROADCAST, PLAIN_BROADCAST
 from broker.core.routing.fanout import SLOW
 from broker.core.routing.plans import FanoutPlan
 from broker.core.routing.router import TICK_WORK, Router
@@ -21,7 +21,7 @@ from tests.core.routing.test_plans import whole
 
 TOPIC = b"a/b"
 FILTERS = ("a/+", "#")
-MANY = CROWD // 2 + 100
+MANY = BROADCAST // 2 + 100
 """Sessions with two subscriptions each."""
 
 
@@ -46,7 +46,7 @@ def sessions(network: Network, count: int = MANY, filters: tuple[str, ...] = FIL
 def finish(router: Router, now: float) -> int:
     """Tick until nobody waits for a message any more; how many ticks, each of which is bounded."""
     ticks = 0
-    while router.delivery.crowded:
+    while router.delivery.broadcasting:
         before = router.work
         router.tick(now)
         # One more than there was room for.
@@ -60,33 +60,33 @@ def test_it_goes_in_turns(qos: int) -> None:
     """No call makes more than a turn's deliveries, and each session has the message once."""
     network = Network()
     router = network.router
-    crowd = sessions(network)
+    receivers = sessions(network)
     before = router.work
     assert router.publish(message(qos), None) == 2 * MANY
     assert router.work - before < TICK_WORK
     assert router.deadlines.next_due() == network.now
-    assert sum(session.offered for session in crowd) == sum(session.queued() for session in crowd) == 0
+    assert sum(session.offered for session in receivers) == sum(session.queued() for session in receivers) == 0
     assert finish(router, network.now) >= MANY * SLOW // TICK_WORK
-    assert {session.queued() for session in crowd} == {1}
+    assert {session.queued() for session in receivers} == {1}
 
 
 def test_one_filter_of_very_many_with_qos_0() -> None:
     network = Network()
-    crowd = sessions(network, PLAIN_CROWD + 1, ("#",))
+    receivers = sessions(network, PLAIN_BROADCAST + 1, ("#",))
     router = network.router
-    assert router.publish(message(), None) == PLAIN_CROWD + 1
-    assert crowd[0].queued() == 0
+    assert router.publish(message(), None) == PLAIN_BROADCAST + 1
+    assert receivers[0].queued() == 0
     finish(router, network.now)
-    assert {session.queued() for session in crowd} == {1}
+    assert {session.queued() for session in receivers} == {1}
 
 
 def test_who_goes_or_comes_meanwhile() -> None:
     """Who has unsubscribed gets nothing, with one filter left its share; who subscribes after the message nothing."""
     network = Network()
     router = network.router
-    crowd = sessions(network)
+    receivers = sessions(network)
     router.publish(message(), None)
-    gone, half, ended = crowd[-1], crowd[-2], crowd[-3]
+    gone, half, ended = receivers[-1], receivers[-2], receivers[-3]
     for name in FILTERS:
         router.unsubscribe(gone, name)
     router.unsubscribe(half, "a/+")
@@ -96,7 +96,7 @@ def test_who_goes_or_comes_meanwhile() -> None:
     new, _ = router.connect("late", True, client.wire.outbox, 5, 10, True, network.now)
     router.subscribe(new, "", "#", Request("#", 0), 0)
     finish(router, network.now)
-    assert [session.queued() for session in (gone, half, new, crowd[0])] == [0, 1, 0, 1]
+    assert [session.queued() for session in (gone, half, new, receivers[0])] == [0, 1, 0, 1]
     assert ended.offered == 0
 
 
@@ -107,16 +107,16 @@ def test_rules_that_are_made_meanwhile_hold_for_who_has_not_had_it() -> None:
     router.access_control = rules = Rules()
     rules.ask_work = 0
     rules.filters_deliveries = False
-    crowd = sessions(network)
-    for session in crowd[10:12]:
+    receivers = sessions(network)
+    for session in receivers[10:12]:
         router.subscribe(session, "g", "a/#", Request("$share/g/a/#", 1), 0)
     router.publish(message(1), None)
     rules.filters_deliveries = True
-    barred = crowd[11:]
+    barred = receivers[11:]
     rules.no_receive |= {(session.client_id, TOPIC.decode()) for session in barred}
     rules.change()
     finish(router, network.now)
-    assert [session.queued() for session in crowd[:12]] == [1] * 10 + [2, 0]
+    assert [session.queued() for session in receivers[:12]] == [1] * 10 + [2, 0]
     assert not any(session.queued() for session in barred)
     rules.filters_deliveries = False
     rules.change()
@@ -128,23 +128,23 @@ def test_rules_that_are_made_meanwhile_hold_for_who_has_not_had_it() -> None:
 def test_no_local_and_share_groups() -> None:
     network = Network()
     router = network.router
-    crowd = sessions(network)
-    origin = crowd[5]
+    receivers = sessions(network)
+    origin = receivers[5]
     for name in FILTERS:
         router.subscribe(origin, "", name, Request(name, 1, True), 0)
-    for session in crowd[10:13]:
+    for session in receivers[10:13]:
         router.subscribe(session, "g", "a/#", Request("$share/g/a/#", 1), 0)
     router.publish(message(1), origin)
     finish(router, network.now)
     assert origin.queued() == 0
-    assert sorted(session.queued() for session in crowd[10:13]) == [1, 1, 2]
-    assert crowd[0].queued() == 1
+    assert sorted(session.queued() for session in receivers[10:13]) == [1, 1, 2]
+    assert receivers[0].queued() == 1
 
 
 def test_what_is_for_very_many_waits_for_what_is_before_it_and_nothing_else_does() -> None:
     """So that two messages of one client come in their order, and no more than one of each client is written down."""
     network = Network()
-    crowd = sessions(network)
+    receivers = sessions(network)
     listener = network.client("listener")
     listener.subscribe("other")
     publishers = [network.client(f"p{number}") for number in range(3)]
@@ -155,8 +155,8 @@ def test_what_is_for_very_many_waits_for_what_is_before_it_and_nothing_else_does
         for number in range(3):
             publisher.post(TOPIC.decode(), b"%d" % number, 1)
         publisher.wire.to_channel()
-    assert router.delivery.crowded
-    assert len(router.delivery._crowds) == 1
+    assert router.delivery.broadcasting
+    assert len(router.delivery._broadcasts) == 1
     assert all(publisher.wire.protocol.unfinished for publisher in publishers)
     other.post("other", b"now")
     other.wire.to_channel()
@@ -166,9 +166,9 @@ def test_what_is_for_very_many_waits_for_what_is_before_it_and_nothing_else_does
         for publisher in publishers:
             if publisher.wire.protocol.unfinished:
                 publisher.wire.protocol.go_on(network.now)
-        most = max(most, len(router.delivery._crowds))
+        most = max(most, len(router.delivery._broadcasts))
         router.tick(network.now)
-        if router.counters.messages_received == 3 * 3 + 2 and not router.delivery._crowds:
+        if router.counters.messages_received == 3 * 3 + 2 and not router.delivery._broadcasts:
             break
     assert most == 1
     for client in (listener, *publishers):
@@ -176,7 +176,7 @@ def test_what_is_for_very_many_waits_for_what_is_before_it_and_nothing_else_does
         client.wire.to_client()
     assert listener.payloads() == [b"before", b"now"]
     # And twice what the other client has published.
-    assert {session.offered for session in crowd} == {3 * 3 + 2}
+    assert {session.offered for session in receivers} == {3 * 3 + 2}
     assert router.counters.messages_received == 3 * 3 + 2
     for publisher in publishers:
         assert len(publisher.acks(4)) == 3
@@ -186,7 +186,7 @@ def test_few_with_very_many_filters_have_a_plan_after() -> None:
     """It is what a plan made at once would be."""
     network = Network()
     router = network.router
-    names = ["/".join(each) for each in islice(product("a+", repeat=13), CROWD + 50)]
+    names = ["/".join(each) for each in islice(product("a+", repeat=13), BROADCAST + 50)]
     (session,) = sessions(network, 1, tuple(names))
     topic = b"/".join([b"a"] * 13)
     router.publish(message(1, topic=topic), None)
@@ -199,30 +199,30 @@ def test_few_with_very_many_filters_have_a_plan_after() -> None:
     # From here on at once, also when some of it changes.
     router.unsubscribe(session, names[3])
     router.publish(message(1, topic=topic), None)
-    assert not router.delivery.crowded
+    assert not router.delivery.broadcasting
     assert session.queued() == 2
 
 
 def test_where_a_store_keeps_what_is_acknowledged_all_have_it_before() -> None:
     network = Network()
     network.router.journal = Journal()
-    crowd = sessions(network)
+    receivers = sessions(network)
     network.router.publish(message(1), None)
-    assert {session.queued() for session in crowd} == {1}
+    assert {session.queued() for session in receivers} == {1}
 
 
 def test_wills_for_very_many_come_one_after_another() -> None:
     network = Network()
     router = network.router
-    crowd = sessions(network)
+    receivers = sessions(network)
     leaving = [network.client(f"w{number}", will=Will("a/b", b"gone", 1)) for number in range(4)]
     for client in leaving:
         client.cut()
-    assert len(router.delivery._crowds) == 1
+    assert len(router.delivery._broadcasts) == 1
     for _ in range(1_000):
         network.now += 0.01
         router.tick(network.now)
-        assert len(router.delivery._crowds) <= 1
-        if not router.delivery.crowded and not router.wills.waiting:
+        assert len(router.delivery._broadcasts) <= 1
+        if not router.delivery.broadcasting and not router.wills.waiting:
             break
-    assert {session.queued() for session in crowd} == {4}
+    assert {session.queued() for session in receivers} == {4}

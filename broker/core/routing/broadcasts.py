@@ -19,11 +19,11 @@ from broker.core.session.session import Session
 from broker.core.topics.match_cache import Route
 from broker.core.topics.subscription import FilterEntry, SharedGroup, Subscription
 
-CROWD: Final = 4_096
+BROADCAST: Final = 4_096
 """Subscriptions from which on a message goes to them in turns: so many deliveries, or a plan of them, are some
 milliseconds."""
 
-PLAIN_CROWD: Final = 16_384
+PLAIN_BROADCAST: Final = 16_384
 """The same for QoS 0 and a single filter, where most get the very same frame."""
 
 
@@ -35,7 +35,7 @@ def listeners(route: Route) -> i64:
     return count
 
 
-class Crowd:
+class Broadcast:
     """One message on its way."""
 
     def __init__(self, route: Route, message: Message, origin: Session | None) -> None:
@@ -96,7 +96,7 @@ class Crowd:
         targets = self._targets
         if targets is not None:
             targets.append(target)
-            if len(targets) > CROWD:
+            if len(targets) > BROADCAST:
                 self._targets = None
         return target
 
