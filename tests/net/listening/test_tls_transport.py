@@ -354,6 +354,31 @@ async def test_who_asks_for_new_keys_and_does_not_take_them_ends(
     assert sum(map(len, written)) <= tls_transport.OWN_BYTES
 
 
+async def test_a_record_of_tls_itself_that_comes_alone(authority: Server, tmp_path: Path) -> None:
+    """It is answered, and nothing goes up; so is the client's goodbye."""
+    both = Both(authority)
+    keys = tmp_path / "keys"
+    context = authority.client()
+    context.keylog_filename = str(keys)
+    both.client = context.wrap_bio(both.incoming, both.outgoing, server_hostname="localhost")
+    await both.shake_hands()
+    made = NewKeys(keys.read_text(), asking=True)
+    for _ in range(3):
+        both.tls.data_received(made.records(1))
+    # OpenSSL answers one when it next has to do.
+    assert len(both.take()) in (2 * 27, 3 * 27)
+    assert both.upper.reads == []
+    assert not both.socket.is_closing()
+    other = Both(authority)
+    await other.shake_hands()
+    other.tls.data_received(other.say(b"last"))
+    with contextlib.suppress(ssl.SSLWantReadError):
+        other.client.unwrap()
+    other.tls.data_received(other.outgoing.read())
+    assert other.upper.reads == [b"last"]
+    assert other.socket.is_closing()
+
+
 async def test_our_goodbye_is_the_last_and_what_still_comes_is_not_looked_at(authority: Server) -> None:
     both = Both(authority)
     await both.shake_hands()
