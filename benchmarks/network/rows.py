@@ -406,6 +406,6 @@ _FURTHER: Final = (
         1100,
         door=TLS,
     ),
-    _web_row(ROWS["pairs"]),
+    *(_web_row(ROWS[name]) for name in ("pairs", "paced-pairs")),
 )
 ROWS.update((row.name, row) for row in _FURTHER)

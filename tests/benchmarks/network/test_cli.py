@@ -17,7 +17,7 @@ from loadtest.brokers.registry import PEERS
 ROOT = Path(__file__).resolve().parents[3]
 COMMAND = [sys.executable, *(["-P"] if sys.flags.safe_path else []), "-m", "benchmarks.network"]
 RELAYED = "one-to-one,pairs,fan-out,pairs-v5,pairs-16k,paced-pairs,paced-fan-out,idle,connect,zeek-0,zeek-20"
-DOORS = "pairs-tls,fan-out-tls,paced-pairs-tls,connect-tls,pairs-ws"
+DOORS = "pairs-tls,fan-out-tls,paced-pairs-tls,connect-tls,pairs-ws,paced-pairs-ws"
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
