@@ -11,6 +11,7 @@
 #   make scale  what millions of filters and tens of thousands of clients cost   ARGS="filters --filters 100000"
 #   make bench-recorder  what recording costs the broker;  make bench-pipeline  10,000,000 messages through each Spark job
 #   make bench-upstream  what folding saves an upstream broker, and what a link costs
+#   make crash    kill -9 and power cuts under a broker with a store, again and again   ARGS="-k power"
 #   make bench-store  what it costs to keep what is acknowledged, beside mosquitto   ARGS="offline --quick"
 #   make attack  hostile clients of every kind beside 100 pairs of good ones   ARGS="flood --seconds 3" or "--list"
 #   make demo    a recorded broker, an IoT fleet for 20 seconds, and what Spark makes of it   ARGS="--scale 2"
@@ -31,7 +32,7 @@ PY := $(VENV)/bin/python -P
 # The packages `tests` and `benchmarks` are importable from here, and only they.
 TESTS := PYTHONPATH="$(VENV)/paths"
 
-.PHONY: help run quick test suite test-long test-pythons lint bench bench-routing bench-recorder bench-pipeline bench-upstream bench-store scale attack demo fuzz setup setup-run clean
+.PHONY: help run quick test suite test-long test-pythons lint bench bench-routing bench-recorder bench-pipeline bench-upstream bench-store scale attack crash demo fuzz setup setup-run clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -106,6 +107,9 @@ scale: setup
 
 attack: setup
 	@$(TESTS) $(PY) -m benchmarks.attack $(ARGS)
+
+crash: setup
+	@$(TESTS) PYTHONSAFEPATH=1 $(PYTEST) tests/e2e/test_store_live.py tests/e2e/test_power_loss.py -q $(ARGS)
 
 demo: setup
 	@$(PY) tools/demo.py $(ARGS)
