@@ -9,6 +9,7 @@ what is held is bounded. With the connection it ends.
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from mypy_extensions import i64
 
@@ -16,13 +17,20 @@ from broker.core.persistence.commits import Commits, Waiter
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.receive_window import ended_publishes
 
+FILTERS_ANSWER: Final = 128
+"""Bytes that a held SUBACK or UNSUBACK counts for besides its own: about what is kept of it. Each stands for notes of
+its own, and Receive Maximum does not bound how many there are."""
 
-class HeldAnswer:
-    """A packet, or several in one piece, and the number of the note that has to be committed first."""
 
-    def __init__(self, packet: bytes, number: i64) -> None:
-        self.packet = packet
+class HeldGroup:
+    """What may leave when all up to one number is committed: packets, of which each may be several in one piece.
+
+    What a client can have held in any number tells the journal nothing, and so stands in one group: a few bytes each.
+    """
+
+    def __init__(self, number: i64) -> None:
         self.number: i64 = number
+        self.packets: list[bytes] = []
 
 
 class HeldAnswers(Waiter):
@@ -33,7 +41,7 @@ class HeldAnswers(Waiter):
         self.commits = commits
         self._outbox = outbox
         self._window = outbox.receive_window
-        self._line: deque[HeldAnswer] = deque()
+        self._line: deque[HeldGroup] = deque()
 
     def send(self, packet: bytes, number: i64) -> None:
         """Send it when everything told up to `number` is committed. 0: it stands for nothing that was told."""
@@ -45,12 +53,12 @@ class HeldAnswers(Waiter):
             if self._outbox.closed:
                 return
             self.commits.wait_for(self, number)
-        elif number < line[-1].number:
-            number = line[-1].number
+        if not line or number > line[-1].number:
+            line.append(HeldGroup(number))
+        line[-1].packets.append(packet)
         window = self._window
         window.held += ended_publishes(packet)
-        window.held_bytes += len(packet)
-        line.append(HeldAnswer(packet, number))
+        window.held_bytes += _size(packet)
 
     def committed(self, number: i64) -> i64:
         """Send what is committed. How many pieces."""
@@ -58,11 +66,11 @@ class HeldAnswers(Waiter):
         window = self._window
         count: i64 = 0
         while line and line[0].number <= number:
-            packet = line.popleft().packet
-            window.held -= ended_publishes(packet)
-            window.held_bytes -= len(packet)
-            self._outbox.acknowledge(packet)
-            count += 1
+            for packet in line.popleft().packets:
+                window.held -= ended_publishes(packet)
+                window.held_bytes -= _size(packet)
+                self._outbox.acknowledge(packet)
+                count += 1
         if line:
             self.commits.wait_for(self, line[0].number)
         return count
@@ -74,10 +82,19 @@ class HeldAnswers(Waiter):
         """
         self.commits.leave(self)
         window = self._window
-        for held in self._line:
-            window.held -= ended_publishes(held.packet)
-            window.held_bytes -= len(held.packet)
+        for group in self._line:
+            for packet in group.packets:
+                window.held -= ended_publishes(packet)
+                window.held_bytes -= _size(packet)
         self._line.clear()
+
+
+def _size(packet: bytes) -> i64:
+    """Bytes that a held packet counts for."""
+    size: i64 = len(packet)
+    if packet[0] >= 0x90:
+        size += FILTERS_ANSWER
+    return size
 
 
 def send_promise(outbox: Outbox, packet: bytes, kept: bool) -> None:
