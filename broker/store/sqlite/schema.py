@@ -52,6 +52,7 @@ CREATE TABLE subscription (
     queue_depth INTEGER,
     PRIMARY KEY (session, filter)
 ) WITHOUT ROWID;
+CREATE INDEX subscription_over ON subscription (session) WHERE qos < 0;  -- only within a transaction that removes them
 CREATE TABLE message (
     id INTEGER PRIMARY KEY,
     refs INTEGER NOT NULL,             -- deliveries that point here
@@ -191,10 +192,12 @@ STREAMED: Final = (
     "UPDATE subscription SET streaming = 0 FROM (SELECT json_extract(value, '$[0]') AS s,"
     " json_extract(value, '$[1]') AS f FROM json_each(?)) AS told WHERE session = told.s AND filter = told.f"
 )
-UNSUBSCRIBED: Final = (
-    "DELETE FROM subscription WHERE (session, filter) IN"
-    " (SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?))"
+# Marked and then removed: where SQLite is asked to delete pairs, it looks at all subscriptions of a session.
+MARK_UNSUBSCRIBED: Final = (
+    "UPDATE subscription SET qos = -1 FROM (SELECT json_extract(value, '$[0]') AS s,"
+    " json_extract(value, '$[1]') AS f FROM json_each(?)) AS told WHERE session = told.s AND filter = told.f"
 )
+FORGET_MARKED: Final = "DELETE FROM subscription WHERE qos < 0"
 CHANGED: Final = (
     "UPDATE delivery SET state = told.s, packet_id = told.p, attempts = told.a"
     " FROM (SELECT json_extract(value, '$[0]') AS n, json_extract(value, '$[1]') AS s,"
@@ -215,15 +218,20 @@ COMPLETED: Final = (
 )
 RETAINED_CLEARED: Final = "DELETE FROM retained WHERE topic IN (SELECT value FROM json_each(?))"
 
-SWEEP_DELIVERIES: Final = (
-    "DELETE FROM delivery WHERE number IN (SELECT number FROM delivery WHERE number > ? AND number <= ?"
-    " AND session IN (SELECT id FROM gone_session WHERE id <= ?))"
+ALL_DELIVERIES: Final = "SELECT (SELECT min(number) FROM delivery), (SELECT max(number) FROM delivery)"
+MARK_LEFT: Final = (
+    "UPDATE subscription SET qos = -1 FROM (SELECT over.session AS s, over.filter AS f FROM gone_session"
+    " CROSS JOIN subscription AS over ON over.session = gone_session.id"
+    " WHERE gone_session.id >= ? AND gone_session.id <= ? LIMIT ?) AS told"
+    " WHERE subscription.session = told.s AND subscription.filter = told.f"
 )
-SWEEP_SUBSCRIPTIONS: Final = (
-    "DELETE FROM subscription WHERE (session, filter) IN (SELECT subscription.session, subscription.filter"
-    " FROM gone_session JOIN subscription ON subscription.session = gone_session.id WHERE gone_session.id <= ? LIMIT ?)"
+LAST_MARKED: Final = "SELECT max(session) FROM subscription WHERE qos < 0"
+FORGET_RECEIVED: Final = (
+    "DELETE FROM received WHERE (session, packet_id) IN (SELECT over.session, over.packet_id FROM gone_session"
+    " CROSS JOIN received AS over ON over.session = gone_session.id WHERE gone_session.id <= ? LIMIT ?)"
 )
-SWEEP_RECEIVED: Final = (
-    "DELETE FROM received WHERE (session, packet_id) IN (SELECT received.session, received.packet_id"
-    " FROM gone_session JOIN received ON received.session = gone_session.id WHERE gone_session.id <= ? LIMIT ?)"
+LEFT_DELIVERIES: Final = (
+    "SELECT json_group_array(number), json_group_array(size) FROM"
+    " (SELECT number, ifnull(length(payload), 0) AS size FROM delivery WHERE number > ? AND number <= ?"
+    " AND session IN (SELECT id FROM gone_session WHERE id <= ?) ORDER BY number LIMIT ?)"
 )

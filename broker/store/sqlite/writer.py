@@ -22,6 +22,7 @@ from broker.store.sqlite import schema
 from broker.store.sqlite.journal import Batch
 from broker.store.sqlite.opening import Opened
 from broker.store.sqlite.principals import Principals
+from broker.store.sqlite.sweeping import Sweep
 
 LOG_PAGES: Final = 4_000
 """Pages of the log, about, from which on it is written back to the file after the next commit: 16 MB."""
@@ -34,11 +35,8 @@ IDLE: Final = 0.05
 BETWEEN: Final = 0.25
 """Seconds between two pieces of it where groups leave no idle time."""
 
-SWEEP: Final = 20_000
-"""Deliveries that are looked through for those of ended sessions in a piece; some 10 ms."""
-
-SWEPT_ROWS: Final = 2_000
-"""Subscriptions, and packet identifiers, that are removed in a piece."""
+SWEPT_PAGES: Final = 100
+"""Pages of the log for what ended sessions left, about, in a piece."""
 
 VACUUM_PAGES: Final = 128
 """Pages that the file gives back in a piece, while nothing else is to be done. Each is a step, which gives up the
@@ -74,10 +72,7 @@ class Writer:
         self.bytes = 0
         # Pages that the log has grown by since it was written back, about.
         self._log_pages = 0
-        # Where the search for what ended sessions left stands, and which sessions this round of it is about.
-        self._swept = 0
-        self._swept_to = 0
-        self._round: int | None = None
+        self._sweep = Sweep(opened.db)
         # Whether the background may have anything to do.
         self._untidy = True
         self._tidied = perf_counter()
@@ -152,7 +147,8 @@ class Writer:
         if batch.subscriptions:
             self._insert(schema.SUBSCRIPTIONS, batch.subscriptions)
         if batch.unsubscribed:
-            execute(schema.UNSUBSCRIBED, (json.dumps(batch.unsubscribed),))
+            execute(schema.MARK_UNSUBSCRIBED, (json.dumps(batch.unsubscribed),))
+            execute(schema.FORGET_MARKED)
         if batch.finished:
             execute(schema.FINISHED, (_numbers(batch.finished),))
         if batch.messages:
@@ -187,7 +183,8 @@ class Writer:
         if not self._untidy and not self._log_pages:
             return
         try:
-            if self._untidy and self._sweep():
+            if self._untidy and self._sweep.piece():
+                self._log_pages += SWEPT_PAGES
                 return
             if not idle or (self._untidy and self._shrink()):
                 return
@@ -201,31 +198,6 @@ class Writer:
             # With the next group.
             self._untidy = False
             self._log_pages = 0
-
-    def _sweep(self) -> bool:
-        """Remove some of what ended sessions left behind; False: there is nothing left."""
-        db = self._db
-        if self._round is None:
-            self._round = db.execute("SELECT max(id) FROM gone_session").fetchone()[0]
-            if self._round is None:
-                return False
-            first, last = db.execute("SELECT min(number), max(number) FROM delivery").fetchone()
-            self._swept, self._swept_to = (0, 0) if first is None else (first - 1, last)
-        until = min(self._swept + SWEEP, self._swept_to)
-        db.execute("BEGIN IMMEDIATE")
-        removed = db.execute(schema.SWEEP_SUBSCRIPTIONS, (self._round, SWEPT_ROWS)).rowcount
-        removed += db.execute(schema.SWEEP_RECEIVED, (self._round, SWEPT_ROWS)).rowcount
-        if until > self._swept:
-            db.execute(schema.SWEEP_DELIVERIES, (self._swept, until, self._round))
-        self._swept = until
-        over = removed == 0 and until == self._swept_to
-        if over:
-            db.execute("DELETE FROM gone_session WHERE id <= ?", (self._round,))
-        db.execute("COMMIT")
-        self._log_pages += 100
-        if over:
-            self._round = None
-        return True
 
     def _shrink(self) -> bool:
         """Give back some empty pages; False: there are few."""

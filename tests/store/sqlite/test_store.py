@@ -291,8 +291,8 @@ async def test_a_store_that_fails_at_its_end_says_so_and_lets_go(tmp_path: Path)
 
 
 async def test_what_ended_sessions_left_goes_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.store.sqlite.writer.SWEEP", 10)
-    monkeypatch.setattr("broker.store.sqlite.writer.SWEPT_ROWS", 7)
+    monkeypatch.setattr("broker.store.sqlite.sweeping.SEEN", 10)
+    monkeypatch.setattr("broker.store.sqlite.sweeping.REMOVED", 7)
     store = await opened(tmp_path)
     journal = store.journal
     for client_id in ("a", "b"):

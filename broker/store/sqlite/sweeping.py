@@ -1,0 +1,99 @@
+"""What ended sessions leave in the file: removed a piece at a time, between groups.
+
+Owns how far that has got. A session ends with its own row; its subscriptions, packet identifiers and deliveries belong
+to nobody from then on, and are passed over when the file is read. Promises: a piece is one transaction, bounded in rows
+and in bytes; a round looks at each delivery once, however many sessions it is about.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from typing import Final
+
+from broker.store.sqlite import schema
+
+SEEN: Final = 20_000
+"""Deliveries that a piece looks at; some 10 ms."""
+
+REMOVED: Final = 2_000
+"""Rows that a piece removes; some 10 ms."""
+
+REMOVED_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of payloads after which a piece ends: their pages are what the time goes to."""
+
+SUBSCRIPTIONS: Final = 0
+RECEIVED: Final = 1
+DELIVERIES: Final = 2
+"""What a round is at."""
+
+
+class Sweep:
+    """Goes round and round, as long as there are ended sessions."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        # The last session that this round is about; None: there is no round.
+        self._last: int | None = None
+        self._phase = SUBSCRIPTIONS
+        # Before this session there are no subscriptions left, up to this delivery there is nothing left.
+        self._session = 0
+        self._number = 0
+        self._last_number = 0
+
+    def piece(self) -> bool:
+        """Remove some; False: there is nothing left. Raises what SQLite raises; then the piece is done again."""
+        if self._last is None and not self._begin():
+            return False
+        db = self._db
+        db.execute("BEGIN IMMEDIATE")
+        if self._phase == SUBSCRIPTIONS:
+            step = self._subscriptions
+        elif self._phase == RECEIVED:
+            step = self._received
+        else:
+            step = self._deliveries
+        over = step()
+        if over and self._phase == DELIVERIES:
+            db.execute("DELETE FROM gone_session WHERE id <= ?", (self._last,))
+        db.execute("COMMIT")
+        if over:
+            self._phase += 1
+            if self._phase > DELIVERIES:
+                self._last = None
+        return True
+
+    def _begin(self) -> bool:
+        self._last = self._db.execute("SELECT max(id) FROM gone_session").fetchone()[0]
+        if self._last is None:
+            return False
+        self._phase = SUBSCRIPTIONS
+        self._session = 0
+        first, last = self._db.execute(schema.ALL_DELIVERIES).fetchone()
+        self._number, self._last_number = (0, 0) if first is None else (first - 1, last)
+        return True
+
+    def _subscriptions(self) -> bool:
+        db = self._db
+        marked = db.execute(schema.MARK_LEFT, (self._session, self._last, REMOVED)).rowcount
+        if marked:
+            self._session = db.execute(schema.LAST_MARKED).fetchone()[0]
+            db.execute(schema.FORGET_MARKED)
+        return marked < REMOVED
+
+    def _received(self) -> bool:
+        return self._db.execute(schema.FORGET_RECEIVED, (self._last, REMOVED)).rowcount < REMOVED
+
+    def _deliveries(self) -> bool:
+        until = min(self._number + SEEN, self._last_number)
+        numbers, sizes = map(
+            json.loads, self._db.execute(schema.LEFT_DELIVERIES, (self._number, until, self._last, REMOVED)).fetchone()
+        )
+        total, count = 0, 0
+        while count < len(numbers) and total < REMOVED_BYTES:
+            total += sizes[count]
+            count += 1
+        if count:
+            self._db.execute(schema.FINISHED, (json.dumps(numbers[:count]),))
+        self._number = numbers[count - 1] if count < len(numbers) or count == REMOVED else until
+        return self._number == self._last_number
