@@ -69,6 +69,18 @@ def handshakes_that_begin_at_once(field: Field) -> None:
             each.close()
 
 
+@attack(growth=CROWD)
+def handshakes_in_fragments(field: Field) -> None:
+    """Connections to a TLS listener that send a ClientHello of 130,000 bytes, each in a record of its own"""
+    begun = b"\x16\x03\x01\0\1\1" + b"\x16\x03\x01\0\1\1"
+    while not field.over:
+        crowd = [field.raw(field.doors.tls) for _ in field.rounds(100)]
+        for each in crowd:
+            each.send(begun + b"\x16\x03\x01\0\1\0" * field.some(130_000))
+        for each in crowd:
+            each.close()
+
+
 @attack()
 def no_handshakes(field: Field) -> None:
     """Connections to a TLS listener that send garbage, as fast as it can be done"""

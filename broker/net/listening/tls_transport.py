@@ -91,7 +91,7 @@ class TlsTransport(Handshake):
         self.state = HANDSHAKE
         # Whether the connection above wants to be read for.
         self._reading = True
-        # A read waits for another turn; what of it TLS has not been given yet.
+        # A read waits for another turn; what of it, or of a handshake's, TLS has not been given yet.
         self._behind = False
         self._rest = b""
         # Of the record that TLS has been given a part of: bytes that it still has, or the beginning of its header.
@@ -129,7 +129,7 @@ class TlsTransport(Handshake):
                 self.raw.pause_reading()
                 self._loop.call_soon(self._listen)
         elif self.state == HANDSHAKE:
-            self._incoming.write(data)
+            self._rest = data
             # Nothing more until its turn: what a stranger can have us hold is one read.
             self.raw.pause_reading()
             self._handshakes.ready(self)
@@ -163,11 +163,18 @@ class TlsTransport(Handshake):
         """The handshake's turn: take what has come."""
         if self.state != HANDSHAKE or self.raw.is_closing():
             return
+        # A read may be 40,000 fragments of a byte each.
+        rest = self._rest
+        self._incoming.write(rest if len(rest) <= SLICE else rest[:SLICE])
+        self._rest = rest[SLICE:]
         try:
             self.tls.do_handshake()
         except ssl.SSLWantReadError:
             self._flush()
-            self.raw.resume_reading()
+            if self._rest:
+                self._handshakes.ready(self)
+            else:
+                self.raw.resume_reading()
             return
         except Exception as error:
             self._fail(error)
@@ -186,9 +193,11 @@ class TlsTransport(Handshake):
 
     def _begin(self) -> None:
         """The handshake is through: read on, and first what the client has sent behind its last word of it."""
-        if self._incoming.pending > 0 and self.state == OPEN:
+        rest = self._incoming.read() + self._rest
+        self._rest = b""
+        if rest and self.state == OPEN:
             # Not in one call: it may be a whole read of TLS's own records.
-            self._read(self._incoming.read())
+            self._read(rest)
         self._listen()
 
     def _fail(self, error: Exception | None) -> None:
@@ -196,6 +205,7 @@ class TlsTransport(Handshake):
         self._handshakes.end(self)
         self._wheel.remove(self)
         self.state = CLOSING
+        self._rest = b""
         failed = self._failed
         if failed is not None:
             failed(self, error)

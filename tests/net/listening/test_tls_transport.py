@@ -188,6 +188,19 @@ async def test_nothing_is_read_while_a_handshake_waits_for_its_turn(authority: S
     assert both.take().startswith(b"\x16")
 
 
+async def test_a_handshake_in_very_many_fragments_has_several_turns(authority: Server) -> None:
+    both = Both(authority)
+    # A ClientHello of 131,000 bytes, a byte in each record.
+    both.tls.data_received(b"\x16\x03\x01\0\1\1" + b"\x16\x03\x01\0\1\1" + b"\x16\x03\x01\0\1\0" * 40_000)
+    size = 6 * 40_002
+    for steps in range(-(-size // tls_transport.SLICE)):
+        assert both.handshakes.steps == steps
+        assert both.paused()
+        await rounds(1)
+    assert not both.paused()
+    assert both.failed == []
+
+
 async def test_what_is_written_comes_whole(authority: Server) -> None:
     both = Both(authority)
     await both.shake_hands()
