@@ -4,6 +4,8 @@
 #   docker run --init -p 1883:1883 canopy
 #   docker run --init -p 1883:1883 -v ./canopy.toml:/etc/canopy.toml:ro canopy serve --config /etc/canopy.toml
 #
+#   docker run --init -p 1883:1883 -v canopy-store:/var/lib/canopy canopy serve --listen mqtt://0.0.0.0:1883 \
+#       --store /var/lib/canopy/store
 #   docker run --init -p 1883:1883 -v canopy-record:/var/lib/canopy canopy serve --listen mqtt://0.0.0.0:1883 \
 #       --set recorder.directory=/var/lib/canopy/record
 #

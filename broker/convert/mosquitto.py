@@ -21,16 +21,21 @@ from broker.convert.options import (
     LISTENER,
     OF_PLUGINS,
     SHARED,
+    STORE,
     UNCONVERTED,
     UNLESS_ON,
     Setting,
     any_text,
+    yes_or_no,
 )
 from broker.convert.source import Line, read
 from broker.settings import Listener, section_models
 from broker.wording import allowed
 
 LEVELS: Final = {"error": 3, "none": 3, "warning": 2, "notice": 1, "information": 1, "debug": 0, "all": 0}
+
+FOLDER: Final = "/var/lib/canopy"
+"""Where to keep what mosquitto keeps in the folder that it is started in."""
 
 
 class Converted(NamedTuple):
@@ -65,6 +70,7 @@ class _Conversion:
         self._bridges: list[Bridge] = []
         self._access = AccessOptions(draft)
         self._log: list[Line] = []
+        self._store: dict[str, Line] = {}
 
     def run(self, lines: list[Line]) -> None:
         for line in lines:
@@ -82,6 +88,7 @@ class _Conversion:
         for bridge in self._bridges:
             convert_bridge(bridge, taken, self._draft)
         self._set_log()
+        self._set_store()
 
     def _check(self, listeners: list[ListenerOptions]) -> None:
         """Hold the listeners against the settings: those that they do not take are written as comments."""
@@ -128,6 +135,9 @@ class _Conversion:
             draft.note(line, Kind.MISSING, "it names no folder")
         elif option == "log_type":
             self._log.append(line)
+        elif option in STORE:
+            # The last one counts, as in mosquitto.
+            self._store[option] = line
         else:
             # Its value is not repeated: a misspelt option may have had a password.
             hidden = line._replace(value="***" if line.value else "")
@@ -144,7 +154,7 @@ class _Conversion:
         except ValueError as error:
             self._draft.note(line, Kind.MISSING, f"the value has to be {error}")
             return None
-        text = refused(setting.name, value)
+        text = refused(setting.name, value) if setting.name else ""
         if text:
             self._draft.note(line, Kind.MISSING, f"{setting.name} cannot be {value}; allowed: {text}")
             return None
@@ -172,6 +182,20 @@ class _Conversion:
             level = min(level for level, _ in types)
             name = {0: "debug", 1: "info", 2: "warning", 3: "error"}[level]
             self._draft.set("log.level", name, *(line for _, line in types))
+
+    def _set_store(self) -> None:
+        """`persistence` and where: a folder of our own there, which the broker makes."""
+        draft, on, where = self._draft, self._store.get("persistence"), self._store.get("persistence_location")
+        wanted = on is not None and self._value(on, Setting("", yes_or_no))
+        if on is not None and wanted:
+            folder = f"{where.value.rstrip('/')}/canopy" if where is not None and where.value else FOLDER
+            draft.set("store.path", folder, on, *([] if where is None else [where]))
+            draft.note(on, Kind.MISSING, "store.path keeps all from now on; what mosquitto has saved is not read")
+            return
+        if on is not None and wanted is not None:
+            draft.note(on, Kind.NOTHING, "it is off here too")
+        if where is not None:
+            draft.note(where, Kind.NOTHING, "persistence is not on, and nothing is kept")
 
 
 def refused(name: str, value: Value) -> str:

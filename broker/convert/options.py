@@ -95,6 +95,9 @@ GLOBAL: Final[Mapping[str, Setting]] = {
 }
 """Options of the whole broker that are one setting each."""
 
+STORE: Final = frozenset({"persistence", "persistence_location"})
+"""Options that are `store.path` together."""
+
 SHARED: Final[Mapping[str, Setting]] = {
     "accept_protocol_versions": Setting("mqtt.versions", _versions),
     "listener_auto_id_prefix": Setting("mqtt.auto_id_prefix", str),
@@ -112,7 +115,7 @@ class Left(NamedTuple):
     text: str
 
 
-_STORE: Final = Left(Kind.MISSING, "sessions and retained messages are in memory, and end with the broker")
+_SAVED: Final = Left(Kind.NOTHING, "whatever is acknowledged is on disk by then, where persistence is on")
 _STDERR: Final = Left(Kind.INSTEAD, "the log goes to standard error; systemd, Docker or a shell send it on; log.format")
 _OLD: Final = Left(Kind.NOTHING, "mosquitto ignores it too")
 _FAST: Final = Left(Kind.NOTHING, "Canopy reads with buffers of its own")
@@ -126,8 +129,8 @@ _LINK_TLS: Final = Left(Kind.MISSING, "links use TLS 1.2 and 1.3 with the cipher
 UNCONVERTED: Final[Mapping[str, Left]] = {
     # The whole broker.
     "allow_duplicate_messages": Left(Kind.NOTHING, "a client gets a message once, however many of its filters match"),
-    "autosave_interval": _STORE,
-    "autosave_on_changes": _STORE,
+    "autosave_interval": _SAVED,
+    "autosave_on_changes": _SAVED,
     "check_retain_source": Left(Kind.MISSING, "who may read a retained message is asked, who wrote it is not"),
     "connection_messages": Left(Kind.INSTEAD, 'log.level = "warning" leaves out clients that come and go'),
     "enable_control_api": Left(Kind.MISSING, "there is no $CONTROL"),
@@ -139,9 +142,7 @@ UNCONVERTED: Final[Mapping[str, Left]] = {
         Kind.INSTEAD, "queue.total_bytes, retained.max_bytes, session.max_bytes, limits.max_filter_bytes"
     ),
     "packet_buffer_size": _FAST,
-    "persistence": _STORE,
-    "persistence_file": _STORE,
-    "persistence_location": _STORE,
+    "persistence_file": Left(Kind.NOTHING, "the file is called canopy.db, in the folder of store.path"),
     "pid_file": Left(Kind.INSTEAD, "a service manager knows the process; canopy health asks whether it serves"),
     "retain_expiry_interval": Left(Kind.NOTHING, "a retained message goes when it expires"),
     "retry_interval": _OLD,
@@ -199,7 +200,6 @@ UNLESS_ON: Final = frozenset(
         "check_retain_source",
         "disable_client_cert_date_checks",
         "enable_control_api",
-        "persistence",
         "proxy_protocol_v2_require_tls",
     }
 )
@@ -294,6 +294,6 @@ def known(option: str) -> bool:
         option in GLOBAL
         or option in SHARED
         or option in UNCONVERTED
-        or option in LISTENER | ACCESS | BRIDGE | OTHERS
+        or option in LISTENER | ACCESS | BRIDGE | STORE | OTHERS
         or option.startswith(OF_PLUGINS)
     )

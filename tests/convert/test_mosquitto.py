@@ -99,6 +99,22 @@ class TestSettings:
     def test_the_last_of_several_lines_holds(self, conf: Path) -> None:
         assert made(conf, "sys_interval 5\nsys_interval 7\n").settings.sys.interval == 7
 
+    @pytest.mark.parametrize(
+        ("text", "path"),
+        [
+            ("persistence true\n", "/var/lib/canopy"),
+            ("persistence true\npersistence_location /var/lib/mosquitto/\n", "/var/lib/mosquitto/canopy"),
+            ("persistence_location /a\npersistence false\npersistence 1\npersistence_location /b\n", "/b/canopy"),
+            ("persistence false\npersistence_location /a\n", ""),
+            ("persistence_location /a\n", ""),
+            ("persistence maybe\n", ""),
+        ],
+    )
+    def test_what_is_kept(self, conf: Path, text: str, path: str) -> None:
+        converted = made(conf, text)
+        assert converted.settings.store.path == path
+        assert ("what mosquitto has saved is not read" in converted.missing) is (path != "")
+
     def test_listeners_that_do_not_agree(self, conf: Path) -> None:
         converted = made(conf, "listener 1883\nmax_qos 1\nlistener 1884\nallow_anonymous true\n")
         assert converted.settings.mqtt.max_qos == 2
