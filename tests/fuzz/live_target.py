@@ -26,7 +26,7 @@ from broker.app import Broker
 from broker.core.codec.decoder import Decoder
 from broker.core.codec.errors import ProtocolError
 from broker.core.queues.message import Message
-from broker.core.routing.retained_shares import kept_bytes
+from broker.core.routing.retained.shares import kept_bytes
 from broker.core.topics.topic_tree import NODE_BYTES
 from broker.net.connection import Connection
 from broker.settings import Settings

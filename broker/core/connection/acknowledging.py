@@ -1,7 +1,7 @@
 """The one place that acknowledges what a client publishes, and that keeps the Receive Maximum towards it.
 
 Every PUBACK, PUBREC and PUBCOMP of a client's connection leaves by `Acknowledger._send`, which knows what each stands
-for. With a store that commits later it leaves when that is committed (`queues.held_answers`). A request's
+for. With a store that commits later it leaves when that is committed (`windows.held_answers`). A request's
 acknowledgement waits before, until links have said whom it reached (`queues.requests`).
 """
 
@@ -17,10 +17,10 @@ from broker.core.codec.errors import ProtocolViolation
 from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, V5
 from broker.core.limits import Limits
 from broker.core.persistence.commits import Commits
-from broker.core.queues.held_answers import HeldAnswers
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.queue_totals import UNLIMITED
 from broker.core.queues.requests import Request
+from broker.core.queues.windows.held_answers import HeldAnswers
 from broker.core.routing.deadlines import Deadlines
 from broker.core.session.session import Session
 

@@ -9,8 +9,8 @@ from broker.core.codec.framing import LARGEST_PACKET
 from broker.core.codec.packets import Connect, Disconnect, Packet, Suback
 from broker.core.codec.properties import MAXIMUM_PACKET_SIZE, REQUEST_PROBLEM_INFORMATION, Properties
 from broker.core.connection import handshake
-from broker.core.queues.held_answers import send_promise
 from broker.core.queues.outbox import Outbox
+from broker.core.queues.windows.held_answers import send_promise
 
 
 class Answers:

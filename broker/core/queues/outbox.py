@@ -23,8 +23,8 @@ from broker.core.queues.peer import Peer
 from broker.core.queues.peer_names import PeerNames
 from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST
 from broker.core.queues.queue_totals import bound
-from broker.core.queues.receive_window import ReceiveWindow
 from broker.core.queues.send_queue import NOT_SENT, SendQueue
+from broker.core.queues.windows.receive_window import ReceiveWindow
 
 ACCEPTED: Final = -1
 """Answer of `offer`; every other answer is a drop cause of `counters`."""

@@ -11,7 +11,7 @@ from broker.core.limits import Limits
 from broker.core.queues.message import Message
 from broker.core.queues.requests import Request, RequestMessage
 from broker.core.routing.fanout import Fanout
-from broker.core.routing.retained_store import RetainedStore
+from broker.core.routing.retained.store import RetainedStore
 from broker.core.session.session import Session
 
 MISS_WORK: Final = 24

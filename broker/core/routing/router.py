@@ -34,7 +34,7 @@ from broker.core.routing.fanout import Fanout
 from broker.core.routing.peers import END_WORK, HELD_WORK, FanoutState, PeerConnected, PeerDisconnected, PeerListener
 from broker.core.routing.publisher import Publisher
 from broker.core.routing.queue_limits import QueueLimits
-from broker.core.routing.retained_store import RetainedStore
+from broker.core.routing.retained.store import RetainedStore
 from broker.core.routing.session_table import SessionTable
 from broker.core.routing.subscription_table import DROP_WORK, NODE_WORK, SubscriptionTable
 from broker.core.routing.wills import DueWill, WillQueue

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from broker.core.queues.queue_totals import UNLIMITED, bound
-from broker.core.queues.send_window import SendWindow
 from broker.core.queues.session_queue import SessionQueue
+from broker.core.queues.windows.send_window import SendWindow
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -27,7 +27,7 @@ class ClientAccount:
         """`queue` and `window` are the session's, and are given their bounds from here."""
         # Its subscriptions, each as if it shared nothing with others (`topics.filter_bytes`).
         self.filters: i64 = 0
-        # What it has published and is retained (`routing.retained_shares`).
+        # What it has published and is retained (`routing.retained.shares`).
         self.retained: i64 = 0
         # The session by itself (`session_bytes`).
         self.session: i64 = 0

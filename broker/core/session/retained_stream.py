@@ -20,7 +20,7 @@ from broker.core.queues.delivery import Delivery
 from broker.core.queues.message import HEADROOM, Message
 from broker.core.queues.outbox import ACCEPTED, Outbox
 from broker.core.queues.queue_totals import QueueTotals
-from broker.core.queues.send_window import SendWindow
+from broker.core.queues.windows.send_window import SendWindow
 from broker.core.topics.subscription import Subscription, identifiers
 from broker.core.topics.topic_tree import RetainedCursor, RetainedTree, TopicNode
 

@@ -24,8 +24,8 @@ from broker.core.queues.outbox import ACCEPTED, KEPT_BACK, Outbox
 from broker.core.queues.queue_policy import QueueTerms
 from broker.core.queues.queue_totals import bound
 from broker.core.queues.requests import RequestMessage
-from broker.core.queues.send_window import SendWindow
 from broker.core.queues.session_queue import GO_ON, SessionQueue
+from broker.core.queues.windows.send_window import SendWindow
 from broker.core.session.client_account import ClientAccount
 from broker.core.session.retained_stream import NO_ROOM, RetainedStreams
 from broker.core.topics.subscription import SharedGroup, Subscriber, Subscription

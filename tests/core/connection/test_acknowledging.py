@@ -10,7 +10,7 @@ from broker.core.codec import packets as p
 from broker.core.codec.encoder import ack
 from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5, V311, Ack
 from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.core.queues.receive_window import ended_publishes
+from broker.core.queues.windows.receive_window import ended_publishes
 from tests.core.harness import Client, Network, limits
 
 MAXIMUM = 3

@@ -11,7 +11,7 @@ from broker.core.codec import encoder
 from broker.core.codec import packets as p
 from broker.core.codec.packets import V5, V311, Ack, Packet, Publish
 from broker.core.connection.publishing import PUBLISH_RUN
-from broker.core.queues.send_window import ACK_RUN
+from broker.core.queues.windows.send_window import ACK_RUN
 from tests.core.harness import Client, Network, limits, total_ledger
 
 

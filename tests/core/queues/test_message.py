@@ -15,8 +15,8 @@ from broker.core.codec.decoder import Decoder
 from broker.core.codec.packets import V5, V311, Publish
 from broker.core.codec.properties import encode_forward
 from broker.core.queues.delivery import Delivery
-from broker.core.queues.in_flight import InFlight
 from broker.core.queues.message import Message
+from broker.core.queues.windows.in_flight import InFlight
 
 FORWARD = encode_forward(1, "text/plain", "a/b", b"\x01\x02", [("k", "v"), ("k", "w")])
 payloads = st.one_of(st.binary(max_size=40), st.sampled_from((b"x" * 127, b"x" * 128, b"x" * 16_384)))

@@ -15,7 +15,7 @@ from broker.core.connection.publishing import DECODE_WORK
 from broker.core.routing.bursts import RUN_MESSAGES, SLOW_DELIVERIES
 from broker.core.routing.fanout import SLOW
 from broker.core.routing.publisher import MISS_WORK
-from broker.core.routing.retained_store import LEVEL_WORK, RETAIN_WORK
+from broker.core.routing.retained.store import LEVEL_WORK, RETAIN_WORK
 from broker.core.routing.subscription_table import DROP_NODES, DROPS, DROPS_AT_ONCE, NODE_WORK
 from broker.core.topics.match_cache import NAME_BYTES, SHORT_NAME, MatchCache
 from broker.core.topics.trie import create

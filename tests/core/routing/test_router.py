@@ -12,7 +12,7 @@ from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.hooks import EventListener
 from broker.core.queues.message import Message
 from broker.core.routing.peers import PeerDisconnected
-from broker.core.routing.retained_shares import EXPIRY_BYTES, RETAINED_BYTES
+from broker.core.routing.retained.shares import EXPIRY_BYTES, RETAINED_BYTES
 from broker.core.topics.topic_tree import NODE_BYTES
 from tests.core.harness import START, Client, Network, bag, limits
 from tests.support.losses import dropped_by_cause

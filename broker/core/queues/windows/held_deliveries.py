@@ -14,9 +14,9 @@ from mypy_extensions import i64
 
 from broker.core.persistence.commits import Commits, Waiter
 from broker.core.queues.delivery import SENT, Delivery
-from broker.core.queues.in_flight import InFlight
 from broker.core.queues.message import HEADROOM
 from broker.core.queues.outbox import Outbox
+from broker.core.queues.windows.in_flight import InFlight
 
 
 class HeldDelivery:

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.queues.delivery import Delivery
-from broker.core.queues.in_flight import KEPT, LARGEST_ID, SMALLEST, InFlight
 from broker.core.queues.message import Message
+from broker.core.queues.windows.in_flight import KEPT, LARGEST_ID, SMALLEST, InFlight
 
 MESSAGE = Message(b"t", b"", 1, False, b"", 0.0, "p")
 

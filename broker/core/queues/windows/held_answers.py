@@ -15,7 +15,7 @@ from mypy_extensions import i64
 
 from broker.core.persistence.commits import Commits, Waiter
 from broker.core.queues.outbox import Outbox
-from broker.core.queues.receive_window import ended_publishes
+from broker.core.queues.windows.receive_window import ended_publishes
 
 FILTERS_ANSWER: Final = 128
 """Bytes that a held SUBACK or UNSUBACK counts for besides its own: about what is kept of it. Each stands for notes of

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.queues.message import Message
-from broker.core.routing.retained_shares import EXPIRY_BYTES, PROPERTIES_BYTES, RETAINED_BYTES, kept_bytes
+from broker.core.routing.retained.shares import EXPIRY_BYTES, PROPERTIES_BYTES, RETAINED_BYTES, kept_bytes
 from broker.core.routing.router import Router
 from broker.core.topics.topic_tree import NODE_BYTES
 from tests.core.harness import Network, limits

@@ -25,14 +25,14 @@ from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
 from broker.core.queues.delivery import DONE, RELEASED, SENT, Delivery, DeliveryRun
 from broker.core.queues.drop_ledger import Ledger
-from broker.core.queues.held_answers import send_promise
-from broker.core.queues.held_deliveries import HeldDeliveries
-from broker.core.queues.in_flight import InFlight, write_identifiers
 from broker.core.queues.message import HEADROOM, Message
 from broker.core.queues.outbox import ACCEPTED, Outbox
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.queues.requests import AskedLink
 from broker.core.queues.session_queue import SessionQueue
+from broker.core.queues.windows.held_answers import send_promise
+from broker.core.queues.windows.held_deliveries import HeldDeliveries
+from broker.core.queues.windows.in_flight import InFlight, write_identifiers
 from broker.core.topics.subscription import SharedGroup
 
 if TYPE_CHECKING:
