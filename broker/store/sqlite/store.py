@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -122,19 +121,12 @@ class SqliteStore(Store):
         opened = self._opened
         assert opened is not None
         now = self._lasting()
-        # Millions of objects are made, and none of them is garbage: looking for it again and again takes most of the
-        # time.
-        collecting = gc.isenabled()
-        gc.disable()
         try:
             loaded: Loaded = await self._call(lambda: read(opened.db, now, self._principals))
         except sqlite3.Error as error:
             raise StoreError(told(opened.path, error)) from error
         except Damaged as error:
             raise StoreError(f"{opened.path} is damaged: restore it from a backup ({error})") from error
-        finally:
-            if collecting:
-                gc.enable()
         for kept in loaded.kept:
             self._journal.kept.setdefault(kept.client_id, kept)
         return loaded.saved
