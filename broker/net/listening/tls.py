@@ -272,11 +272,11 @@ def peer_certificate(tls: ssl.SSLObject) -> PeerCertificate | None:
         ValueError: it is malformed in a way that OpenSSL does not mind, or has expired since TLS looked at it: a
             session that is taken up again has the certificate of the first time.
     """
-    from cryptography import x509
-
     encoded = tls.getpeercert(binary_form=True)
     if encoded is None:
         return None
+    from cryptography import x509
+
     certificate = x509.load_der_x509_certificate(encoded)
     if datetime.datetime.now(datetime.UTC) > certificate.not_valid_after_utc:
         raise ValueError("the client's certificate has expired")

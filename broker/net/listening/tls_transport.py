@@ -183,7 +183,9 @@ class TlsTransport(Handshake):
         self._wheel.remove(self)
         self.state = OPEN
         try:
-            self._flush()
+            # In TLS 1.3 the client has all it needs: its ticket goes with the first packet that it is sent.
+            if self.tls.version() != "TLSv1.3":
+                self._flush()
             if self._secured is not None:
                 self._secured(self)
         except Exception as error:

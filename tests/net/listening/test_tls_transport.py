@@ -201,6 +201,33 @@ async def test_a_handshake_in_very_many_fragments_has_several_turns(authority: S
     assert both.failed == []
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_the_ticket_goes_with_the_first_packet(authority: Server, version: ssl.TLSVersion) -> None:
+    """In TLS 1.2 it comes with what the client needs for its first one."""
+    both = Both(authority)
+    context = authority.client()
+    context.maximum_version = version
+    both.client = context.wrap_bio(both.incoming, both.outgoing, server_hostname="localhost")
+    writes = []
+    for _ in range(3):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            both.client.do_handshake()
+        if both.outgoing.pending:
+            both.tls.data_received(both.outgoing.read())
+        await rounds()
+        writes.append(len(both.socket.written))
+        both.incoming.write(both.take())
+    with contextlib.suppress(ssl.SSLWantReadError):
+        both.client.do_handshake()
+    assert writes == ([1, 0, 0] if version == ssl.TLSVersion.TLSv1_3 else [1, 1, 0])
+    both.tls.data_received(both.say(b"ping"))
+    both.tls.write(b"pong")
+    assert len(both.socket.written) == 1
+    assert both.heard() == b"pong"
+    assert both.client.session is not None
+    assert both.client.session.has_ticket
+
+
 async def test_what_is_written_comes_whole(authority: Server) -> None:
     both = Both(authority)
     await both.shake_hands()
@@ -313,6 +340,7 @@ class TestNewKeys:
         both, keys = await self.begin(authority, tmp_path)
         await both.shake_hands()
         asked = NewKeys(keys.read_text(), asking=True).records(2_000)
+        both.tls.write(b"and the ticket")
         both.take()
         both.tls.data_received(asked[:cut])
         if cut < len(asked):
@@ -355,6 +383,8 @@ async def test_who_asks_for_new_keys_and_does_not_take_them_ends(
     context.keylog_filename = str(keys)
     both.client = context.wrap_bio(both.incoming, both.outgoing, server_hostname="localhost")
     await both.shake_hands()
+    both.tls.write(b"and the ticket")
+    both.take()
     written = both.socket.written
     monkeypatch.setattr(both.socket, "get_write_buffer_size", lambda: sum(map(len, written)))
     assert cast(tuple[str, str, int], both.client.cipher())[0] == KEYS_CIPHER
@@ -376,6 +406,8 @@ async def test_a_record_of_tls_itself_that_comes_alone(authority: Server, tmp_pa
     both.client = context.wrap_bio(both.incoming, both.outgoing, server_hostname="localhost")
     await both.shake_hands()
     made = NewKeys(keys.read_text(), asking=True)
+    both.tls.write(b"and the ticket")
+    both.take()
     for _ in range(3):
         both.tls.data_received(made.records(1))
     # OpenSSL answers one when it next has to do.
