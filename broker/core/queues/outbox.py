@@ -139,6 +139,9 @@ class Outbox:
 
     def offer_late(self, delivery: Delivery) -> int:
         """Offer a QoS 0 delivery whose frame is made when it is taken: ACCEPTED, or the cause of its drop."""
+        shared = None if self.names is None else self.names.shared_frame(delivery, self.v5)
+        if shared is not None:
+            return self.offer(shared)
         queue = self.queue
         queue.offered += 1
         if self.too_large(delivery):
@@ -384,10 +387,7 @@ class Outbox:
 
     def _to_tell(self) -> bool:
         """Whether the next message is to say what was lost before it."""
-        if not self.tells:
-            return False
-        ledger = self.queue.ledger
-        return ledger is not None and ledger.untold is not None
+        return self.tells and self.queue.ledger is not None and self.queue.ledger.untold is not None
 
     def _take_some(self, max_bytes: i64, now: float) -> list[bytes]:
         """The slow way: part of the queue, or frames that are made now."""

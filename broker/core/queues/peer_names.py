@@ -6,13 +6,25 @@ Owns the topic aliases that we give to it (section 3.3.2.3.4), and the names bel
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.core.queues.delivery import Delivery
 from broker.core.queues.message import Message
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
+
+
+class _Last:
+    """The message that was asked for last, as the peers of a mount know it: those of one fan-out share its frames."""
+
+    def __init__(self) -> None:
+        self.message: Message | None = None
+        self.mount = b""
+        self.inner: Message | None = None
+
+
+_LAST: Final = _Last()
 
 
 class PeerNames:
@@ -28,7 +40,24 @@ class PeerNames:
 
     def inner(self, message: Message) -> Message | None:
         """The message as the peer knows it; None: it has no name for its topic, and is not to be sent it."""
-        return message.inner(self.mount) if self.mount else message
+        if not self.mount:
+            return message
+        last = _LAST
+        if last.message is not message or last.mount != self.mount:
+            last.inner = message.inner(self.mount)
+            last.message = message
+            last.mount = self.mount
+        return last.inner
+
+    def shared_frame(self, delivery: Delivery, v5: bool) -> bytes | None:
+        """The frame of a QoS 0 delivery, where all peers of the mount get the same; None: it is made when it is taken.
+
+        Not where the peer has aliases, nor for a delivery with something of its own.
+        """
+        if self._maximum > 0 or delivery.retain or len(delivery.identifiers) > 0 or delivery.sub_queue is not None:
+            return None
+        inner = self.inner(delivery.message)
+        return inner.qos0_frame(v5) if inner is not None and inner.sharable() else None
 
     def frame(self, delivery: Delivery, v5: bool, expiry: int, dup: bool, max_packet: i64) -> bytes:
         """The frame of a delivery with the alias of its topic, if it has one or one is left to give.

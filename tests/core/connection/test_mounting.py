@@ -164,6 +164,28 @@ class TestNames:
             outside.publish("a-long-prefix/a/t", bytes(size), 1)
         assert [len(each) for each in inside.payloads()] == [22]
 
+    @VERSIONS
+    def test_receivers_of_a_mount_share_a_frame(self, version: int) -> None:
+        """One that is mounted elsewhere, or gets more with it, has its own."""
+        network = Network()
+        outside = network.client("o", version)
+        same = [network.mounted(f"i{number}", version, TENANT, user_name="a") for number in range(3)]
+        other = network.mounted("j", version, "tenant/", user_name="a")
+        for client in same:
+            client.subscribe("t")
+        other.subscribe("a/t")
+        for client in (*same, other):
+            client.wire.frozen = True
+        outside.publish("tenant/a/t", b"x")
+        frames = [client.wire.outbox.queue.items[0] for client in same]
+        assert isinstance(frames[0], bytes)
+        assert all(frame is frames[0] for frame in frames)
+        for client in (*same, other):
+            client.wire.frozen = False
+        network.settle()
+        assert [names(client) for client in (*same, other)] == [["t"], ["t"], ["t"], ["a/t"]]
+        assert total_ledger(network.router.sessions.values()) == []
+
     def test_a_client_without_a_mount_takes_the_hot_path(self) -> None:
         """Frames go on as they came between clients without, whoever else is mounted."""
         network = Network()
@@ -356,9 +378,9 @@ class TestSessions:
 class Asked(AccessControl):
     """Allows what begins with the given prefix, and remembers what it was asked."""
 
-    filters_deliveries = True
-
     def __init__(self, allowed: str) -> None:
+        super().__init__()
+        self.filters_deliveries = True
         self.allowed = allowed
         self.asked: set[tuple[str, str]] = set()
 
