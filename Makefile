@@ -68,6 +68,8 @@ test-long: setup
 	fi && \
 	echo "canopy: the conformance tests over WebSocket" && \
 	PYTHONSAFEPATH=1 CANOPY_E2E_SCHEME=ws CANOPY_EXPECT="$$core" $(TESTS) $(PYTEST) tests/e2e/conformance -q && \
+	echo "canopy: the conformance tests of mounted clients" && \
+	PYTHONSAFEPATH=1 CANOPY_E2E_MOUNT=tenant/ CANOPY_EXPECT="$$core" $(TESTS) $(PYTEST) tests/e2e/conformance -q && \
 	echo "canopy: the conformance tests with a store on disk" && \
 	PYTHONSAFEPATH=1 CANOPY_E2E_STORE=1 CANOPY_EXPECT="$$core" $(TESTS) $(PYTEST) tests/e2e/conformance -q && \
 	echo "canopy: the long tests, and all examples of every property" && \

@@ -7,7 +7,8 @@
 
 With `CANOPY_E2E_BROKER=host:port` the tests that need no settings run against that broker instead, which is how the
 tests themselves are held against other implementations. With `CANOPY_E2E_SCHEME=ws` the tests in `conformance` go over
-WebSocket, and with `CANOPY_E2E_STORE=1` these brokers keep everything on disk.
+WebSocket, with `CANOPY_E2E_STORE=1` these brokers keep everything on disk, and with `CANOPY_E2E_MOUNT=tenant/` all
+clients are mounted there, of which they are to see nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ OUTSIDE = os.environ.get("CANOPY_E2E_BROKER", "")
 
 SCHEME = os.environ.get("CANOPY_E2E_SCHEME", "mqtt")
 """How its clients reach a broker: mqtt or ws."""
+
+MOUNT = os.environ.get("CANOPY_E2E_MOUNT", "")
+"""What stands before all topics of the clients."""
 
 STORE = os.environ.get("CANOPY_E2E_STORE", "") not in ("", "0")
 """Whether a broker keeps everything on disk, in a folder of its own, and acknowledges what is kept."""
@@ -64,7 +68,9 @@ async def start_broker(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
                 pytest.skip("the settings of an outside broker cannot be changed")
             if STORE:
                 sections.setdefault("store", {"path": str(tmp_path_factory.mktemp("store"))})
-            settings = Settings.model_validate({"listener": [{"url": f"{SCHEME}://127.0.0.1:0"}], **sections})
+            settings = Settings.model_validate(
+                {"listener": [{"url": f"{SCHEME}://127.0.0.1:0", "mount": MOUNT}], **sections}
+            )
             broker = Broker(settings, access_control=access_control, auth_methods=auth_methods)
             running = await stack.enter_async_context(broker)
             return Address("127.0.0.1", running.ports[0])

@@ -14,7 +14,7 @@ from broker.core.principal import Principal
 from tests.e2e import wire
 from tests.e2e.conformance.conftest import Joined, Opened, Unique
 from tests.e2e.conformance.outcomes import PROTOCOL_ERROR, UNREADABLE, alive, refused, thrown_out
-from tests.e2e.conftest import Address, StartBroker
+from tests.e2e.conftest import MOUNT, Address, StartBroker
 from tests.e2e.wire import AUTH, CONNACK, PUBACK, PUBLISH, PUBREC, Packet, Peer, Properties
 
 SUCCESS, CONTINUE, AGAIN = 0x00, 0x18, 0x19
@@ -184,11 +184,11 @@ class Rules(AccessControl):
 
     def may_publish(self, principal: Principal, topic: str, qos: int, retain: bool) -> bool:
         del principal, qos, retain
-        return self.open or not topic.startswith("no")
+        return self.open or not topic.startswith(MOUNT + "no")
 
     def may_subscribe(self, principal: Principal, topic_filter: str, qos: int) -> int:
         del principal
-        return FORBIDDEN if topic_filter.startswith("no") else qos
+        return FORBIDDEN if topic_filter.startswith(MOUNT + "no") else qos
 
 
 async def test_an_unauthorized_publish_in_5(joined: Joined, start_broker: StartBroker) -> None:

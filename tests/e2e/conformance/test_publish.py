@@ -7,6 +7,7 @@ import pytest
 from tests.e2e import wire
 from tests.e2e.conformance.conftest import Joined, Unique
 from tests.e2e.conformance.outcomes import BAD_TOPIC_NAME, MALFORMED, PROTOCOL_ERROR, UNREADABLE, alive, thrown_out
+from tests.e2e.conftest import MOUNT
 from tests.e2e.wire import PUBACK, PUBREC, Packet, Peer
 
 CROSSINGS = pytest.mark.parametrize(
@@ -112,7 +113,7 @@ async def test_an_empty_topic_name(joined: Joined, version: int) -> None:
 
 async def test_the_longest_topic_name(joined: Joined, unique: Unique, version: int) -> None:
     """65,535 bytes, as topic name and as topic filter. [MQTT-4.7.3-3]"""
-    topic = unique("t").ljust(65_535, "x")
+    topic = unique("t").ljust(65_535 - len(MOUNT), "x")
     peer = await joined(version=version)
     assert await peer.subscribe(topic) == (0,)
     await peer.send(wire.publish(topic, b"x", version=version))
@@ -392,7 +393,8 @@ async def test_a_topic_that_begins_with_dollar(joined: Joined, unique: Unique, v
     source = await joined(version=version)
     code = await source.publish(topic, b"x", qos=1, retain=True)
     assert topic not in [one.topic for one in await arrived(wild)]
-    expected = 1 if code < 0x80 else 0  # a server may keep topics that begin with $ to itself
+    # A server may keep topics that begin with $ to itself; with a mount it does, and 3.1.1 has no code for it.
+    expected = 1 if code < 0x80 and not MOUNT else 0
     assert [one.topic for one in await arrived(named)] == [topic] * expected
     assert topic not in [one.topic for one in await retained(joined, "#", version)]
     assert topic not in [one.topic for one in await retained(joined, f"+/{stem}/#", version)]
