@@ -109,6 +109,7 @@ def test_a_listener_decides_about_anonymous_clients_by_itself() -> None:
         ({"rule": [{"filters": "users/{user}/#"}]}, "rule[0]"),
         ({"access": {"acl_file": "/acl"}}, "access.acl_file"),
         ({"security": {"client_ids": ["{user}-*"]}}, "security.client_ids"),
+        ({"listener": [{"url": "mqtt://127.0.0.1", "mount": "tenant/{user}/"}]}, "listener[0].mount"),
     ],
 )
 def test_what_goes_by_user_names_that_nothing_checks(values: dict[str, Any], where: str) -> None:
