@@ -111,14 +111,15 @@ class Connection(Link):
             work = turns.work
             if turns.spent and (len(data) > LARGE or self.outbox.messages >= MUCH):
                 work = 0
-            eventful = protocol.receive(data, self.hub.time(), work)
-            held = protocol.decoder.held_size + self.in_transport
+            now: float = self.hub.time()
+            eventful = protocol.receive(data, now, work)
+            held: i64 = protocol.decoder.held_size + self.in_transport
             if held > 0 or self.patience.held > 0:
                 self.hold(held, len(data))
             if eventful:
-                self._after_turn()
+                self._after_turn(now)
             else:
-                self.hub.after_batch()
+                self.hub.after_batch(now)
             turns.did(protocol.work_done)
             if len(data) >= FULL_READ and self.stream.reading:
                 # There is more: uvloop would read on, up to 32 times, before it looks at any other connection.
@@ -133,15 +134,15 @@ class Connection(Link):
         except Exception as error:
             self.broke(error)
 
-    def _after_turn(self) -> None:
-        """After each turn of the protocol: tell others, and see whether and when it goes on."""
+    def _after_turn(self, now: float) -> None:
+        """After each turn of the protocol, which began at `now`: tell others, and see whether and when it goes on."""
         protocol = self.protocol
         if protocol.accepted is not self._opened:
             self._open()
         if protocol.renewed:
             protocol.renewed = False
             self.patience.watch_expiry(self)
-        self.hub.after_batch()
+        self.hub.after_batch(now)
         if protocol.close_cause:
             self._finish()
         elif protocol.unfinished or protocol.waiting or self.outbox.congested:
@@ -172,9 +173,10 @@ class Connection(Link):
             return 0
         self._gone_on = True
         try:
-            self.protocol.go_on(self.hub.time(), work)
+            now: float = self.hub.time()
+            self.protocol.go_on(now, work)
             self.hold(self.protocol.decoder.held_size + self.in_transport, 0)
-            self._after_turn()
+            self._after_turn(now)
             self._resume_reading()
         except Exception as error:
             self.broke(error)
@@ -240,7 +242,7 @@ class Connection(Link):
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    def wake(self) -> None:
+    def wake(self, now: float) -> None:
         """The outbox has something to take: called at most once for each batch that is routed.
 
         A single piece for a peer that keeps up is written here, while the writer task sleeps: where one message comes
@@ -252,7 +254,7 @@ class Connection(Link):
             return
         if self.outbox.single and stream.reading and stream.closing_at == 0.0:
             try:
-                if not self._write_batch():
+                if not self._write_batch(now):
                     if not self.waits_to_write:
                         self.outbox.woken()
                     return
@@ -298,7 +300,7 @@ class Connection(Link):
         try:
             if not stream.reading:
                 self._resume_reading()
-            more = self._write_batch()
+            more = self._write_batch(self.hub.time())
             if self.stream.full:  # not as before the call
                 return False
             if not stream.reading:
@@ -315,7 +317,7 @@ class Connection(Link):
             self.broke(error)
         return False
 
-    def _write_batch(self) -> bool:
+    def _write_batch(self, now: float) -> bool:
         """Write one batch of what waits in the outbox. True when there is more, or the transport has had enough."""
         hub = self.hub
         turns = hub.turns
@@ -325,7 +327,6 @@ class Connection(Link):
         # Where this round of the event loop has written enough, it waits for the next.
         if turns.full and turns.put_off(self, things, outbox.bytes):
             return False
-        now: float = hub.time()
         most = hub.write_batch_bytes
         if outbox.fresh:
             if not self._fresh:
@@ -333,7 +334,7 @@ class Connection(Link):
                 stream.keep_fresh()
             most = min(most, sockets.FRESH_BYTES)
         data = outbox.take(most, now)
-        if data:
+        if len(data) > 0:
             stream.write(data)
         turns.wrote(things, len(data))
         session = self.protocol.session
@@ -454,9 +455,10 @@ class Connection(Link):
         if self.stream.lost or self.stream.closing_at > 0.0:
             return
         try:
-            self.protocol.admitted(reason_code, self.hub.time())
+            now: float = self.hub.time()
+            self.protocol.admitted(reason_code, now)
             self.hold(self.protocol.decoder.held_size + self.in_transport, 0)
-            self._after_turn()
+            self._after_turn(now)
             self._resume_reading()
         except Exception as error:
             self.broke(error)

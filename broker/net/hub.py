@@ -9,9 +9,10 @@ touched nobody costs two comparisons. A connection that raises when it is woken 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import Final
+
+from mypy_extensions import i64
 
 from broker.core.counters import Counters
 from broker.core.queues.outbox import Outbox
@@ -26,6 +27,9 @@ WAKES: Final = 128
 (`turns.ROUND_WRITES`), since whoever finds none is called again. The others follow at once, after whatever else the
 event loop has to do."""
 
+KEPT: Final = 65_536
+"""Outboxes whose turn is over at which the list of those whose writers are woken later is cut."""
+
 AGAIN: Final = 1.0
 """Seconds until the router is called again whose tick has raised."""
 
@@ -33,8 +37,8 @@ AGAIN: Final = 1.0
 class Link(Turn):
     """A connection, as far as whoever wakes it needs to know it."""
 
-    def wake(self) -> None:
-        """The outbox has something to take."""
+    def wake(self, now: float) -> None:
+        """The outbox has something to take, at this time of the loop's clock."""
         raise NotImplementedError
 
     def ended_by_core(self) -> None:
@@ -82,8 +86,10 @@ class FlushScheduler:
         self.failed = failed
         self._due: asyncio.TimerHandle | None = None
         self._due_at = -1.0
-        # Outboxes of a batch for very many peers whose writers are woken in the rounds to come; whether there are any.
-        self._put_off_outboxes: deque[Outbox] = deque()
+        # Outboxes of batches for very many peers whose writers are woken in the rounds to come: those from a place in
+        # the list on. Whether there are any.
+        self._put_off_outboxes: list[Outbox] = []
+        self._put_off_at: i64 = 0
         self.behind = False
         # What waited for a commit is on its way out, in turns.
         self._releasing = False
@@ -91,37 +97,42 @@ class FlushScheduler:
         self._not_before = 0.0
         self._closed = False
 
-    def after_batch(self) -> None:
-        """After each batch: wake the writers it touched, and see when the router wants to be called next."""
+    def after_batch(self, now: float = 0.0) -> None:
+        """After each batch: wake the writers it touched, and see when the router wants to be called next.
+
+        `now`: when the batch came, where that is known; to ask the clock costs as much as to route a message.
+        """
         tap = self.router.tap
         if tap is not None:
             # First: waking writes acknowledgements, and what they are for shall have its number kept by then.
             tap.note_number()
         touched = self._touched
         if touched:
+            if now == 0.0:
+                now = self.time()
             if len(touched) > WAKES:
-                self._put_off()
+                self._put_off(now)
             else:
-                self._wake(touched)
+                self._wake(touched, now)
                 touched.clear()
         due = self._deadlines.next_due()
         if due != self._due_at:
             self._arm(due)
 
-    def _wake(self, outboxes: list[Outbox]) -> None:
+    def _wake(self, outboxes: list[Outbox], now: float) -> None:
         for outbox in outboxes:
             owner = outbox.owner
             if owner is not None:
                 assert isinstance(owner, Link)
                 try:
-                    owner.wake()
+                    owner.wake(now)
                     if outbox.closed:
                         owner.ended_by_core()
                 except Exception as error:
                     # Not in the turn of whoever published.
                     self.loop.call_soon(owner.broke, error)
 
-    def _put_off(self) -> None:
+    def _put_off(self, now: float) -> None:
         """A batch for very many peers: each wake may be a write, and others have their turn in between."""
         touched = self._touched
         self._put_off_outboxes.extend(touched[WAKES:])
@@ -129,7 +140,7 @@ class FlushScheduler:
         first = not self.behind
         self.behind = True
         self.turns.held = True
-        self._wake(touched)
+        self._wake(touched, now)
         touched.clear()
         if first:
             # Behind what the writes have asked for: a new round, which has room for the next of them.
@@ -137,11 +148,21 @@ class FlushScheduler:
 
     def _wake_some(self) -> None:
         waiting = self._put_off_outboxes
-        some = [waiting.popleft() for _ in range(min(WAKES, len(waiting)))]
-        more = len(waiting) > 0
+        at: i64 = self._put_off_at
+        some = waiting[at : at + WAKES]
+        at += WAKES
+        more = at < len(waiting)
+        if not more:
+            waiting.clear()
+            at = 0
+        elif at >= KEPT:
+            # While batches come faster than their writers are woken.
+            del waiting[:at]
+            at = 0
+        self._put_off_at = at
         self.behind = more
         self.turns.held = more
-        self._wake(some)
+        self._wake(some, self.time())
         if more:
             self.loop.call_soon(self._wake_some)
 

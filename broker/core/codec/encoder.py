@@ -78,7 +78,7 @@ def ack(kind: int, packet_id: int, reason: int = 0, version: int = packets.V311)
     if number < 1 or number > 65_535:
         raise ValueError(f"a packet identifier of {packet_id}")
     if reason == 0 or version < 5:
-        return _SHORT_ACKS[first] + two_bytes(packet_id)
+        return _SHORT_ACKS[first] + BYTE[number >> 8] + BYTE[number & 255]
     first = first << 4
     if first == 0x60:  # [MQTT-3.6.1-1]
         first = 0x62

@@ -42,8 +42,8 @@ class Frames:
         self.version: i64 = version
         self.max_packet_size: i64 = max_packet_size
         # An incomplete packet: `_tail` after the read in which it began, `_held` once a second read did not complete
-        # it; `_need` is the size to wait for. A bytearray, and not a list of reads, so that a packet that trickles in
-        # by twos and threes takes no more memory than its size.
+        # it; `_need` is the size to wait for, 0: there is none. A bytearray, and not a list of reads, so that a packet
+        # that trickles in by twos and threes takes no more memory than its size.
         self._tail: bytes = b""
         self._held: bytearray = bytearray()
         self._need: i64 = 0
@@ -51,10 +51,13 @@ class Frames:
         self._undecided: i64 = 0
 
     @property
-    def held_size(self) -> int:
+    def held_size(self) -> i64:
         """Bytes kept for what has not been acted on: an incomplete packet, the read that an unfinished turn left, and a
         packet that waits for a decision (`undecided`), which is there beside the read it came in."""
-        return len(self.buffer) + len(self._tail) + len(self._held) + self._undecided
+        held: i64 = len(self.buffer) + self._undecided
+        if self._need > 0:
+            held += len(self._tail) + len(self._held)
+        return held
 
     def undecided(self) -> None:
         """The packet of the current frame is kept until `decided`."""
@@ -70,6 +73,7 @@ class Frames:
         self.buffer = b""
         self._tail = b""
         self._held = bytearray()
+        self._need = 0
         self._undecided = 0
         self.start = 0
         self.body = 0
@@ -77,24 +81,25 @@ class Frames:
 
     def feed(self, data: bytes) -> None:
         """Add one read."""
-        if self._held:
+        if self._need == 0:
+            # Where the owner stopped before the last read was through, its rest comes first.
+            self.buffer = data if self.end >= len(self.buffer) else self.buffer[self.end :] + data
+        elif self._held:
             self._held += data
             if len(self._held) < self._need:
                 return
             self.buffer = bytes(self._held)
             self._held = bytearray()
-        elif self._tail:
-            if len(self._tail) + len(data) < self._need:
-                self._held += self._tail
-                self._held += data
-                self._tail = b""
-                return
+            self._need = 0
+        elif len(self._tail) + len(data) < self._need:
+            self._held += self._tail
+            self._held += data
+            self._tail = b""
+            return
+        else:
             self.buffer = self._tail + data
             self._tail = b""
-        elif self.end < len(self.buffer):  # the owner stopped before the last read was through
-            self.buffer = self.buffer[self.end :] + data
-        else:
-            self.buffer = data
+            self._need = 0
         self.start = 0
         self.body = 0
         self.end = 0

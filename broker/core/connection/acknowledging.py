@@ -176,6 +176,10 @@ class Acknowledger:
         self._told_before = -1
         self._send(ack(PUBREC, packet_id, reasons.SUCCESS, self._version), self._told())
 
+    def answer_one(self, qos: i64, packet_id: bytes) -> None:
+        """`answer_run` for one publish: an identifier of two bytes that came in goes out as it is."""
+        self._send((PUBACK_HEAD if qos == 1 else PUBREC_HEAD) + packet_id, self._told())
+
     def answer_run(self, qos: int, packet_ids: list[bytes]) -> None:
         """Acknowledge some publishes in a row, one at least, all of the same QoS and with success, in one piece.
 

@@ -270,7 +270,7 @@ class PublishHandler:
         if receiver is not None:
             receiver.send_now(message, qos)
             router.work += 1
-            acknowledger.answer(qos, packet_id, reasons.SUCCESS)
+            acknowledger.answer_one(qos, buffer[id_at : id_at + 2])
         else:
             reached = router.delivery.forward(route, message, session)
             acknowledger.answer(qos, packet_id, reasons.SUCCESS if reached > 0 else self._reason(reached))

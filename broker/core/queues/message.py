@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from mypy_extensions import i32, i64, mypyc_attr, u8
 
 from broker.core.codec.mounted_names import inner_properties, inner_topic
-from broker.core.codec.primitives import two_bytes, varint
+from broker.core.codec.primitives import BYTE, varint
 from broker.core.codec.properties import MESSAGE_EXPIRY_INTERVAL, SUBSCRIPTION_IDENTIFIER
 from broker.core.codec.publish_layout import LONGEST_REMAINING, build, head
 from broker.core.topics.topic_tree import Retainable
@@ -192,8 +192,9 @@ class Message(Retainable):
         if key != self._head_key:
             self._head = head(0x30 | (qos << 1), self.topic, len(tail))
             self._head_key = u8(key)
-        # From left to right: for three parts that is half of what a join costs.
-        return self._head + two_bytes(packet_id) + tail
+        # From left to right: for few parts that is half of what a join costs.
+        number: i64 = packet_id
+        return self._head + BYTE[number >> 8] + BYTE[number & 255] + tail
 
     def frame(
         self,

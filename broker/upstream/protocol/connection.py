@@ -172,12 +172,12 @@ class UpstreamConnection(Link):
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    def wake(self) -> None:
+    def wake(self, now: float) -> None:
         """The outbox has something to take."""
         if not self.stream.full and self.stream.closing_at == 0.0:
-            self._write()
+            self._write(now)
 
-    def _write(self) -> None:
+    def _write(self, now: float) -> None:
         """Write what waits, a few batches at most, as long as the transport takes it."""
         uplink = self.uplink
         outbox = uplink.outbox
@@ -185,7 +185,6 @@ class UpstreamConnection(Link):
         if self._over or not stream.made or stream.closing_at > 0.0:
             # Nothing comes after the last packet [MQTT-3.14.4-1].
             return
-        now = self.hub.time()
         left = BATCHES
         while not stream.full and left > 0:
             data = outbox.take(self.hub.write_batch_bytes, now)
@@ -206,7 +205,7 @@ class UpstreamConnection(Link):
         if self.stream.full:
             return
         try:
-            self._write()
+            self._write(self.hub.time())
             self.hub.after_batch()
         except Exception as error:
             self.broke(error)
