@@ -9,10 +9,9 @@ touched nobody costs two comparisons. A connection that raises when it is woken 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Final
-
-from mypy_extensions import i64
 
 from broker.core.counters import Counters
 from broker.core.queues.outbox import Outbox
@@ -26,9 +25,6 @@ WAKES: Final = 128
 """Writers that are woken in one call, each of which may write some kilobytes: as many as a round has room for
 (`turns.ROUND_WRITES`), since whoever finds none is called again. The others follow at once, after whatever else the
 event loop has to do."""
-
-KEPT: Final = 65_536
-"""Outboxes whose turn is over at which the list of those whose writers are woken later is cut."""
 
 AGAIN: Final = 1.0
 """Seconds until the router is called again whose tick has raised."""
@@ -86,10 +82,9 @@ class FlushScheduler:
         self.failed = failed
         self._due: asyncio.TimerHandle | None = None
         self._due_at = -1.0
-        # Outboxes of batches for very many peers whose writers are woken in the rounds to come: those from a place in
-        # the list on. Whether there are any.
-        self._put_off_outboxes: list[Outbox] = []
-        self._put_off_at: i64 = 0
+        # Outboxes of batches for very many peers whose writers are woken in the rounds to come, no more than `WAKES` in
+        # each list; whether there are any.
+        self._put_off_outboxes: deque[list[Outbox]] = deque()
         self.behind = False
         # What waited for a commit is on its way out, in turns.
         self._releasing = False
@@ -135,7 +130,8 @@ class FlushScheduler:
     def _put_off(self, now: float) -> None:
         """A batch for very many peers: each wake may be a write, and others have their turn in between."""
         touched = self._touched
-        self._put_off_outboxes.extend(touched[WAKES:])
+        for at in range(WAKES, len(touched), WAKES):
+            self._put_off_outboxes.append(touched[at : at + WAKES])
         del touched[WAKES:]
         first = not self.behind
         self.behind = True
@@ -148,18 +144,11 @@ class FlushScheduler:
 
     def _wake_some(self) -> None:
         waiting = self._put_off_outboxes
-        at: i64 = self._put_off_at
-        some = waiting[at : at + WAKES]
-        at += WAKES
-        more = at < len(waiting)
-        if not more:
-            waiting.clear()
-            at = 0
-        elif at >= KEPT:
-            # While batches come faster than their writers are woken.
-            del waiting[:at]
-            at = 0
-        self._put_off_at = at
+        some = waiting.popleft()
+        while waiting and len(some) + len(waiting[0]) <= WAKES:
+            # What is left of some batches has its turn together.
+            some += waiting.popleft()
+        more = len(waiting) > 0
         self.behind = more
         self.turns.held = more
         self._wake(some, self.time())

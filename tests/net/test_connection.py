@@ -46,6 +46,24 @@ async def test_a_single_frame_is_written_at_once(broker: Broker) -> None:
     assert there.connection.outbox.empty
 
 
+async def test_a_read_has_one_time(broker: Broker) -> None:
+    """However many writes it leads to: to ask the clock costs as much as to route a message."""
+    source = Client(broker, "source")
+    there = [await subscriber(broker, f"there{number}") for number in range(3)]
+    source.take()
+    clock, asked = broker.hub.time, []
+
+    def counted_time() -> float:
+        asked.append(clock())
+        return asked[-1]
+
+    broker.hub.time = counted_time
+    source.connection.data_received(wire.publish("t", b"x", qos=1, packet_id=7))
+    assert [client.take() for client in there] == [wire.publish("t", b"x")] * 3
+    assert source.take() == b"\x40\x02\x00\x07"
+    assert len(asked) == 1
+
+
 async def test_more_than_one_is_the_writers(broker: Broker) -> None:
     """It joins what waits to one write, in the next round."""
     there, source = await subscriber(broker, "there"), await subscriber(broker, "source")

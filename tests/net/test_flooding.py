@@ -311,6 +311,27 @@ async def test_a_message_for_very_many_is_written_in_turns(embed: Embed) -> None
     assert all(client.take() == frame for client in crowd)
 
 
+async def test_what_is_left_of_some_batches_has_its_turn_together(embed: Embed) -> None:
+    """Batches for a little more than one turn has room for do not need a further turn each."""
+    broker = await embed()
+    sources = [Client(broker, f"source{number}") for number in range(3)]
+    crowd: list[Client] = []
+    for number in range(len(sources)):
+        for _ in range(WAKES + 10):
+            client = Client(broker, "", says=wire.connect(f"c{len(crowd)}"))
+            client.connection.data_received(wire.subscribe(1, [(f"t/{number}", 0)]))
+            crowd.append(client)
+    await rounds(20)
+    for client in crowd:
+        client.take()
+    for number, source in enumerate(sources):
+        source.connection.data_received(wire.publish(f"t/{number}", b"x"))
+    assert sum(client.transport.written != [] for client in crowd) == 3 * WAKES
+    await rounds(1)
+    assert all(len(client.transport.written) == 1 for client in crowd)
+    assert not broker.hub.behind
+
+
 async def test_whoever_is_woken_finds_room(embed: Embed) -> None:
     """A burst of some kilobytes for very many: nobody is woken to write only to be put off to another round."""
     broker = await embed()
