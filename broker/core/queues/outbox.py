@@ -455,13 +455,13 @@ class Outbox:
     @property
     def has_expired(self) -> bool:
         """True when `take_expired` has something."""
-        return bool(self.queue.expired)
+        return self.queue.expired is not None
 
     def take_expired(self) -> list[Delivery]:
         """QoS 1 and 2 deliveries that expired in the queue: the session frees their packet identifiers."""
         queue = self.queue
-        expired, queue.expired = queue.expired, []
-        return expired
+        expired, queue.expired = queue.expired, None
+        return expired or []
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

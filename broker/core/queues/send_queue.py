@@ -56,8 +56,8 @@ class SendQueue:
         # Waiting messages of QoS 1 and 2: they are in flight in the session, and not lost with this queue.
         self.qos12_messages: i64 = 0
         self.qos12_bytes: i64 = 0
-        # QoS 1 and 2 deliveries that expired here.
-        self.expired: list[Delivery] = []
+        # QoS 1 and 2 deliveries that expired here; None: none. It is asked for after each write.
+        self.expired: list[Delivery] | None = None
         # Waiting messages that were delivered before and are sent again: the ledger counted them then.
         self.again: i64 = 0
         # The ledger.
@@ -185,6 +185,8 @@ class SendQueue:
                 # Delivery had not begun: the copy is deleted [MQTT-3.3.2-5].
                 self.count_dropped(EXPIRED if expiry == 0 else AGE, 1)
                 if qos > 0:
+                    if self.expired is None:
+                        self.expired = []
                     self.expired.append(delivery)
                 return NOT_SENT
             self.taken += 1
