@@ -42,26 +42,33 @@ class Sweep:
         self._last_number = 0
 
     def piece(self) -> bool:
-        """Remove some; False: there is nothing left. Raises what SQLite raises; then the piece is done again."""
+        """Remove some; False: there is nothing left. Raises what SQLite raises; then the round begins again."""
         if self._last is None and not self._begin():
             return False
+        try:
+            self._transaction()
+        except BaseException:
+            # What it has passed over may be there still.
+            self._last = None
+            raise
+        return True
+
+    def _transaction(self) -> None:
         db = self._db
         db.execute("BEGIN IMMEDIATE")
         if self._phase == SUBSCRIPTIONS:
-            step = self._subscriptions
+            over = self._subscriptions()
         elif self._phase == RECEIVED:
-            step = self._received
+            over = self._received()
         else:
-            step = self._deliveries
-        over = step()
-        if over and self._phase == DELIVERIES:
-            db.execute("DELETE FROM gone_session WHERE id <= ?", (self._last,))
+            over = self._deliveries()
+            if over:
+                db.execute("DELETE FROM gone_session WHERE id <= ?", (self._last,))
         db.execute("COMMIT")
         if over:
             self._phase += 1
             if self._phase > DELIVERIES:
                 self._last = None
-        return True
 
     def _begin(self) -> bool:
         self._last = self._db.execute("SELECT max(id) FROM gone_session").fetchone()[0]

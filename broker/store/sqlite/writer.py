@@ -191,7 +191,7 @@ class Writer:
             self._untidy = False
             self._write_back("TRUNCATE")
             self._measure()
-        except sqlite3.Error:
+        except Exception:  # of whatever kind: the thread goes on
             with contextlib.suppress(sqlite3.Error):
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")

@@ -69,14 +69,40 @@ def test_a_piece_is_bounded_in_bytes(db: sqlite3.Connection, monkeypatch: pytest
     assert left[-1] == 0
 
 
+@pytest.mark.parametrize("table", ["subscription", "received", "delivery", "gone_session"])
+def test_after_an_error_nothing_is_passed_over(
+    db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    monkeypatch.setattr(sweeping, "REMOVED", 7)
+    monkeypatch.setattr(sweeping, "SEEN", 50)
+    fill(db, 90)
+
+    def refuse(action: int, name: str | None, *_: str | None) -> int:
+        return sqlite3.SQLITE_DENY if (action, name) == (sqlite3.SQLITE_DELETE, table) else sqlite3.SQLITE_OK
+
+    sweep = Sweep(db)
+    db.set_authorizer(refuse)
+    with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
+        all_of(sweep)
+    db.execute("ROLLBACK")
+    db.set_authorizer(None)
+    all_of(sweep)
+    for each in ("subscription", "received", "delivery"):
+        assert [count(db, each, session) for session in (1, 2, 3)] == [0, 30, 0]
+
+
+def all_of(sweep: Sweep) -> None:
+    while sweep.piece():
+        pass
+
+
 def test_sessions_that_end_meanwhile_are_for_the_next_round(db: sqlite3.Connection) -> None:
     fill(db, 30)
     sweep = Sweep(db)
     assert sweep.piece()
     db.execute("INSERT INTO gone_session VALUES (4)")
     db.execute("INSERT INTO subscription VALUES (4, 'f', 0, 0, 0, 0, 0, 0, NULL, NULL, NULL)")
-    while sweep.piece():
-        pass
+    all_of(sweep)
     assert count(db, "subscription", 4) == 0
     assert count(db, "subscription", 2) == 10
 
