@@ -112,11 +112,18 @@ def _placeholders(settings: Settings) -> Iterator[str]:
         for word in WORD.findall(text):
             if word != "{user}":
                 yield f'security.client_ids: "{text}": {word} stands for itself; the user name is {{user}}'
+    for listener in settings.listener:
+        for word in MOSQUITTO.findall(listener.mount):
+            yield f'listener "{listener.called}": mount: {word} stands for itself here; write {_ours(word)}'
     for at, rule in enumerate(settings.rule):
         for text in rule.filters:
             for word in MOSQUITTO.findall(text):
-                name = "{user}" if word == "%u" else "{client}"
-                yield f'rule[{at}].filters: "{text}": {word} stands for itself here; write {name}'
+                yield f'rule[{at}].filters: "{text}": {word} stands for itself here; write {_ours(word)}'
+
+
+def _ours(word: str) -> str:
+    """What stands here for mosquitto's %u or %c."""
+    return "{user}" if word == "%u" else "{client}"
 
 
 def _rules(settings: Settings, embedded: bool) -> Iterator[str]:

@@ -129,6 +129,10 @@ def test_the_defaults() -> None:
 
 
 class TestStore:
+    def test_what_mosquitto_would_fill_in_in_a_mount(self) -> None:
+        (line,) = told(listener=[{**HERE, "mount": "tenant/%u/"}])
+        assert line == 'listener "here": mount: %u stands for itself here; write {user}'
+
     def test_how_is_told_and_not_where(self) -> None:
         (line,) = told(store={"synchronous": "off"})
         assert line == "store.synchronous has no effect: without store.path everything is kept in memory"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.core.addresses import network
 from broker.core.causes import (
     CLIENT_DISCONNECT,
     CLIENT_DISCONNECT_WITH_WILL,
@@ -203,6 +204,7 @@ class ConnectionLog:
 
     def _warn(self, host: str, event: str, known: dict[str, Any]) -> None:
         """Write a warning about a client, or count it where its address, or all together, have had theirs."""
+        host = network(host)
         before = self._by_address.get(host, 0)
         if before or len(self._by_address) < MOST_ADDRESSES:
             self._by_address[host] = before + 1

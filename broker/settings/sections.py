@@ -399,7 +399,7 @@ class Log(Section):
     """Warnings about clients (refused, protocol broken, evicted) in 10 seconds; the rest is summed up in one line. 0:
     no limit."""
     client_warnings_per_address: CountOrUnlimited = 10
-    """The same for one IP address. 0: no limit of its own."""
+    """The same for one IP address, or one /64 of IPv6. 0: no limit of its own."""
 
 
 class Shutdown(Section):

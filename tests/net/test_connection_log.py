@@ -191,12 +191,22 @@ def test_one_address_has_its_share_of_warnings_and_the_rest_is_one_line(told: Li
     assert [line["event"] for line in told] == ["client broke the protocol"]
 
 
+def test_an_ipv6_network_has_the_share_of_one_address(told: Lines) -> None:
+    log = the_log(100, 10)
+    log.look(0.0)
+    for number in range(50):
+        log.ended(ended(f"2001:db8::{number:x}"), 1.0)
+    assert len(told) == 10
+    log.look(INTERVAL)
+    assert (told[-1]["most_from"], told[-1]["warnings_from_it"]) == ("2001:db8::/64", 50)
+
+
 @pytest.mark.parametrize("most", [100, 0])
 def test_many_addresses_have_no_more_than_all_may_have_and_the_table_is_bounded(told: Lines, most: int) -> None:
     log = the_log(most, 10)
     log.look(0.0)
     for number in range(MOST_ADDRESSES + 500):
-        log.ended(ended(f"2001:db8::{number:x}", causes.REFUSED), 1.0)
+        log.ended(ended(f"2001:db8:{number:x}::", causes.REFUSED), 1.0)
     assert len(told) == (most or MOST_ADDRESSES)
     assert len(log._by_address) == MOST_ADDRESSES
     log.finish()
