@@ -1,6 +1,8 @@
 /* What a power cut leaves, for LD_PRELOAD: whenever a file of the folder SYNCED_FROM is synced, it is copied as it is to
- * SYNCED_TO. The copies are what a disk holds that keeps what it was asked to sync, and nothing else. */
+ * SYNCED_TO; when the folder itself is synced, the copies of files that are gone are removed. The copies are what a disk
+ * holds that keeps what it was asked to sync, and nothing else. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -8,6 +10,25 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* A file that was removed comes back with the power, unless its folder was synced after that. */
+static void forget(const char *from, const char *to)
+{
+    char path[2 * PATH_MAX];
+    DIR *folder = opendir(to);
+    struct dirent *entry;
+
+    if (!folder)
+        abort();
+    while ((entry = readdir(folder))) {
+        snprintf(path, sizeof path, "%s/%s", from, entry->d_name);
+        if (entry->d_name[0] != '.' && access(path, F_OK)) {
+            snprintf(path, sizeof path, "%s/%s", to, entry->d_name);
+            unlink(path);
+        }
+    }
+    closedir(folder);
+}
 
 static void keep(int fd)
 {
@@ -24,6 +45,10 @@ static void keep(int fd)
     if (length < 0)
         return;
     path[length] = 0;
+    if (strcmp(path, from) == 0) {
+        forget(from, to);
+        return;
+    }
     if (strncmp(path, from, strlen(from)) || path[strlen(from)] != '/')
         return;
     snprintf(whole, sizeof whole, "%s/%s", to, path + strlen(from) + 1);

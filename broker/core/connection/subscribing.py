@@ -126,7 +126,8 @@ class FilterHandler:
             return
         self.ended()
         answer = work.answer()
-        self._answers.send(answer, session.journal is not None)  # [MQTT-3.8.4-1] [MQTT-3.10.4-4]
+        # [MQTT-3.8.4-1] [MQTT-3.10.4-4]; nothing was done that would have to be kept first, where it was refused.
+        self._answers.send(answer, session.journal is not None and not work.refused())
         if session.streams is not None and isinstance(answer, Suback):
             # The first retained messages go at once, if this turn has room for them; the others at the receiver's pace,
             # as its writer fetches them.
@@ -198,6 +199,10 @@ class FilterWork:
                     self._options = queue_options.read(filters.properties.user)
                 except BadQueueOptions as bad:
                     self._bad_options = str(bad)
+
+    def refused(self) -> bool:
+        """Whether nothing was done, since it cannot be kept now."""
+        return self._refusal != 0
 
     def turn(self, until: i64) -> bool:
         """Go on until `router.work` has come to `until`, to which it is charged. True when nothing is left to do.
