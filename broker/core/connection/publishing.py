@@ -28,9 +28,9 @@ from broker.core.principal import Principal
 from broker.core.queues.message import OVERHEAD, Message
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.requests import Request
-from broker.core.routing.broadcasts import PLAIN_BROADCAST
 from broker.core.routing.bursts import Run
 from broker.core.routing.fanout import REFUSED_BY_ALL
+from broker.core.routing.in_turns.broadcasts import PLAIN_BROADCAST
 from broker.core.routing.loop_detection import visited
 from broker.core.routing.router import Router
 from broker.core.session.session import Session

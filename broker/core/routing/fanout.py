@@ -15,14 +15,14 @@ from mypy_extensions import i64
 
 from broker.core.counters import FULL_BYTES, FULL_MESSAGES, GLOBAL, NO_QUOTA
 from broker.core.permissions import NEVER_MADE, Permissions
-from broker.core.queues.delivery import Delivery, queue_of
+from broker.core.queues.delivery import queue_of
 from broker.core.queues.message import Message
 from broker.core.queues.outbox import ACCEPTED, KEPT_BACK
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.queues.requests import RequestMessage
-from broker.core.routing.broadcasts import BROADCAST, PLAIN_BROADCAST, Broadcast, listeners
 from broker.core.routing.bursts import Run
 from broker.core.routing.deadlines import Deadlines
+from broker.core.routing.in_turns.broadcasts import BROADCAST, PLAIN_BROADCAST, Broadcast, listeners
 from broker.core.routing.plans import FanoutPlan
 from broker.core.routing.reach import Reach, share_qos
 from broker.core.routing.subscription_table import SubscriptionTable
@@ -401,7 +401,7 @@ class Fanout:
 
         [MQTT-4.8.2-3]
         """
-        chosen = self._choose(group, message, reach)
+        chosen = self.choose(group, message, reach)
         if chosen is None:
             return NOBODY
         qos, session = share_qos(message, chosen, reach), cast(Session, chosen.session)
@@ -411,7 +411,8 @@ class Fanout:
             self._tell(answer, session, qos, retain, chosen.topic_filter)
         return answer
 
-    def _choose(self, group: SharedGroup, message: Message, reach: Reach | None) -> Subscription | None:
+    def choose(self, group: SharedGroup, message: Message, reach: Reach | None) -> Subscription | None:
+        """The member of a share group that is to have a message; None: none may, or there is none."""
         size = message.size()
         for _ in range(min(len(group.connected), TRIES)):
             member = self._next_member(group, reach)
@@ -451,45 +452,6 @@ class Fanout:
         if permissions is not None:
             self.work += (reach.asked - asked) * (SLOW + permissions.source.ask_work)
         return found
-
-    def share_out(self, session: Session) -> None:
-        """Give what a leaving member of shared subscriptions did not finish to another member that is connected.
-
-        Where there is none it stays: the client may come back for it (section 4.8.2).
-        """
-        groups: set[SharedGroup] = set()
-        for group in session.unfinished_groups():
-            if self.present_group(group).has_connected():
-                groups.add(group)
-        if groups:
-            self.hand_on(session.take_shared(groups))
-
-    def present_group(self, group: SharedGroup) -> SharedGroup:
-        """The group of that name at that filter now: it may have lost all its members and come back since."""
-        if group.size > 0:
-            return group
-        entry = self._trie.find(group.topic_filter)
-        found = None if entry is None else entry.groups.get(group.name)
-        return group if found is None else found
-
-    def hand_on(self, deliveries: list[Delivery]) -> None:
-        """Give what was taken from a member to others of its group, which has some."""
-        for delivery in deliveries:
-            assert delivery.group is not None
-            group = self.present_group(delivery.group)
-            permissions = self.permissions
-            reach: Reach | None = None
-            if permissions is not None and permissions.filters:
-                reach = Reach(delivery.message.topic, permissions)
-            chosen = self._choose(group, delivery.message, reach)
-            if chosen is None:
-                # Nobody who is left may have it.
-                continue
-            session = cast(Session, chosen.session)
-            qos = share_qos(delivery.message, chosen, reach)
-            # As this member's subscription has it, and not as that of the member who left it behind [MQTT-3.3.1-12].
-            retain = delivery.message.retain and chosen.retain_as_published
-            session.deliver(delivery.message, qos, retain, identifiers(chosen), group, queue_of(chosen))
 
 
 def _weight(answer: int) -> i64:

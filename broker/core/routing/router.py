@@ -31,6 +31,7 @@ from broker.core.queues.requests import Request
 from broker.core.routing.bursts import RunFinder
 from broker.core.routing.deadlines import Deadlines
 from broker.core.routing.fanout import Fanout
+from broker.core.routing.in_turns.unfinished import Unfinished
 from broker.core.routing.peers import END_WORK, HELD_WORK, FanoutState, PeerConnected, PeerDisconnected, PeerListener
 from broker.core.routing.publisher import Publisher
 from broker.core.routing.queue_limits import QueueLimits
@@ -41,7 +42,7 @@ from broker.core.routing.wills import DueWill, WillQueue
 from broker.core.session.global_limit import GlobalLimiter
 from broker.core.session.session import Session
 from broker.core.tap import Tap
-from broker.core.topics.subscription import SharedGroup, Subscription
+from broker.core.topics.subscription import Subscription
 from broker.core.topics.trie import create
 
 if TYPE_CHECKING:
@@ -89,14 +90,14 @@ class Router(PeerListener):
         self.retained = self.retained_store.tree
         self.publisher = Publisher(limits, self.delivery, self.retained_store)
         self.wills = WillQueue(self.publisher, self.counters, self.deadlines, self.delivery)
+        self.unfinished = Unfinished(self.delivery, load, self.deadlines)
         self.queue_limits = QueueLimits(limits, self.delivery)
         load.reliever = GlobalLimiter(self.sessions, load)
         self.alias_bytes: i64 = 0  # that the topic aliases of all clients take
         self.permissions: Permissions | None = None  # what access control says, if there is one
         self.event_listener: EventListener | None = None
         self.auth_methods: dict[str, AuthMethod] = {}
-        # Who records what happens, if anybody does.
-        self.tap: Tap | None = None
+        self.tap: Tap | None = None  # who records what happens, if anybody does
         self._journal: Journal | None = None
         self.commits: Commits | None = None  # the journal's; set with it
 
@@ -302,7 +303,7 @@ class Router(PeerListener):
         self.fanout.post(PeerConnected(session, outbox))
         self.fanout.drain(self, now)
         if self.fanout.placing:
-            self.deadlines.set(self.fanout, now)
+            self.deadlines.set(self, now)
         self.session_table.count(session)
         return session, present
 
@@ -387,7 +388,7 @@ class Router(PeerListener):
                 session.will_due = now + delay
                 if session.journal is not None:
                     session.journal.will_set(session.client_id, session.will, session.will_due)
-        self.delivery.share_out(session)
+        self.unfinished.share_out(session)
         if expiry == 0:
             self.end_session(session, now)
         elif expiry != NEVER:
@@ -414,19 +415,14 @@ class Router(PeerListener):
             session.keep_in(None)
         if session.will is not None:
             self._publish_will(session, now)
-        left: set[SharedGroup] = set()
-        for group in session.unfinished_groups():
-            if self.delivery.present_group(group).has_member():
-                left.add(group)
-        if left:
-            self.delivery.hand_on(session.take_shared(left))
+        self.unfinished.end(session)
         self.work += HELD_WORK * session.queue.messages
         session.end()
         self.deadlines.cancel(session)
         self.session_table.remove(session)
         self.work += DROP_WORK * self.table.end(session)
         if self.table.leaving:
-            self.deadlines.set(self.table, now)
+            self.deadlines.set(self, now)
         if self.event_listener is not None:
             self.event_listener.session_ended(session.client_id)
 
@@ -453,15 +449,14 @@ class Router(PeerListener):
         counters = self.counters
         deadlines = self.deadlines
         deadlines.held_until = 0.0
-        if self.fanout.placing:
-            self.work += self.fanout.place_some()
+        self.work += self.fanout.place_some()
         self.wills.begin_turn()
         half_full = counters.half_full
         backed_up = counters.backed_up
         until: i64 = self.work + TICK_WORK
         self.delivery.work_off(until - TICK_WORK // 2)
-        if self.table.leaving:
-            self.work += DROP_WORK * self.table.work_off(self.table.drops)
+        self.unfinished.work_off(until - TICK_WORK // 4)
+        self.work += DROP_WORK * self.table.work_off(self.table.drops)
         while self.work < until and counters.half_full == half_full and counters.backed_up == backed_up:
             thing = deadlines.pop_due(now)
             if thing is None:
@@ -478,16 +473,21 @@ class Router(PeerListener):
         if counters.backed_up != backed_up:
             # The acknowledgements that empty a session's queue need a moment.
             deadlines.held_until = now + PAUSE
-        if self.table.leaving:
-            deadlines.set(self.table, now)
-        if self.fanout.placing:
-            deadlines.set(self.fanout, now)
+        if self._goes_on:
+            deadlines.set(self, now)
         return deadlines.due(now)
 
     @property
+    def _goes_on(self) -> bool:
+        """Whether something that has begun waits for nothing but a turn."""
+        return (
+            self.table.leaving or self.unfinished.waiting or self.delivery.broadcasting or len(self.fanout.placing) > 0
+        )
+
+    @property
     def hurried(self) -> bool:
-        """True while wills, or subscriptions of sessions that are over or came, wait for a turn only (`tick`)."""
-        return self.wills.waiting > 0 or self.table.leaving or len(self.fanout.placing) > 0
+        """True while wills, or something that has begun, wait for nothing but a turn (`tick`)."""
+        return self.wills.waiting > 0 or self._goes_on
 
     def look_at(self, session: Session, now: float) -> None:
         """Do what is due of a session: its will, its end. One that has expired is not resumed [MQTT-4.1.0-2]."""

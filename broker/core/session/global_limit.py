@@ -27,8 +27,8 @@ RETRY: Final = 0.1
 """Seconds after a look that found too little before the next one."""
 
 ROUND: Final = 16_384
-"""Units of work in one round of the event loop (one `QueueTotals.now`): two milliseconds, or three. When they are used
-up, what has no room is dropped."""
+"""Units of work in one round of the event loop (one `QueueTotals.now`): three milliseconds, or seven where the sessions
+are in no cache of the processor. When they are used up, what has no room is dropped."""
 
 DROP_UNITS: Final = 2
 """What a message that is dropped counts for; a session that is looked at counts one."""

@@ -10,8 +10,8 @@ from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.codec.packets import Will
 from broker.core.persistence.journal import Journal
 from broker.core.queues.message import Message
-from broker.core.routing.broadcasts import BROADCAST, PLAIN_BROADCAST
 from broker.core.routing.fanout import SLOW
+from broker.core.routing.in_turns.broadcasts import BROADCAST, PLAIN_BROADCAST
 from broker.core.routing.plans import FanoutPlan
 from broker.core.routing.router import TICK_WORK, Router
 from broker.core.session.session import Session
@@ -48,7 +48,7 @@ def finish(router: Router, now: float) -> int:
     ticks = 0
     while router.delivery.broadcasting:
         before = router.work
-        router.tick(now)
+        assert router.tick(now) == router.delivery.broadcasting
         # One more than there was room for.
         assert router.work - before <= TICK_WORK + 2 * SLOW
         ticks += 1
