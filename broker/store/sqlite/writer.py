@@ -27,6 +27,9 @@ from broker.store.sqlite.sweeping import Sweep
 LOG_PAGES: Final = 4_000
 """Pages of the log, about, from which on it is written back to the file after the next commit: 16 MB."""
 
+IDLE_LOG_PAGES: Final = 1_000
+"""The same when nothing else is to be done: a few pages are not worth the disk's time, and a flash disk's life."""
+
 PAGE: Final = 4096
 
 IDLE: Final = 0.05
@@ -73,8 +76,9 @@ class Writer:
         # Pages that the log has grown by since it was written back, about.
         self._log_pages = 0
         self._sweep = Sweep(opened.db)
-        # Whether the background may have anything to do.
+        # Whether the background may have anything to do, and whether it has taken pages out of the file.
         self._untidy = True
+        self._shrunk = False
         self._tidied = perf_counter()
 
     def start(self) -> None:
@@ -96,7 +100,7 @@ class Writer:
     def _run(self) -> None:
         while True:
             try:
-                job = self._jobs.get(timeout=IDLE if self._untidy or self._log_pages else None)
+                job = self._jobs.get(timeout=IDLE if self._busy() else None)
             except Empty:
                 self._tidy(True)
                 continue
@@ -176,11 +180,14 @@ class Writer:
 
     # -- the background; on the thread ---------------------------------------------------------------------------------
 
+    def _busy(self) -> bool:
+        return self._untidy or self._log_pages >= IDLE_LOG_PAGES
+
     def _tidy(self, idle: bool) -> None:
         """One piece. An error is nobody's business: it is tried again, and groups tell of the disk."""
         self._tidied = perf_counter()
         self._measure()
-        if not self._untidy and not self._log_pages:
+        if not self._busy():
             return
         try:
             if self._untidy and self._sweep.piece():
@@ -189,8 +196,11 @@ class Writer:
             if not idle or (self._untidy and self._shrink()):
                 return
             self._untidy = False
-            self._write_back("TRUNCATE")
-            self._measure()
+            if self._shrunk or self._log_pages >= IDLE_LOG_PAGES:
+                # Only so does the file itself get shorter.
+                self._shrunk = False
+                self._write_back("TRUNCATE")
+                self._measure()
         except Exception:  # of whatever kind: the thread goes on
             with contextlib.suppress(sqlite3.Error):
                 if self._db.in_transaction:
@@ -207,6 +217,7 @@ class Writer:
             return False
         # A page a step: `execute` would take one step.
         db.executescript(f"PRAGMA incremental_vacuum({VACUUM_PAGES})")
+        self._shrunk = True
         self._log_pages += VACUUM_PAGES
         if self._log_pages >= LOG_PAGES:
             self._write_back("PASSIVE")

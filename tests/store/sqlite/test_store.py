@@ -312,7 +312,29 @@ async def test_what_ended_sessions_left_goes_in_the_background(tmp_path: Path, m
     await store.close()
 
 
+async def test_a_few_pages_of_the_log_are_not_worth_the_disks_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message now and then must not cost a rewriting of the file each."""
+    store = await opened(tmp_path)
+    writer = store._writer
+    assert writer is not None
+    written: list[str] = []
+    monkeypatch.setattr(writer, "_write_back", written.append)
+    for number in range(5):
+        store.journal.session_kept(f"c{number}", Principal("u"), 300, 0.0)
+        await store.flush()
+        await store._call(lambda: writer._tidy(True))
+    assert written == []
+    store.journal.retained_set(message(bytes(3_000_000)))
+    await store.flush()
+    await store._call(lambda: writer._tidy(True))
+    assert written[0] == "TRUNCATE"
+    await store.close()
+
+
 async def test_the_file_shrinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.store.sqlite.writer.IDLE_LOG_PAGES", 10)
     monkeypatch.setattr("broker.store.sqlite.writer.VACUUM_ABOVE", 10)
     monkeypatch.setattr("broker.store.sqlite.writer.VACUUM_PAGES", 50)
     store = await opened(tmp_path)
