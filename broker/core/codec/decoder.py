@@ -84,8 +84,7 @@ class Decoder(Frames):
         # In one packet, and in a will; 0: any number.
         self.max_user_properties = max_user_properties
         self.server: bool = server
-        self._scan: ForwardScan = ForwardScan()
-        self._scan.most = max_user_properties
+        self._forward_scan: ForwardScan | None = None  # from the first properties on that are handed on
         # Of the CONNECT, as soon as it is known: also of one that is malformed further on.
         self.client_id: str = ""
 
@@ -163,7 +162,7 @@ class Decoder(Frames):
         stop = section + length
         if stop > end:
             raise MalformedPacket("the properties run past the end of the packet")
-        scan = self._scan
+        scan = self._scan()
         scan.run(data, section, stop, packets.PUBLISH)
         if not topic and scan.topic_alias == 0:  # [MQTT-4.7.3-1]
             raise ProtocolViolation("an empty topic name without a topic alias")
@@ -283,6 +282,15 @@ class Decoder(Frames):
             user_name=user_name, password=password, properties=section, bridge=bridge,
         )  # fmt: skip
 
+    def _scan(self) -> ForwardScan:
+        """The scan of this connection's publishes and wills; most clients never need it."""
+        scan = self._forward_scan
+        if scan is None:
+            scan = ForwardScan()
+            scan.most = self.max_user_properties
+            self._forward_scan = scan
+        return scan
+
     def _will(self, reader: Reader, qos: int, retain: bool) -> Will:
         """Sections 3.1.3.2 to 3.1.3.4."""
         delay = 0
@@ -293,7 +301,7 @@ class Decoder(Frames):
             stop = reader.position + length
             if stop > reader.end:
                 raise MalformedPacket("the will properties run past the end of the packet")
-            scan = self._scan
+            scan = self._scan()
             scan.run(reader.data, reader.position, stop, properties.WILL)
             reader.position = stop
             delay = scan.will_delay

@@ -19,7 +19,7 @@ from broker.core.codec.errors import ProtocolError, Refused
 from broker.core.codec.filter_list import FilterList
 from broker.core.codec.mounted_names import outer_filter
 from broker.core.codec.packets import Packet, Suback, SubscriptionRequest, Unsuback
-from broker.core.codec.properties import REASON_STRING, SUBSCRIPTION_IDENTIFIER
+from broker.core.codec.properties import NO_PROPERTIES, REASON_STRING, SUBSCRIPTION_IDENTIFIER
 from broker.core.codec.topic_names import SHARE_PREFIX, has_wildcard, level_count, parse_shared
 from broker.core.connection.answers import Answers
 from broker.core.hooks import AccessControl
@@ -323,7 +323,7 @@ class FilterWork:
             refused = Suback(packet_id, [reasons.IMPLEMENTATION_SPECIFIC_ERROR] * self._count)
             refused.properties.strings[REASON_STRING] = self._bad_options
             return refused
-        suback = Suback(packet_id, self._codes)
+        suback = Suback(packet_id, self._codes, None if self._session.v5 else NO_PROPERTIES)
         told = self._told
         # Once for all filters; where they differ, for each that was granted, in order.
         if self._alike or self._told_count <= MOST_TOLD:

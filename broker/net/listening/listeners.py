@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from broker.net import sockets
@@ -33,6 +35,10 @@ SERVED: Final = frozenset({"mqtt", "mqtts", "mqtt+unix", "ws", "wss"})
 """The schemes that there is something for."""
 
 PROXY_VERSIONS: Final = {"v1": V1, "v2": V2}
+
+
+# It has the methods of a protocol, as the stages have, and is none by inheritance: they are compiled.
+_connection: Final = cast("Callable[[Server, Listener], asyncio.Protocol]", Connection)
 
 
 class StartupError(Exception):
@@ -115,7 +121,7 @@ class Listener:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                self.protocol, host, port, backlog=runtime.tcp_backlog, reuse_address=True
+                self._factory, host, port, backlog=runtime.tcp_backlog, reuse_address=True
             )
         except OSError as error:
             raise StartupError(sockets.why_not_listening(self._told(), host, error)) from error
@@ -135,7 +141,7 @@ class Listener:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_unix_server(
-                self.protocol, sock=sock, backlog=self.server.settings.runtime.tcp_backlog
+                self._factory, sock=sock, backlog=self.server.settings.runtime.tcp_backlog
             )
         except BaseException:
             sock.close()
@@ -164,6 +170,13 @@ class Listener:
         for line in loaded.warnings:
             self.server.log.warning("certificate", listener=self.name, detail=line)
 
+    @property
+    def _factory(self) -> Callable[[], asyncio.Protocol]:
+        """What calls `protocol`; or makes its connection at once, where no stage is to stand between."""
+        if self._upgrades is None and self.certificates is None and self._trusted is None:
+            return partial(_connection, self.server, self)
+        return self.protocol
+
     def protocol(self) -> asyncio.Protocol:
         """What serves a connection that has come in.
 
@@ -178,7 +191,6 @@ class Listener:
             lowest = self._under_tls(lowest, connection)
         if self._trusted is not None:
             lowest = self._behind_proxy(self._trusted, lowest, connection)
-        # They have the methods of a protocol, and are none by inheritance: they are compiled.
         return cast(asyncio.Protocol, lowest)
 
     def _under_tls(self, upper: object, connection: Connection) -> TlsTransport:
