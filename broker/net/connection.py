@@ -17,11 +17,9 @@ from mypy_extensions import i64
 from broker.core import causes
 from broker.core.codec import reasons
 from broker.core.connection.protocol import ServerProtocol
-from broker.core.hooks import Origin
 from broker.core.queues.outbox import Outbox
 from broker.net import sockets
-from broker.net.admission import ListenerAdmission
-from broker.net.connection_table import ConnectionTable
+from broker.net.connection_table import ConnectionTable, Entrance
 from broker.net.hub import FlushScheduler, Link
 from broker.net.patience import GRACE, Patience
 from broker.net.stream import FULL_READ, LINGER, STALL_LOOKS, Stream, peer_name
@@ -39,9 +37,9 @@ class Connection(Link):
         super().__init__()
         self.server = server
         self.listener = listener
-        self.admission: ListenerAdmission | None = listener.admission  # if the listener has limits of its own
+        self.entrance: Entrance = listener.entrance
         self.table: ConnectionTable = server.connection_table
-        self.hub: FlushScheduler = server.hub
+        self.hub: FlushScheduler = self.table.hub
         self.loop = self.hub.loop
         self.opened_at = 0.0
         # The peer for the log, and its IP address ("": none): of the socket, unless a proxy has told before.
@@ -85,9 +83,7 @@ class Connection(Link):
         router = hub.router
         self.outbox = Outbox(router.fanout.touched, hub.counters, hub.live_messages, hub.live_bytes)
         self.outbox.owner = self
-        origin = Origin(self.address, self.host, self.listener.name)
-        origin.max_packet_size, origin.mount = self.listener.max_packet_size, self.listener.mount
-        self.protocol = ServerProtocol(router, self.outbox, origin)
+        self.protocol = ServerProtocol(router, self.outbox, self.entrance.origin(self.address, self.host))
         if router.access_control is not None:
             self.protocol.answer_later = self.admitted
         self.opened_at = self.hub.time()

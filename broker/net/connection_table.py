@@ -12,11 +12,33 @@ from typing import TYPE_CHECKING
 
 from broker.core.causes import CONNECTION_LOST
 from broker.core.codec import reasons
-from broker.net.admission import HALF_OPEN_ROOM, TURNED_AWAY, Admission
+from broker.core.hooks import Origin
+from broker.net.admission import HALF_OPEN_ROOM, TURNED_AWAY, Admission, ListenerAdmission
 from broker.net.connection_log import OF_THE_CLIENT
+from broker.net.hub import FlushScheduler
 
 if TYPE_CHECKING:
     from broker.net.connection import Connection
+
+
+class Entrance:
+    """What a connection has from the listener that it came by: `admission` are limits of that listener's own, if any.
+
+    `max_packet_size` and `mount` are those of `Origin`.
+    """
+
+    def __init__(self, name: str, max_packet_size: int, mount: str, admission: ListenerAdmission | None) -> None:
+        self.name = name
+        self.max_packet_size = max_packet_size
+        self.mount = mount
+        self.admission = admission
+
+    def origin(self, address: str, host: str) -> Origin:
+        """Where a connection comes from; `address` for people, `host` its IP address ("": none)."""
+        origin = Origin(address, host, self.name)
+        origin.max_packet_size = self.max_packet_size
+        origin.mount = self.mount
+        return origin
 
 
 class ConnectionTable:
@@ -41,6 +63,8 @@ class ConnectionTable:
         self._report_end = ended
         self._failed = failed
         self.connections: set[Connection] = set()
+        # From the server's start on.
+        self.hub: FlushScheduler
         # Whether anybody hears of clients that come, and of those that go by themselves. The shell's to change.
         self.reporting = True
         # Nobody may join any more; and who is told when the last one has left.
@@ -68,7 +92,7 @@ class ConnectionTable:
         self._make_room(admission)
         host = connection.host
         now = connection.opened_at
-        own = connection.admission
+        own = connection.entrance.admission
         code = own.arrive(host, now) if own is not None else reasons.SUCCESS
         answer = admission.arrive(host, now, code)
         if answer == reasons.CONNECTION_RATE_EXCEEDED and connection.listener.endpoint.tls:
@@ -102,7 +126,7 @@ class ConnectionTable:
     def readmit(self, connection: Connection) -> bool:
         """A refused connection took over another of its address. False when there is no room for it all the same."""
         admission = self._admission
-        own = connection.admission
+        own = connection.entrance.admission
         if admission is None or (own is not None and not own.has_place(connection.host)):
             return False
         if not admission.readmit(connection.host):
@@ -132,7 +156,7 @@ class ConnectionTable:
                 admission.leave_refused()
             else:
                 admission.leave(connection.host)
-                own = connection.admission
+                own = connection.entrance.admission
                 if own is not None:
                     own.leave(connection.host)
             if connection in self.connections:

@@ -149,7 +149,7 @@ class Server:
             StartupError: one of them cannot be listened on; then none is. Or the store cannot be read.
         """
         self.loop = asyncio.get_running_loop()
-        self.hub = self._hub()
+        self.hub = self.connection_table.hub = self._hub()
         if self.router.commits is not None:
             self.router.commits.wake = self.hub.committed
         self.handshakes = Handshakes(self.settings.limits.max_handshakes, self.loop)

@@ -9,7 +9,7 @@ import pytest
 from broker.core.codec import packets as p
 from broker.core.codec.packets import V5, V31, V311, Connack, Connect, Will
 from broker.core.codec.packets import SubscriptionRequest as Request
-from broker.core.codec.properties import Properties
+from broker.core.codec.properties import NO_PROPERTIES, Properties
 from broker.core.hooks import FORBIDDEN, LATER, AccessControl, Origin, Ticket
 from broker.core.principal import Principal
 from tests.core.harness import Network, bag, limits
@@ -18,6 +18,17 @@ CONNACK_REASONS = {
     0x00, 0x80, 0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87, 0x88, 0x89, 0x8A, 0x8C, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B,
     0x9C, 0x9D, 0x9F,
 }  # fmt: skip
+
+
+def test_the_properties_that_all_clients_of_3_1_1_share_stay_empty() -> None:
+    """Also beside clients of 5.0 who are told much, and whatever is answered."""
+    network = Network(limits(receive_maximum=7, max_qos=1))
+    for version in (V311, V5, V31):
+        client = network.client(f"c{version}", version)
+        assert client.subscribe("a/#", "$share/g/b", "c") == [0, 0, 0]
+        client.unsubscribe("a/#")
+        client.disconnect()
+    assert not NO_PROPERTIES
 
 
 class TestConnack:

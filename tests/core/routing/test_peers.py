@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 
+import pytest
+
 from broker.core.codec.packets import Will
 from broker.core.hooks import EventListener
 from broker.core.queues.message import Message
@@ -25,6 +27,15 @@ class Notes(EventListener):
         self.left.append(client_id)
 
 
+class Failing(Notes):
+    """Raises for one of them."""
+
+    def session_ended(self, client_id: str) -> None:
+        super().session_ended(client_id)
+        if client_id == "a":
+            raise RuntimeError("a fault")
+
+
 def watched() -> tuple[Router, Notes]:
     """A router that says who left."""
     router, notes = Network().router, Notes()
@@ -39,6 +50,25 @@ def peer(router: Router, name: str) -> tuple[Session, Outbox]:
 
 class TestEvents:
     """Posting, draining, applying."""
+
+    def test_what_an_event_raises_is_no_matter_of_the_next_one(self) -> None:
+        """It was applied, and is not again; those behind it are, at the next drain."""
+        router, notes = Network().router, Failing()
+        router.event_listener = notes
+        state = router.fanout
+        peers = [peer(router, name) for name in "abc"]
+        for session, outbox in peers:
+            state.post(PeerConnected(session, outbox))
+        state.drain(router, 1.0)
+        for session, outbox in peers:
+            state.post(PeerDisconnected(session, outbox, "stalled"))
+        with pytest.raises(RuntimeError, match="a fault"):
+            state.drain(router, 1.0)
+        assert notes.left == ["a"]
+        state.drain(router, 1.0)
+        assert notes.left == ["a", "b", "c"]
+        state.drain(router, 1.0)
+        assert (notes.left, state.peers) == (["a", "b", "c"], {})
 
     def test_nothing_changes_before_drain(self) -> None:
         """An event takes effect when events are drained, in order."""
