@@ -44,7 +44,7 @@ CACHE_KIBIBYTES: Final = 16_384
 Migration = Callable[[sqlite3.Connection], None]
 
 MIGRATIONS: Final[dict[int, Migration]] = {}
-"""What makes of a file of a version one of the next. Each runs within a transaction."""
+"""What makes of a file of a version one of the next, by `execute` alone: each runs within a transaction."""
 
 
 class Opened:
@@ -196,26 +196,17 @@ def _make(db: sqlite3.Connection, path: Path) -> None:
         f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}; COMMIT;"
     )
     path.chmod(0o600)
-    # The name of the file is to outlive a loss of power as well as what is in it.
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    _keep_names(path.parent)
 
 
 def _migrate(db: sqlite3.Connection, path: Path, version: int) -> None:
     """Copy the file, and bring it to the present version, step by step in one transaction."""
-    copy = path.with_name(f"{path.name}.version{version}")
-    missing = [each for each in range(version, VERSION) if each not in MIGRATIONS]
-    if missing:
+    if any(each not in MIGRATIONS for each in range(version, VERSION)):
         raise StoreError(
             f"{path} is of version {version}, which this broker cannot read any more: use an older broker first"
         )
-    if copy.exists():
-        raise StoreError(f"{copy} is there already, a copy of an earlier migration: move it away")
+    _copy(db, path.with_name(f"{path.name}.version{version}"))
     try:
-        db.execute("VACUUM INTO ?", (str(copy),))
         db.execute("BEGIN IMMEDIATE")
         for each in range(version, VERSION):
             MIGRATIONS[each](db)
@@ -225,6 +216,36 @@ def _migrate(db: sqlite3.Connection, path: Path, version: int) -> None:
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
+
+
+def _copy(db: sqlite3.Connection, copy: Path) -> None:
+    """A copy of the file, on the disk, and for the broker's user alone: payloads stand in it."""
+    try:
+        # SQLite takes an empty file, with its permissions.
+        descriptor = os.open(copy, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError as error:
+        raise StoreError(f"{copy} is there already, a copy of an earlier migration: move it away") from error
+    except OSError as error:
+        raise StoreError(f"{copy} cannot be made ({error.strerror}): let the broker's user write there") from error
+    try:
+        db.execute("VACUUM INTO ?", (str(copy),))
+        # It does not do that by itself.
+        os.fsync(descriptor)
+    except BaseException:
+        copy.unlink()
+        raise
+    finally:
+        os.close(descriptor)
+    _keep_names(copy.parent)
+
+
+def _keep_names(directory: Path) -> None:
+    """The names of files are to outlive a loss of power as well as what is in them."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 REMEDIES: Final = {

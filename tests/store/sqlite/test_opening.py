@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,8 @@ async def test_a_file_of_an_older_version_is_copied_and_migrated(
     await (await opened(tmp_path)).close()
     assert ask(tmp_path, "SELECT colour FROM session") == [(None,)]
     assert ask(tmp_path, "PRAGMA user_version") == [(VERSION + 1,)]
+    # Payloads stand in it, whatever the umask is.
+    assert (tmp_path / f"canopy.db.version{VERSION}").stat().st_mode & 0o777 == 0o600
     copy = sqlite3.connect(f"{file}.version{VERSION}")
     assert copy.execute("SELECT count(*) FROM delivery").fetchone() == (200,)
     assert copy.execute("PRAGMA user_version").fetchone() == (VERSION,)
@@ -232,6 +235,26 @@ async def test_a_migration_that_fails_leaves_the_file_as_it_was(
     store = await opened(tmp_path)
     assert len((await store.load()).sessions) == 1
     await store.close()
+
+
+async def test_a_copy_that_cannot_be_made_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the next start would take the half of it for a copy of an earlier migration."""
+    await made(tmp_path)
+    monkeypatch.setattr(opening, "VERSION", VERSION + 1)
+    monkeypatch.setitem(opening.MIGRATIONS, VERSION, lambda _: None)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, limits[1]))
+    try:
+        with pytest.raises(StoreError, match="the disk"):
+            await opened(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not [name for name in os.listdir(tmp_path) if "version" in name]
+    await (await opened(tmp_path)).close()
+    # It is never written over, either.
+    set_version(tmp_path / "canopy.db", VERSION)
+    with pytest.raises(StoreError, match="is there already"):
+        await opened(tmp_path)
 
 
 async def test_the_file_of_a_process_that_died_making_it(tmp_path: Path) -> None:
