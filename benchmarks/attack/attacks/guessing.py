@@ -21,6 +21,9 @@ from broker.core.codec.packets import V5, Connect
 AT_ONCE: Final = 300
 """Connections that wait for their answers at a time."""
 
+DELAY: Final = 1.2
+"""Seconds after which a client is told that it is refused, and a little."""
+
 HUGE: Final = 48_000
 """Bytes each of a user name and a password that a CONNECT of 100,000 bytes still has room for."""
 
@@ -61,8 +64,8 @@ def guess(field: Field, tries: Iterator[tuple[str, str, bytes]], at_once: int = 
             oldest.wait_for("CONNACK", timeout=max(0.0, field.until - time.monotonic()))
             refuse(oldest)
         waiting.append(knocks(field, *next(tries)))
+    field.listen(DELAY)
     for hostile in waiting:
-        hostile.drain()
         refuse(hostile)
 
 
