@@ -17,7 +17,6 @@ from broker.core.codec.topic_names import is_system, is_within
 from broker.core.connection.mounting import mount_of
 from broker.core.hooks import Origin, Ticket
 from broker.core.limits import Limits
-from broker.core.permissions import NEVER_MADE
 from broker.core.principal import Principal
 from broker.core.queues.message import Message
 from broker.core.routing.router import Router
@@ -69,7 +68,7 @@ def renew(session: Session, found: Principal | None, origin: Origin, router: Rou
 def become(session: Session, principal: Principal, router: Router) -> None:
     """A session is this client's from now on. What it may be sent is found out anew."""
     session.principal = principal
-    session.queue.epochs = NEVER_MADE
+    session.queue.review = None
     if router.permissions is not None and session.subscriptions:
         router.permissions.somebody_else()
 

@@ -21,6 +21,14 @@ class AskedLink:
     def __init__(self) -> None:
         self.silent = False
 
+    def takes(self, request: Request, owes: bool) -> bool:
+        """A request has been sent to it; whether it is asked. `owes`: it has anything to acknowledge besides that."""
+        if self.silent and owes:
+            return False
+        self.silent = False
+        request.ask(self)
+        return True
+
 
 class Request:
     """A publish that waits for what links say of it. `packet_id` and `qos` (1 or 2) are its publisher's.

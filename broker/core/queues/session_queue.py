@@ -22,7 +22,7 @@ from broker.core.counters import (
     REPLACED,
     Counters,
 )
-from broker.core.permissions import NEVER_MADE, Permissions
+from broker.core.permissions import Permissions
 from broker.core.persistence.journal import Journal
 from broker.core.principal import Principal
 from broker.core.queues.delivery import DROPPED, Delivery, SubscriptionQueue
@@ -31,6 +31,7 @@ from broker.core.queues.message import HEADROOM, Message
 from broker.core.queues.outbox import ACCEPTED, Outbox
 from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST
 from broker.core.queues.queue_totals import bound
+from broker.core.queues.windows.review import Review
 from broker.core.topics.subscription import SharedGroup
 
 if TYPE_CHECKING:
@@ -58,11 +59,8 @@ class SessionQueue:
         self.max_bytes: i64 = bound(max_bytes)  # what holds now, and the queue's own bound: see `fit`
         self._own_max_bytes: i64 = self.max_bytes
         self.policy: i64 = DROP_NEWEST
-        # What `doubt` saw: the rules, and whose right it is; about how many from the first on it was not asked.
-        self.epochs: i64 = NEVER_MADE
-        self._principal: Principal | None = None
-        self.unasked: i64 = 0
-        self._allowed: Delivery | None = None  # the first, when it was asked about
+        # What is still to be asked about what waits; None: the rules were not looked at for the client that it is now.
+        self.review: Review | None = None
         self.journal: Journal | None = None  # who keeps what waits; see `Session.keep_in`
         self.pending: deque[Delivery] | None = None  # with gaps, and None when nothing waits
         self.messages: i64 = 0
@@ -191,9 +189,8 @@ class SessionQueue:
         pending = self.pending
         assert pending is not None
         pending.popleft()
-        if self.unasked > 0:
-            self.unasked -= 1
-            self._allowed = None
+        if self.review is not None:
+            self.review.gone()
         self._unqueue(delivery)
 
     def _unqueue(self, delivery: Delivery) -> None:
@@ -205,7 +202,8 @@ class SessionQueue:
         if self.messages == 0:
             self.pending = None
             self._gaps = 0
-            self.unasked = 0
+            if self.review is not None:
+                self.review.left = 0
         if self._pressed and self.messages * 4 < self.max_messages:
             self._pressed = False
 
@@ -249,30 +247,21 @@ class SessionQueue:
         return taken
 
     def doubt(self, permissions: Permissions, principal: Principal) -> None:
-        """Once for each change of the rules: see that its client's right to what waits now is asked for (`bars`)."""
-        permissions.refresh()
-        if self.epochs != permissions.epochs:
-            self.epochs = permissions.epochs
-            self._principal = principal
-            self.unasked = 0 if self.pending is None else len(self.pending)
-            self._allowed = None
+        """Once for each change of the rules: see that its client's right to what waits now is asked for."""
+        if self.review is None:
+            self.review = Review(principal)
+        self.review.begin(permissions, 0 if self.pending is None else len(self.pending))
 
     def bars(self, delivery: Delivery) -> bool:
-        """Whether the first that waits may not be sent any more; or with a lower QoS, which it has then. Asks once."""
-        permissions = self._load.permissions
-        principal = self._principal
-        if permissions is None or principal is None or not permissions.filters or delivery is self._allowed:
-            return False
-        most = permissions.receive_qos(principal, delivery.message.topic.decode())
-        if most < 0:
-            return True
-        if most < delivery.qos:
+        """Whether the first that waits may not be sent any more; or with a lower QoS, which it has then."""
+        review = self.review
+        most = delivery.qos if review is None else review.most(delivery, self._load.permissions)
+        if 0 <= most < delivery.qos:
             delivery.qos = most
             if most == 0:
                 self.qos0 += 1
                 delivery.settle(True)
-        self._allowed = delivery
-        return False
+        return most < 0
 
     def send_qos0(self, outbox: Outbox, now: float) -> None:
         """Send the QoS 0 that waits, past the rest, as far as the outbox has room."""
@@ -334,7 +323,8 @@ class SessionQueue:
         self.pending = None
         self.messages = 0
         self.bytes = 0
-        self.qos0 = self._gaps = self.unasked = 0
+        self.qos0 = self._gaps = 0
+        self.review = None
 
     # -- shedding ------------------------------------------------------------------------------------------------------
 

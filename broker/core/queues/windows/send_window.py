@@ -296,7 +296,7 @@ class SendWindow:
             cause = outbox.why_not(message)
         elif size + HEADROOM > outbox.max_bytes:
             cause = FULL_BYTES
-        elif queue.unasked > 0 and queue.bars(delivery):
+        elif queue.review is not None and queue.bars(delivery):
             cause = NOT_AUTHORIZED
         elif not outbox.has_room(size + HEADROOM) or (
             delivery.qos > 0
@@ -393,15 +393,10 @@ class SendWindow:
         """
         if not request.routing:
             return
-        link = self._asked_link
-        if link is None:
-            link = AskedLink()
-            self._asked_link = link
-        if link.silent and owes:
-            return
-        link.silent = False
-        delivery.asked = request
-        request.ask(link)
+        if self._asked_link is None:
+            self._asked_link = AskedLink()
+        if self._asked_link.takes(request, owes):
+            delivery.asked = request
 
     def _answered(self, delivery: Delivery, reason_code: int) -> None:
         """A link says whether a request reached anybody."""
