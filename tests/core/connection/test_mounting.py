@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from broker.core.codec import packets as p
 from broker.core.codec.packets import PUBACK, PUBREC, V5, V31, V311, Will
+from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.codec.properties import RESPONSE_TOPIC, decode_forward, encode_forward
 from broker.core.connection.mounting import LONGEST_MOUNT
 from broker.core.counters import DROP_CAUSES, NOT_AUTHORIZED, TOO_LARGE
@@ -54,6 +55,20 @@ class TestNames:
             assert sorted(names(outside)) == ["tenant/a/x/y"] * 2 + ["tenant/a/x/z"] * 2
         outside.publish("x/y", b"", qos)
         assert names(inside) == []
+
+    @VERSIONS
+    @QOS
+    def test_a_topic_outside_of_the_same_name_is_another(self, version: int, qos: int) -> None:
+        """Also where it has been routed before, so that its way is known: one by one, and in bursts."""
+        network = Network()
+        outside = network.client("o", version)
+        outside.subscribe("t", qos=qos)
+        outside.publish("t", b"mine", qos)
+        inside = network.mounted("i", version, TENANT, user_name="a")
+        for _ in range(5):
+            inside.post("t", b"another", qos)
+        network.settle()
+        assert outside.payloads() == [b"mine"]
 
     @VERSIONS
     def test_each_tenant_has_its_own(self, version: int) -> None:
@@ -185,6 +200,22 @@ class TestNames:
         network.settle()
         assert [names(client) for client in (*same, other)] == [["t"], ["t"], ["t"], ["a/t"]]
         assert total_ledger(network.router.sessions.values()) == []
+
+    def test_a_receiver_that_gets_more_with_it_has_its_own(self) -> None:
+        """The RETAIN flag, subscription identifiers, what is left of an expiry."""
+        network = Network()
+        outside = network.client("o")
+        plain, flagged, numbered = (network.mounted(name, V5, TENANT, user_name="a") for name in "pfn")
+        plain.subscribe("t")
+        flagged.subscribe(Request("t", 0, retain_as_published=True))
+        numbered.subscribe("t", identifier=7)
+        outside.publish("tenant/a/t", b"1", retain=True)
+        outside.publish("tenant/a/t", b"2", expiry=9)
+        came = [
+            [(each.retain, each.subscription_ids) for each in client.take()] for client in (plain, flagged, numbered)
+        ]
+        assert came == [[(False, ())] * 2, [(True, ()), (False, ())], [(False, (7,))] * 2]
+        assert [each.message_expiry for each in plain.got(p.Publish)] == [-1, 9]
 
     def test_a_client_without_a_mount_takes_the_hot_path(self) -> None:
         """Frames go on as they came between clients without, whoever else is mounted."""
