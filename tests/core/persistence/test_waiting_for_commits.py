@@ -109,8 +109,10 @@ def test_what_was_told_nothing_is_acknowledged_at_once(house: House) -> None:
     client.publish("t/1", b"x", 1)
     assert house.store.gate.pending()
     for qos in (1, 2):
-        other.publish("live/1", b"y", qos)
-        other.publish("nobody", b"y", qos)
+        for topic in ("live/1", "nobody"):
+            other.publish(topic, b"y", qos)
+            # Between two of them others are told of.
+            client.publish("t/1", b"x", 1)
     assert _kinds(other) == [(PUBACK, 1), (PUBACK, 2), (PUBREC, 3), (PUBCOMP, 3), (PUBREC, 4), (PUBCOMP, 4)]
     assert client.got(Ack) == []
 
@@ -303,6 +305,21 @@ def test_a_pubrec_for_what_a_lost_connection_sent_waits_too(house: House) -> Non
     assert _kinds(client) == [(PUBREC, 1)]
 
 
+def test_a_pubrec_for_what_a_lost_connection_sent_waits_behind_what_was_told_nothing(house: House) -> None:
+    """What the new connection published in between does not count for it."""
+    client = house.lasting("pub")
+    client.publish("nobody", b"x", 2)
+    client.cut()
+    client.outgoing.clear()
+    client.connect(clean=False, expiry=EXPIRY)
+    client.send(Publish(b"nobody", b"", 1, packet_id=9))
+    client.send(Publish(b"nobody", b"x", 2, dup=True, packet_id=1))
+    house.network.settle()
+    assert _kinds(client) == [(PUBACK, 9)]
+    house.commit()
+    assert _kinds(client) == [(PUBACK, 9), (PUBREC, 1)]
+
+
 def test_a_pubcomp_for_what_a_lost_connection_released_waits_too(house: House) -> None:
     """Else the client uses the identifier again, and the next broker takes the new message for the old one."""
     client = house.lasting("pub")
@@ -479,6 +496,17 @@ def test_held_publishes_that_find_no_room_go_when_the_writer_has_made_some() -> 
     for _ in range(12):
         house.commit()
     assert client.payloads() == [b"%d" % number for number in range(6)]
+
+
+def test_a_held_publish_that_is_over_meanwhile_is_not_sent(house: House) -> None:
+    client = house.receiver()
+    other = house.client("pub")
+    other.publish("t/1", b"x", 2)
+    other.publish("t/1", b"y", 2)
+    session = client.session
+    session.window.finish(session.inflight.values()[0])
+    house.commit()
+    assert client.payloads() == [b"y"]
 
 
 def test_an_identifier_that_is_held_is_not_acknowledged_by_guessing(house: House) -> None:

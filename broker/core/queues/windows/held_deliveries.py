@@ -75,7 +75,7 @@ class HeldDeliveries(Waiter):
         count: i64 = 0
         while outbox is not None and line and line[0].number <= number:
             delivery = line[0].delivery
-            # It may have gone to another member of a shared subscription meanwhile.
+            # It may be over, or have gone to another member of a shared subscription.
             if delivery.state == SENT and self._inflight.get(i64(delivery.packet_id)) is delivery:
                 if not outbox.has_room(delivery.message.size() + HEADROOM):
                     return count
