@@ -32,8 +32,8 @@ AT_ONCE: Final = 64
 """Records that TLS is given at a time. It works off in one call whatever of them is its own, and new keys, which a
 client may have us make as often as it likes, take 20 µs."""
 
-OWN_RECORDS: Final = 128
-"""What records count for besides that TLS was given at a time, where no message was in them: all may be its own."""
+OWN_RECORD: Final = 8
+"""Records for which one counts besides that brought no message, and may be TLS's own."""
 
 RECORDS: Final = 512
 """Records of one read that are taken in one turn: a read of 256 KiB may have 11,000 of a byte each."""
@@ -271,24 +271,29 @@ class TlsTransport(Handshake):
         size: i64 = len(data)
         at: i64 = 0
         left: i64 = RECORDS
+        # What TLS was given last: records, and the pieces that there were before.
+        records: i64 = 0
+        before: i64 = 0
         pieces: list[bytes] = []
         ended = False
         try:
             while True:
                 # Asking when there is nothing raises, which costs as much as all the rest. A record is read whole.
                 if incoming.pending == 0:
+                    own: i64 = records + before - len(pieces)
+                    if own > 0:
+                        left -= OWN_RECORD * own
                     if at >= size or left <= 0:
                         break
                     end, records = self._cut(data, at)
                     left -= records
+                    before = len(pieces)
                     incoming.write(data if end - at == size else data[at:end])
                     at = end
                 try:
                     piece = read(RECORD)
                 except ssl.SSLWantReadError:
                     # The rest of a record has not come, or these were records of TLS's own.
-                    # And what it was given is used up.
-                    left -= OWN_RECORDS
                     if self._outgoing.pending > OWN_BYTES:
                         break
                     continue
