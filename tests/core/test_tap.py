@@ -99,9 +99,9 @@ class TestOrder:
             ("publish", "c", None, None, None),
             ("deliver", "w", None, None, will),
             ("drop", "c", None, "disconnected", will),
-            ("unsubscribe", "c", "$share/g/y", "session-ended", None),
             ("unsubscribe", "c", "gone", "session-ended", None),
             ("unsubscribe", "c", "x", "session-ended", None),
+            ("unsubscribe", "c", "$share/g/y", "session-ended", None),
         ]
         assert numbers(rows) == list(range(will - 1, will + 6))
 
