@@ -60,6 +60,9 @@ LOAD_TESTER = [
 # All modules share one extension, so that calls between them are C calls, also from the load tester into the codec.
 GROUP = "canopy_core"
 OPTIMISATION = "3"
+# Nobody else links to the extension: its functions call each other directly, and small ones stand where they are
+# called, which a shared library's public functions may not.
+DIRECT_CALLS = ("-fvisibility=hidden",)
 
 BUILDS = {"bdist_wheel", "build", "build_ext", "install"}
 PACKAGES = ("broker", "loadtest", "pipeline")
@@ -129,13 +132,17 @@ def to_c(files: list[str]) -> list[Extension]:
     output = io.StringIO()
     try:
         with contextlib.redirect_stdout(output):
-            return cast("list[Extension]", mypycify(arguments, opt_level=OPTIMISATION, group_name=GROUP))
+            extensions = cast("list[Extension]", mypycify(arguments, opt_level=OPTIMISATION, group_name=GROUP))
     except SystemExit as error:  # how mypyc reports a refused source
         print(output.getvalue(), file=sys.stderr)
         first = next((line for line in f"{output.getvalue()}\n{error}".splitlines() if line.strip()), "no reason given")
         raise InterpretedError(f"mypyc refused the source: {first}") from error
     except Exception as error:  # a fault of mypyc's own must not cost the user the install
         raise InterpretedError(f"mypyc failed: {type(error).__name__}: {error}") from error
+    if os.name == "posix":
+        for extension in extensions:
+            extension.extra_compile_args = [*extension.extra_compile_args, *DIRECT_CALLS]
+    return extensions
 
 
 def to_c_what_can_be() -> list[Extension]:
