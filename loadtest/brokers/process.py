@@ -282,7 +282,7 @@ class BrokerProcess:
                 child.wait()
 
     def _wait_ready(self) -> None:
-        deadline = time.monotonic() + START_TIMEOUT
+        deadline = time.monotonic() + self._patience
         while True:
             self.check()
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from pathlib import Path
 from threading import Thread
 
@@ -13,6 +14,7 @@ from benchmarks.store.cli import main
 from benchmarks.store.clients import Client, LoadError, Publisher, Subscriber, drive, publishes
 from benchmarks.store.disk import bytes_on_disk, sync_times
 from benchmarks.store.entrants import ENTRANTS, Entrant
+from loadtest.brokers import process
 
 PUBACK = b"\x40\x02\x00\x01"
 
@@ -127,3 +129,22 @@ def test_a_broker_starts_on_a_store_that_was_filled(tmp_path: Path) -> None:
         ["100", "1,000", "1,000", "0"],
         ["100", "1,000", "0", "1,000"],
     ]
+
+
+LATE = """
+import socket, sys, time
+time.sleep(0.3)
+with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as server:
+    while True:
+        client, _ = server.accept()
+        client.sendall(bytes.fromhex("20020000"))
+        client.recv(100)
+"""
+
+
+def test_a_broker_is_waited_for_as_long_as_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start on a large store takes longer than any other."""
+    monkeypatch.setattr(process, "START_TIMEOUT", 0.0)
+    port = process.free_port()
+    with process.BrokerProcess([sys.executable, "-c", LATE, str(port)], port, None, 30.0) as broker:
+        assert broker.pid
