@@ -42,6 +42,7 @@ BROKER = [
     "broker/net/turns.py",
     "broker/net/websocket/*.py",
     "broker/record/unpack.py",
+    "broker/store/sqlite/group.py",
     "broker/store/sqlite/journal.py",
     "broker/store/sqlite/reading.py",
     "broker/upstream/filters/*.py",

@@ -1,6 +1,6 @@
 """A store on disk: one SQLite file, written in groups by a thread of its own.
 
-Owns everything between the journal's notes and the file: `journal` gathers them into groups of net changes, `writer`
+Owns everything between the journal's notes and the file: `journal` gathers them into groups (`group`), `writer`
 writes those, `sweeping` removes what ended sessions left, `store` decides when and what happens if that fails;
 `opening` and `reading` come before a broker serves. `schema` is what an operator sees.
 """

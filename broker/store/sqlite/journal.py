@@ -1,9 +1,9 @@
 """What the core tells a store on disk, gathered into groups of net changes.
 
 Owns `SqliteJournal`, which runs on the event loop for every QoS 1 or 2 delivery: it takes notes in dictionaries, and
-`take` makes a `Batch` of them for the writer's thread. Promises: a delivery that is queued and finished within one
-group leaves no trace; a group is bounded by what the broker keeps anyway and by what stands in the file, however long
-the disk takes. Refuses: to write, and to know files, threads or the event loop.
+`take` makes a `Batch` of them for the writer's thread. Promises: a delivery that is queued and finished in one group
+leaves no trace; a group is bounded by what the broker keeps anyway and by what stands in the file, however long the
+disk takes. Refuses: to write, and to know files, threads or the event loop.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from broker.core.codec.packets import Will
 from broker.core.persistence.commits import Commits
 from broker.core.persistence.journal import Journal, share_name
 from broker.core.principal import Principal
-from broker.core.queues.delivery import QUEUED, RELEASED, SENT, Delivery, queue_of
+from broker.core.queues.delivery import QUEUED, RELEASED, SENT, Delivery
 from broker.core.queues.message import Message
 from broker.core.topics.subscription import Subscription
 from broker.store.base import Times
-
-UNSET: Final = -1e300
-"""A time that is none. A number, so that it stands in its object without one of its own."""
+from broker.store.sqlite.group import UNSET, Batch, Change, Kept, Row, SubscriptionRow, lasting, of_session
 
 ROW_BYTES: Final = 100
 """What a row of a delivery counts for in a group beside its message."""
@@ -41,106 +39,6 @@ class Shell(ABC):
     def due(self) -> None:
         """The group has its size, or once more of it, or nothing is left of it: it need not wait for its window. Not
         to be ended in here, in the middle of a call of the core, but in a turn of the event loop of its own."""
-
-
-class Kept:
-    """A session as the file has it, or will have it with the open group."""
-
-    def __init__(self, number: int, client_id: str, principal: Principal) -> None:
-        self.id: i64 = number
-        self.client_id = client_id
-        self.principal = principal
-        self.expiry_interval: i64 = 0
-        # A lasting time; UNSET: connected.
-        self.disconnected_at = UNSET
-        self.will: Will | None = None
-        self.will_due = UNSET
-        # Whether its own row changed in the open group, whether anything of it did, whether it ended.
-        self.changed = False
-        self.touched = False
-        self.gone = False
-        # What the open group changes: the subscription, None: gone; whether the identifier is new.
-        self.subscriptions: dict[str, SubscriptionRow | None] | None = None
-        self.received: dict[int, bool] | None = None
-
-
-class SubscriptionRow:
-    """A subscription as it was told."""
-
-    def __init__(self, subscription: Subscription, streaming: bool) -> None:
-        request = subscription.request()
-        self.qos = request.qos
-        self.no_local = request.no_local
-        self.retain_as_published = request.retain_as_published
-        self.retain_handling = request.retain_handling
-        self.identifier: int = subscription.identifier
-        self.streaming = streaming
-        sub_queue = queue_of(subscription)
-        self.options = None if sub_queue is None else sub_queue.options
-
-
-class Row:
-    """A delivery that the open group writes anew; `message` None: released."""
-
-    def __init__(self, kept: Kept, delivery: Delivery) -> None:
-        self.kept = kept
-        self.delivery = delivery
-        self.message: Message | None = delivery.message
-        self.state: i64 = i64(delivery.state)
-        self.packet_id: i64 = i64(delivery.packet_id)
-        self.attempts: i64 = 0
-
-
-class Change:
-    """What the open group changes of a delivery that an earlier one wrote."""
-
-    def __init__(self, packet_id: i64, attempts: i64) -> None:
-        self.packet_id: i64 = packet_id
-        self.attempts: i64 = attempts
-
-
-class Batch:
-    """The net changes of a group, as the values of statements. Numbers alone stand in lists, for JSON."""
-
-    def __init__(self, number: int) -> None:
-        # All notes up to this number.
-        self.number = number
-        self.size = 0
-        self.gone: list[int] = []
-        self.sessions: list[object] = []
-        self.streamed: list[tuple[int, str]] = []
-        self.subscriptions: list[object] = []
-        self.unsubscribed: list[tuple[int, str]] = []
-        self.finished: list[int] = []
-        self.messages: list[object] = []
-        # Queued deliveries of the common kind (`schema.PLAIN`), and all others.
-        self.plain: list[object] = []
-        self.deliveries: list[object] = []
-        self.changed: list[tuple[int, int, int, int]] = []
-        self.released: list[int] = []
-        self.received: list[tuple[int, int]] = []
-        self.completed: list[tuple[int, int]] = []
-        self.retained: list[object] = []
-        self.retained_cleared: list[str] = []
-
-    def empty(self) -> bool:
-        """Whether there is nothing to write."""
-        return not (
-            self.plain
-            or self.deliveries
-            or self.finished
-            or self.changed
-            or self.released
-            or self.retained
-            or self.retained_cleared
-            or self.received
-            or self.completed
-            or self.sessions
-            or self.gone
-            or self.subscriptions
-            or self.unsubscribed
-            or self.streamed
-        )
 
 
 class SqliteJournal(Journal):
@@ -388,7 +286,7 @@ class SqliteJournal(Journal):
         for kept in self._touched:
             kept.touched = False
             if not kept.gone:
-                _of_session(batch, kept)
+                of_session(batch, kept)
         batch.streamed = self._streamed
         batch.finished = self._finished
         self._take_deliveries(batch, offset)
@@ -401,7 +299,7 @@ class SqliteJournal(Journal):
             else:
                 batch.retained += (
                     topic, message.payload(), message.qos, message.properties or None, message.publisher or None,
-                    _lasting(message, offset),
+                    lasting(message, offset),
                 )  # fmt: skip
         self._clear()
         return batch
@@ -453,7 +351,7 @@ class SqliteJournal(Journal):
             ):
                 plain += (
                     number, row.kept.id, delivery.qos, message.topic.decode(), message.payload(), message.qos,
-                    message.properties or None, message.publisher or None, _lasting(message, offset),
+                    message.properties or None, message.publisher or None, lasting(message, offset),
                 )  # fmt: skip
                 continue
             share = share_name(delivery) if delivery.group is not None else None
@@ -473,57 +371,11 @@ class SqliteJournal(Journal):
                     batch.messages += (
                         message.record, shared[message.record], message.topic.decode(), message.payload(), message.qos,
                         message.retain, message.properties or None, message.publisher or None,
-                        _lasting(message, offset),
+                        lasting(message, offset),
                     )  # fmt: skip
             else:
                 values += (
                     number, row.kept.id, None, row.state, row.packet_id, row.attempts, delivery.qos, delivery.retain,
                     identifiers, share, message.topic.decode(), message.payload(), message.qos, message.retain,
-                    message.properties or None, message.publisher or None, _lasting(message, offset),
+                    message.properties or None, message.publisher or None, lasting(message, offset),
                 )  # fmt: skip
-
-
-def _lasting(message: Message, offset: float) -> float | None:
-    return None if message.expires_at == 0.0 else message.expires_at + offset
-
-
-def _of_session(batch: Batch, kept: Kept) -> None:
-    """What the group changes of one session."""
-    if kept.changed:
-        kept.changed = False
-        will = kept.will
-        batch.sessions += (
-            kept.id, kept.client_id, kept.principal, kept.expiry_interval,
-            None if kept.disconnected_at == UNSET else kept.disconnected_at,
-        )  # fmt: skip
-        if will is None:
-            batch.sessions += (None, None, None, None, None, None, None, None)
-        else:
-            batch.sessions += (
-                will.topic, will.payload, will.qos, will.retain, will.delay, will.message_expiry, will.properties,
-                None if kept.will_due == UNSET else kept.will_due,
-            )  # fmt: skip
-    subscriptions = kept.subscriptions
-    if subscriptions is not None:
-        kept.subscriptions = None
-        for topic_filter, row in subscriptions.items():
-            if row is None:
-                batch.unsubscribed.append((kept.id, topic_filter))
-                continue
-            options = row.options
-            batch.subscriptions += (
-                kept.id, topic_filter, row.qos, row.no_local, row.retain_as_published, row.retain_handling,
-                row.identifier, row.streaming,
-            )  # fmt: skip
-            if options is None:
-                batch.subscriptions += (None, None, None)
-            else:
-                batch.subscriptions += (options.policy, options.max_age, options.depth)
-    received = kept.received
-    if received is not None:
-        kept.received = None
-        for packet_id, new in received.items():
-            if new:
-                batch.received.append((kept.id, packet_id))
-            else:
-                batch.completed.append((kept.id, packet_id))

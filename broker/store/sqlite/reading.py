@@ -21,7 +21,7 @@ from broker.core.persistence.journal import (
     WillRecord,
 )
 from broker.core.queues.queue_policy import QueueOptions
-from broker.store.sqlite.journal import UNSET, Kept
+from broker.store.sqlite.group import UNSET, Kept
 from broker.store.sqlite.principals import Principals
 
 NUMBERS: Final = (

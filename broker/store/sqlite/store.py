@@ -17,7 +17,8 @@ from typing import Final, TypeVar
 
 from broker.core.persistence.journal import Saved
 from broker.store.base import Store, StoreError, Times
-from broker.store.sqlite.journal import Batch, Shell, SqliteJournal
+from broker.store.sqlite.group import Batch
+from broker.store.sqlite.journal import Shell, SqliteJournal
 from broker.store.sqlite.opening import SYNCHRONOUS, Opened, open_store, told
 from broker.store.sqlite.principals import Principals, RuleTexts
 from broker.store.sqlite.reading import Damaged, Loaded, numbers, read

@@ -19,7 +19,7 @@ from typing import Final
 
 from broker.core.principal import Principal
 from broker.store.sqlite import schema
-from broker.store.sqlite.journal import Batch
+from broker.store.sqlite.group import Batch
 from broker.store.sqlite.opening import Opened
 from broker.store.sqlite.principals import Principals
 from broker.store.sqlite.sweeping import Sweep
