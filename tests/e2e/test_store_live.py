@@ -358,7 +358,9 @@ class Publisher:
     async def _take(self, peer: Peer) -> None:
         packet = await peer.recv()
         assert packet.packet_id is not None
-        assert packet.code < 0x80
+        # Packet Identifier not found: completed, and the broker died before it could say so. "This is not an error
+        # during recovery" (section 3.7.2.1).
+        assert packet.code == 0 or (packet.kind, packet.code) == (wire.PUBCOMP, 0x92)
         number, _ = self._open[packet.packet_id]
         if packet.kind == wire.PUBREC:
             # Behind those that have no PUBREC yet.
