@@ -28,6 +28,9 @@ RECORD: Final = 16_384
 SLICE: Final = 32_768
 """Bytes of a read that TLS is given at a time, and of a write."""
 
+STEP_BYTES: Final = 4_096
+"""Bytes of a handshake that TLS is given in one step. Few have more; and a read may hold 40,000 fragments of a byte."""
+
 AT_ONCE: Final = 64
 """Records that TLS is given at a time. It works off in one call whatever of them is its own, and new keys, which a
 client may have us make as often as it likes, take 20 µs."""
@@ -163,10 +166,9 @@ class TlsTransport(Handshake):
         """The handshake's turn: take what has come."""
         if self.state != HANDSHAKE or self.raw.is_closing():
             return
-        # A read may be 40,000 fragments of a byte each.
         rest = self._rest
-        self._incoming.write(rest if len(rest) <= SLICE else rest[:SLICE])
-        self._rest = rest[SLICE:]
+        self._incoming.write(rest if len(rest) <= STEP_BYTES else rest[:STEP_BYTES])
+        self._rest = rest[STEP_BYTES:]
         try:
             self.tls.do_handshake()
         except ssl.SSLWantReadError:

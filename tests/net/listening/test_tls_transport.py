@@ -193,7 +193,7 @@ async def test_a_handshake_in_very_many_fragments_has_several_turns(authority: S
     # A ClientHello of 131,000 bytes, a byte in each record.
     both.tls.data_received(b"\x16\x03\x01\0\1\1" + b"\x16\x03\x01\0\1\1" + b"\x16\x03\x01\0\1\0" * 40_000)
     size = 6 * 40_002
-    for steps in range(-(-size // tls_transport.SLICE)):
+    for steps in range(-(-size // tls_transport.STEP_BYTES)):
         assert both.handshakes.steps == steps
         assert both.paused()
         await rounds(1)
