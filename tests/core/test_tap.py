@@ -94,15 +94,15 @@ class TestOrder:
         client.cut()
         rows = heard.rows()
         will = next(row["seq"] for row in rows if row["kind"] == "publish")
-        assert short(rows, "client_id", "topic_filter", "reason", "ref_seq") == [
+        told = short(rows, "client_id", "topic_filter", "reason", "ref_seq")
+        assert told[:4] == [
             ("disconnect", "c", None, "connection-lost", None),
             ("publish", "c", None, None, None),
             ("deliver", "w", None, None, will),
             ("drop", "c", None, "disconnected", will),
-            ("unsubscribe", "c", "gone", "session-ended", None),
-            ("unsubscribe", "c", "x", "session-ended", None),
-            ("unsubscribe", "c", "$share/g/y", "session-ended", None),
         ]
+        ended = [("unsubscribe", "c", each, "session-ended", None) for each in ("$share/g/y", "gone", "x")]
+        assert sorted(told[4:], key=repr) == ended
         assert numbers(rows) == list(range(will - 1, will + 6))
 
     def test_clean_start_expiry_and_takeover(self) -> None:
@@ -603,7 +603,7 @@ class Side:
             client.wire.frozen, client.wire.batch = False, step.count * 10
             client.wire.flush(1)
             client.wire.frozen, client.wire.batch = True, 1 << 30
-        elif up and step.what == "subscribe":
+        elif up and step.what == "subscribe" and not self._in_two_groups(step):
             own = step.flag and client.version == V5 and not step.topic_filter.startswith("$")
             client.post("z", b"")
             request = Request(step.topic_filter, step.qos, own)
@@ -642,6 +642,14 @@ class Side:
             sessions, counters.dropped, counters.messages_sent, counters.bytes_sent, counters.messages_received,
             load.messages, load.bytes, load.inflight, router.subscription_count, router.work >= 0,
         )  # fmt: skip
+
+    def _in_two_groups(self, step: Step) -> bool:
+        """One client in two share groups gets two copies of a message, in no order that anybody promises."""
+        session = self.network.router.sessions.get(step.name)
+        held = () if session is None else session.subscriptions
+        return step.topic_filter.startswith("$share/") and any(
+            each.startswith("$share/") and each != step.topic_filter for each in held
+        )
 
     def heard(self) -> object:
         """Everything that was written to anybody."""
