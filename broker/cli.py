@@ -110,7 +110,7 @@ def serve(
         typer.Option("--set", metavar="NAME=VALUE", help="One setting, as in limits.max_packet_size=4096. Repeatable."),
     ] = None,
     store: Annotated[
-        Path | None,
+        str | None,
         typer.Option(metavar="DIR", help="Keep sessions and messages there, over restarts; short for store.path."),
     ] = None,
     log_level: Annotated[
@@ -126,9 +126,12 @@ def serve(
     """
     daemon.ignore_hangup()
     changes = list(sets or ())
+    if store == "":
+        # As from a shell variable that is not set: neither the folder here nor the memory is what was meant.
+        _fail("--store: found nothing; allowed: a folder", MISUSED)
     if store is not None:
         # In quotes: a folder may be called 1.
-        changes.append(f"store.path={json.dumps(str(store), ensure_ascii=False)}")
+        changes.append(f"store.path={json.dumps(store, ensure_ascii=False)}")
     if log_level is not None:
         changes.append(f"log.level={log_level}")
     settings = _load(config, changes, listen or ())

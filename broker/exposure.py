@@ -32,6 +32,7 @@ def exposed(settings: Settings, authenticated: bool = False) -> Iterator[str]:
         yield 'the authenticator of the type "anonymous" lets nobody in: mqtt.allow_anonymous is false'
     if not checked:
         yield from _unproven(settings)
+    yield from _unbound(settings)
     for listener in settings.listeners:
         if not _others_reach(listener):
             continue
@@ -84,6 +85,16 @@ def _unproven(settings: Settings) -> Iterator[str]:
                 where = f"listener[{at}].mount"
     if where:
         yield (f"{where} goes by user names, and nothing checks them: a client may give any. Name an [[authenticator]]")
+
+
+def _unbound(settings: Settings) -> Iterator[str]:
+    """Mounts by client identifiers that any client may have."""
+    for at, listener in enumerate(settings.listener):
+        if "{client}" in listener.mount and "{user}" not in listener.mount and not settings.security.client_ids:
+            yield (
+                f"listener[{at}].mount goes by client identifiers, and any client may choose any: set "
+                "security.client_ids, or name {user} in the mount too"
+            )
 
 
 def _may_do_anything_unnamed(listener: Listener, settings: Settings) -> bool:

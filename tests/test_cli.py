@@ -125,6 +125,12 @@ class TestServe:
         assert canopy("serve", "--store", folder).exit_code == 0
         assert stand_in.made[0].store.path == folder
 
+    def test_a_store_without_a_name_is_no_store_here(self, stand_in: type[StandIn]) -> None:
+        result = canopy("serve", "--store", "")
+        assert result.exit_code == 2
+        assert result.stderr == "canopy: --store: found nothing; allowed: a folder\n"
+        assert stand_in.made == []
+
     def test_what_is_read_again_is_what_was_read(self, stand_in: type[StandIn], tmp_path: Path) -> None:
         config = tmp_path / "canopy.toml"
         config.write_text("[mqtt]\nmax_qos = 0\n")

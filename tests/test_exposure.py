@@ -119,6 +119,19 @@ def test_what_goes_by_user_names_that_nothing_checks(values: dict[str, Any], whe
     assert list(exposed(Settings.model_validate({**values, "authenticator": [PASSWORDS.model_dump()]}))) == []
 
 
+def test_mounts_by_client_identifiers_that_any_client_may_choose() -> None:
+    def told(mount: str, *client_ids: str) -> list[str]:
+        listener: Any = {"url": "mqtt://127.0.0.1:1883", "mount": mount}
+        settings = Settings.model_validate({"listener": [listener], "security": {"client_ids": client_ids}})
+        return list(exposed(settings, authenticated=True))
+
+    (line,) = told("devices/{client}/")
+    assert line.startswith("listener[0].mount goes by client identifiers, and any client may choose any")
+    assert told("devices/{client}/", "{user}-*") == []
+    assert told("tenant/{user}/{client}/") == []
+    assert told("tenant/") == []
+
+
 def test_passwords_are_not_sent_to_a_listener_that_asks_for_none() -> None:
     scram: Any = {"type": "scram-sha-256", "path": "/s"}
     listener: Any = {"url": "mqtt://0.0.0.0:1883", "authenticators": ["scram-sha-256"]}

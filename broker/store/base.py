@@ -2,8 +2,9 @@
 
 Owns the interface `Store`, its one error, and `Times`, which turns the core's times into such as hold over a restart.
 
-Promises: a store is told through its `journal` (`core.journal`), on the event loop's thread and in order, and never
-waited for; `load` gives everything back, before the first client comes. Refuses: to know the router, sockets, settings.
+Promises: a store is told through its `journal` (`core.persistence.journal`), on the event loop's thread and in order,
+and never waited for; `load` gives everything back, before the first client comes. Refuses: to know the router, sockets,
+settings.
 
 A durable store writes in a thread of its own and commits in groups, so that what the journal was told becomes safe a
 little later. Such a journal has `commits` (`core.persistence.commits`): what promises a client that something is kept

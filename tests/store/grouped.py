@@ -1,4 +1,4 @@
-"""A store for tests that commits when it is told: in groups, one of which may be in the air while the next one fills.
+"""A store for tests that commits when it is told: in groups, of which one may wait to be written while the next fills.
 
 What it has committed at any time is what a broker finds that is started after this one was killed.
 """

@@ -19,7 +19,7 @@ from broker.core.routing.fanout import Fanout
 from broker.core.routing.publisher import Publisher
 from broker.core.session.session import Session
 
-CROWD_PAUSE: Final = 0.005
+BROADCAST_PAUSE: Final = 0.005
 """Seconds that a will waits again while another message is on its way to very many."""
 
 
@@ -63,7 +63,7 @@ class WillQueue:
     def due(self, waiting: DueWill, now: float) -> None:
         """It is the turn of one that waited."""
         if self._fanout.broadcasting:
-            self._deadlines.set(waiting, now + CROWD_PAUSE)
+            self._deadlines.set(waiting, now + BROADCAST_PAUSE)
             return
         self.waiting -= 1
         self._send(waiting.message, waiting.session, waiting.principal)

@@ -1,8 +1,8 @@
 """A store on disk: one SQLite file in a directory, written by one thread, in groups.
 
-Owns when a group ends, which is in the air, and what happens when the disk fails. Promises: the event loop never waits
-for the disk; there is one group in the air at most; `journal.commits` advances when what was told is in the file, and
-not before. A group that cannot be written stays, is tried again after a while, and everything waits behind it.
+Owns when a group ends, which is being written, and what happens when the disk fails. Promises: the event loop never
+waits for the disk; one group is being written at most; `journal.commits` advances when what was told is in the file,
+and not before. A group that cannot be written stays, is tried again after a while, and everything waits behind it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class SqliteStore(Store):
         self._timer: asyncio.Handle | None = None
         self._soon: asyncio.Handle | None = None
         self._ripe = False
-        # The group in the air, when it began, and, after a failure, when it is tried again.
+        # The group that is being written, when it began, and, after a failure, when it is tried again.
         self._air: Batch | None = None
         self._air_began = 0.0
         self._retry: asyncio.TimerHandle | None = None
@@ -211,7 +211,7 @@ class SqliteStore(Store):
                 self._end_group()
 
     def _end_group(self) -> None:
-        """Write the open group; nothing is in the air."""
+        """Write the open group; no other is being written."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -261,7 +261,7 @@ class SqliteStore(Store):
             self._end_group()
 
     def _failed(self, error: Exception) -> None:
-        """The group stays in the air, and is tried again."""
+        """The group stays, and is tried again."""
         opened, loop = self._opened, self._loop
         assert opened is not None
         assert loop is not None

@@ -166,7 +166,7 @@ def test_a_run_of_publishes_waits_as_one(house: House, qos: int) -> None:
 
 
 def test_only_what_is_committed_leaves(house: House) -> None:
-    """One group is in the air, and the next one fills."""
+    """One group is being written, and the next one fills."""
     house.away()
     client = house.client("pub")
     client.publish("t/1", b"1", 1)

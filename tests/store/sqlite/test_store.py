@@ -59,14 +59,14 @@ async def test_a_group_without_net_changes_needs_no_disk(tmp_path: Path) -> None
     await store.close()
 
 
-async def test_one_group_is_in_the_air_and_the_next_gathers_meanwhile(tmp_path: Path) -> None:
+async def test_one_group_is_written_and_the_next_gathers_meanwhile(tmp_path: Path) -> None:
     store = await opened(tmp_path, commit_window=0.0)
     journal, commits = store.journal, store.journal.commits
     assert commits is not None
     journal.session_kept("c", Principal("u"), 300, 0.0)
     await store.flush()
     groups = int(str(dict(store.figures())["groups"]))
-    # Another program holds the file, so that the first group stays in the air.
+    # Another program holds the file, so that the first group is not written.
     other = sqlite3.connect(tmp_path / "canopy.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     for number in range(50):
