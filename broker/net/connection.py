@@ -19,7 +19,7 @@ from broker.core.codec import reasons
 from broker.core.connection.protocol import ServerProtocol
 from broker.core.queues.outbox import Outbox
 from broker.net import sockets
-from broker.net.connection_table import ConnectionTable, Entrance
+from broker.net.connection_table import ConnectionTable, ListenerTerms
 from broker.net.hub import FlushScheduler, Link
 from broker.net.patience import GRACE, Patience
 from broker.net.stream import FULL_READ, LINGER, STALL_LOOKS, Stream, peer_name
@@ -37,7 +37,7 @@ class Connection(Link):
         super().__init__()
         self.server = server
         self.listener = listener
-        self.entrance: Entrance = listener.entrance
+        self.terms: ListenerTerms = listener.terms
         self.table: ConnectionTable = server.connection_table
         self.hub: FlushScheduler = self.table.hub
         self.loop = self.hub.loop
@@ -83,7 +83,7 @@ class Connection(Link):
         router = hub.router
         self.outbox = Outbox(router.fanout.touched, hub.counters, hub.live_messages, hub.live_bytes)
         self.outbox.owner = self
-        self.protocol = ServerProtocol(router, self.outbox, self.entrance.origin(self.address, self.host))
+        self.protocol = ServerProtocol(router, self.outbox, self.terms.origin(self.address, self.host))
         if router.access_control is not None:
             self.protocol.answer_later = self.admitted
         self.opened_at = self.hub.time()

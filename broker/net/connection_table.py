@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from broker.net.connection import Connection
 
 
-class Entrance:
+class ListenerTerms:
     """What a connection has from the listener that it came by: `admission` are limits of that listener's own, if any.
 
     `max_packet_size` and `mount` are those of `Origin`.
@@ -92,7 +92,7 @@ class ConnectionTable:
         self._make_room(admission)
         host = connection.host
         now = connection.opened_at
-        own = connection.entrance.admission
+        own = connection.terms.admission
         code = own.arrive(host, now) if own is not None else reasons.SUCCESS
         answer = admission.arrive(host, now, code)
         if answer == reasons.CONNECTION_RATE_EXCEEDED and connection.listener.endpoint.tls:
@@ -126,7 +126,7 @@ class ConnectionTable:
     def readmit(self, connection: Connection) -> bool:
         """A refused connection took over another of its address. False when there is no room for it all the same."""
         admission = self._admission
-        own = connection.entrance.admission
+        own = connection.terms.admission
         if admission is None or (own is not None and not own.has_place(connection.host)):
             return False
         if not admission.readmit(connection.host):
@@ -156,7 +156,7 @@ class ConnectionTable:
                 admission.leave_refused()
             else:
                 admission.leave(connection.host)
-                own = connection.entrance.admission
+                own = connection.terms.admission
                 if own is not None:
                     own.leave(connection.host)
             if connection in self.connections:

@@ -203,6 +203,7 @@ class PublishHandler:
             and data[end] == 0x30
             and not entry.groups
             and entry.ordinary_count <= PLAIN_BROADCAST
+            and not router.delivery.broadcasting  # each has its topic looked at: see `_comes_later`
         ):
             router.runs.permit(router.permissions, session.principal)
             count, largest = router.runs.find(decoder, payload_at, entry, v5, route.tapped)

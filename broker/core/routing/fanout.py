@@ -77,6 +77,8 @@ class Fanout:
         # Messages that are on their way to very many; whether there are any; whether a store keeps what is accepted.
         self._broadcasts: deque[Broadcast] = deque()
         self.broadcasting = False
+        # How many of them each topic has.
+        self._topics: dict[bytes, int] = {}
         self.kept = False
 
     def forward(self, route: Route, message: Message, origin: Session | None) -> int:
@@ -247,7 +249,12 @@ class Fanout:
         return True
 
     def would_wait(self, topic: bytes) -> bool:
-        """Whether a publish to a topic comes after those that are on their way: it is for very many, or may be."""
+        """Whether a publish to a topic comes after those that are on their way: it is for very many, or may be.
+
+        Or one of them is of its topic: fewer may listen there by now, and they are still to get that one before.
+        """
+        if topic in self._topics:
+            return True
         route = self._cache.lookup(topic)
         return route is None or listeners(route) > BROADCAST
 
@@ -256,6 +263,7 @@ class Fanout:
         broadcast = Broadcast(route, message, origin)
         self._broadcasts.append(broadcast)
         self.broadcasting = True
+        self._topics[message.topic] = self._topics.get(message.topic, 0) + 1
         self.work += SLOW + broadcast.count // 64  # they are written down
         self._deadlines.set(self, self._load.now)
         return broadcast.count
@@ -265,7 +273,10 @@ class Fanout:
         broadcasts = self._broadcasts
         while broadcasts and self.work < until:
             if self._broadcast_turn(broadcasts[0], until):
-                broadcasts.popleft()
+                topic = broadcasts.popleft().message.topic
+                self._topics[topic] -= 1
+                if self._topics[topic] == 0:
+                    del self._topics[topic]
         self.broadcasting = len(broadcasts) > 0
         if self.broadcasting:
             self._deadlines.set(self, self._load.now)

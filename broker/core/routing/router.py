@@ -442,8 +442,7 @@ class Router(PeerListener):
         """Do what has fallen due: delayed wills, session expiry, expiry of retained messages, answers to requests.
 
         Also messages for very many, and the subscriptions of sessions that are over. One turn of some milliseconds,
-        which ends early when a queue has become half full. True when more is due: call again when the writers have had
-        their turn (`deadlines.next_due` says when).
+        which ends early when a queue has become half full. True when more is due: call again at `deadlines.next_due`.
         """
         self.fanout.drain(self, now)
         counters = self.counters
@@ -457,32 +456,33 @@ class Router(PeerListener):
         self.delivery.work_off(until - TICK_WORK // 2)
         self.unfinished.work_off(until - TICK_WORK // 4)
         self.work += DROP_WORK * self.table.work_off(self.table.drops)
-        while self.work < until and counters.half_full == half_full and counters.backed_up == backed_up:
-            thing = deadlines.pop_due(now)
-            if thing is None:
-                break
-            self.work += DUE_WORK
-            if isinstance(thing, Session):
-                self.look_at(thing, now)
-            elif isinstance(thing, str):
-                self.retained_store.expire(thing, now)
-            elif isinstance(thing, DueWill):
-                self.wills.due(thing, now)
-            elif isinstance(thing, Request):
-                thing.give_up()
+        try:
+            while self.work < until and counters.half_full == half_full and counters.backed_up == backed_up:
+                thing = deadlines.pop_due(now)
+                if thing is None:
+                    break
+                self.work += DUE_WORK
+                if isinstance(thing, Session):
+                    self.look_at(thing, now)
+                elif isinstance(thing, str):
+                    self.retained_store.expire(thing, now)
+                elif isinstance(thing, DueWill):
+                    self.wills.due(thing, now)
+                elif isinstance(thing, Request):
+                    thing.give_up()
+        finally:
+            # Also where one of them has raised: there is no other wake-up.
+            if self._goes_on:
+                deadlines.set(self, now)
         if counters.backed_up != backed_up:
             # The acknowledgements that empty a session's queue need a moment.
             deadlines.held_until = now + PAUSE
-        if self._goes_on:
-            deadlines.set(self, now)
         return deadlines.due(now)
 
     @property
     def _goes_on(self) -> bool:
         """Whether something that has begun waits for nothing but a turn."""
-        return (
-            self.table.leaving or self.unfinished.waiting or self.delivery.broadcasting or len(self.fanout.placing) > 0
-        )
+        return self.table.leaving or self.unfinished.waiting or self.delivery.broadcasting or bool(self.fanout.placing)
 
     @property
     def hurried(self) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from broker.net import sockets
 from broker.net.admission import ListenerAdmission
 from broker.net.connection import Connection
-from broker.net.connection_table import Entrance
+from broker.net.connection_table import ListenerTerms
 from broker.net.listening import tls, unix_sockets
 from broker.net.listening.proxied import Proxied
 from broker.net.listening.proxy_protocol import V1, V2, TrustedProxies
@@ -61,7 +61,7 @@ class Listener:
             self.admission = ListenerAdmission(
                 settings.max_connections, settings.max_connections_per_address, settings.max_connect_rate
             )
-        self.entrance = Entrance(self.name, settings.max_packet_size, settings.mount, self.admission)
+        self.terms = ListenerTerms(self.name, settings.max_packet_size, settings.mount, self.admission)
         # What a request for a WebSocket has to be like; None: the listener is for none.
         self._upgrades: Terms | None = None
         if self.scheme in ("ws", "wss"):

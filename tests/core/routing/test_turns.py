@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.core.codec.packets import NEVER, Will
+from broker.core.codec.packets import NEVER, V5, Will
 from broker.core.codec.packets import SubscriptionRequest as Request
+from broker.core.hooks import AccessControl
 from broker.core.persistence.journal import Saved, SessionRecord, WillRecord
 from broker.core.persistence.restore import restore
+from broker.core.principal import Principal
 from broker.core.queues.message import Message
 from broker.core.routing.router import DUE_WORK, TICK_WORK
 from broker.core.routing.subscription_table import DROP_WORK, DROPS, DROPS_AT_ONCE
@@ -337,6 +339,35 @@ def test_members_of_many_groups_in_any_order(steps: list[tuple[str, int]]) -> No
     while router.tick(network.now):
         pass
     assert (router.subscription_count, len(router.trie), router.filter_bytes) == (0, 0, 0)
+
+
+class Faulty(AccessControl):
+    """Raises when it is asked about a publish."""
+
+    def may_publish(self, principal: Principal, topic: str, qos: int, retain: bool) -> bool:
+        del principal, qos, retain
+        raise RuntimeError(f"a fault at {topic}")
+
+
+def test_what_falls_due_and_raises_takes_nobodys_turn() -> None:
+    """A tick that ends with a fault is followed by another: what has begun has no other wake-up."""
+    network = Network()
+    router = network.router
+    large = network.client("large", V5, expiry=1)
+    for number in range(3 * DROPS):
+        router.subscribe(large.session, "", f"large/{number}", Request(f"large/{number}", 1), 0)
+    large.cut()
+    network.client("faulty", V5, expiry=10, will=Will("will", b"", 0, delay=2)).cut()
+    router.access_control = Faulty()
+    network.now += 1.5
+    assert router.tick(network.now)
+    network.now += 1.0
+    with pytest.raises(RuntimeError, match="a fault"):
+        router.tick(network.now)
+    assert router.table.leaving
+    assert router.deadlines.due(network.now)
+    ticks(network)
+    assert router.subscription_count == 0
 
 
 @given(

@@ -182,6 +182,40 @@ def test_what_is_for_very_many_waits_for_what_is_before_it_and_nothing_else_does
         assert len(publisher.acks(4)) == 3
 
 
+@pytest.mark.parametrize("qos", [0, 1])
+def test_what_follows_waits_also_when_fewer_listen_by_then(qos: int) -> None:
+    """The messages of a topic come in their order to those who are still there [MQTT-4.6.0-6]; no burst goes past."""
+    network = Network()
+    router = network.router
+    receivers = sessions(network, BROADCAST, ("#",))
+    router.subscribe(receivers[0], "", "a/+", Request("a/+", 1), 0)
+    publisher = network.client("p")
+    publisher.post("z", b"", qos)
+    publisher.wire.to_channel()
+    before = receivers[-1].queued()
+    assert before == 1
+    publisher.post(TOPIC.decode(), b"first", qos)
+    publisher.wire.to_channel()
+    router.unsubscribe(receivers[0], "a/+")
+    assert router.delivery.broadcasting
+    publisher.post("z", b"by itself", qos)
+    publisher.post(TOPIC.decode(), b"second", qos)
+    publisher.wire.to_channel()
+    publisher.wire.protocol.go_on(network.now)
+    assert receivers[-1].queued() == before + 1
+    assert publisher.wire.protocol.unfinished
+    finish(router, network.now)
+    publisher.wire.protocol.go_on(network.now)
+    finish(router, network.now)
+    assert {session.queued() for session in receivers} == {before + 3}
+    for session in receivers:
+        outbox = session.outbox
+        assert outbox is not None
+        written = outbox.take(1 << 20, network.now)
+        assert -1 < written.index(b"first") < written.index(b"second")
+    assert not router.delivery.would_wait(TOPIC)
+
+
 def test_few_with_very_many_filters_have_a_plan_after() -> None:
     """It is what a plan made at once would be."""
     network = Network()
