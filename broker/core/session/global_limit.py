@@ -85,14 +85,14 @@ class GlobalLimiter(Reliever):
         if messages > load.max_messages or size > load.max_bytes:
             # It would not fit if all else were dropped.
             return False
-        if load.now < self._again_at and messages >= self._failed and size >= self._failed_bytes:
-            return False
         if load.now != self._round:
             self._round = load.now
             self._until = self.work + ROUND
         while not load.has_room(messages, size):
             by_messages = load.messages + messages > load.max_messages
             if not self._names or by_messages != self._by_messages or load.now > self._begun + FRESH:
+                if load.now < self._again_at and messages >= self._failed and size >= self._failed_bytes:
+                    return False
                 self._begin(by_messages)
             if self._level < 0:
                 if not self._look():

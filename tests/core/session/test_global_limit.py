@@ -423,6 +423,23 @@ class TestCost:
             assert load.messages <= load.max_messages
             assert load.bytes <= load.max_bytes
 
+    def test_what_a_look_has_found_is_given_all_of_it(self) -> None:
+        """Also where that is less than it looked for, which puts off the next look and not the giving."""
+        network = Network()
+        load = network.router.counters.load
+        made = network.router.sessions
+        for number in range(3 * AHEAD):
+            made[f"c{number}"] = Session(f"c{number}", 0, 0, network.router.counters)
+        message = Message(b"t", b"", 1, False, b"", 0.0, "p")
+        for _ in range(2 * AHEAD):
+            assert made["c0"].deliver(message, 1, False, (), None) == ACCEPTED
+        # As much as would have them give some for each session; it is elsewhere, and nobody's to give.
+        load.messages += 100 * AHEAD
+        load.max_messages = load.messages
+        assert [made["c1"].deliver(message, 1, False, (), None) for _ in range(2 * AHEAD)] == [ACCEPTED] * (2 * AHEAD)
+        assert load.messages <= load.max_messages
+        assert losses(made["c0"]) == {"global": 2 * AHEAD}
+
     def test_looks_in_vain_are_rare(self) -> None:
         """Where nothing can be shed, at most one in `RETRY` seconds, however much arrives."""
         network, sessions, publisher = self.world(4)
