@@ -8,7 +8,7 @@ nothing, and after its `PeerDisconnected` nothing here refers to it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
@@ -69,8 +69,9 @@ class FanoutState:
         self.peers: dict[Session, Outbox] = {}
         # Outboxes that got something since the shell last looked: it wakes their writers once for each read.
         self.touched: list[Outbox] = []
-        # Shared subscriptions of those who came with very many, which are still to be placed.
-        self.placing: deque[list[Subscription]] = deque()
+        # Shared subscriptions of those who came with very many, which are still to be placed: of each once, however
+        # often it comes and goes.
+        self.placing: OrderedDict[Session, list[Subscription]] = OrderedDict()
         self.places: i64 = PLACES
         self._events: list[PeerEvent] = []
         self._draining = False
@@ -132,20 +133,22 @@ class FanoutState:
             while rest and left > 0:
                 _place(rest.pop())
                 left -= 1
+            self.placing.pop(session, None)
             if connected and rest:
-                self.placing.append(rest)
+                self.placing[session] = rest
 
     def place_some(self) -> i64:
         """Place some of those that are still to be placed. How many they were."""
         placing = self.placing
         done: i64 = 0
         while placing and done < self.places:
-            rest = placing[0]
+            session = next(iter(placing))
+            rest = placing[session]
             while rest and done < self.places:
                 _place(rest.pop())
                 done += 1
             if not rest:
-                placing.popleft()
+                del placing[session]
         return done
 
 

@@ -341,6 +341,29 @@ def test_members_of_many_groups_in_any_order(steps: list[tuple[str, int]]) -> No
     assert (router.subscription_count, len(router.trie), router.filter_bytes) == (0, 0, 0)
 
 
+def test_who_comes_again_and_again_is_placed_once() -> None:
+    """What is still to be placed does not grow with the connects, and all of it is where it belongs in the end."""
+    network = Network()
+    router = network.router
+    router.fanout.places = 10
+    client = network.client("c", V5, expiry=100)
+    for number in range(50):
+        request = Request(f"$share/g/t/{number}", 1)
+        router.subscribe(client.session, "g", f"t/{number}", request, 0)
+    for _ in range(20):
+        client.cut()
+        client.connect(clean=False, expiry=100, settle=False)
+        client.wire.to_channel()
+        assert len(router.fanout.placing) == 1
+    ticks(network)
+    assert not router.fanout.placing
+    client.cut()
+    client.connect(clean=False, expiry=100, settle=False)
+    client.wire.to_channel()
+    client.cut()
+    assert not router.fanout.placing
+
+
 class Faulty(AccessControl):
     """Raises when it is asked about a publish."""
 
