@@ -26,7 +26,14 @@ QUICK = 0.05
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables that are asked for; all of them when none is."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.store", description=__doc__.partition("\n")[0])
-    parser.add_argument("row", nargs="*", choices=[*ROWS, filling.NAME, []], default=[])
+    parser.add_argument(
+        "row",
+        nargs="*",
+        metavar="ROW",
+        choices=[*ROWS, filling.NAME, []],
+        default=[],
+        help=", ".join([*ROWS, filling.NAME]),
+    )
     parser.add_argument("--quick", action="store_true", help="a twentieth of the messages, one round")
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured")
     parser.add_argument("--broker", action="append", help="only brokers whose names begin so; repeatable")

@@ -1,14 +1,10 @@
 """What the broker asks of a store, whatever it keeps things in.
 
 Owns the interface `Store`, its one error, and `Times`, which turns the core's times into such as hold over a restart.
-
-Promises: a store is told through its `journal` (`core.persistence.journal`), on the event loop's thread and in order,
-and never waited for; `load` gives everything back, before the first client comes. Refuses: to know the router, sockets,
-settings.
-
-A durable store writes in a thread of its own and commits in groups, so that what the journal was told becomes safe a
-little later. Such a journal has `commits` (`core.persistence.commits`): what promises a client that something is kept
-leaves, on the event loop, when the store has said there that it is committed.
+Promises: a store is told through its `journal` (`core.persistence.journal`) on the event loop's thread, in order, and
+never waited for; `load` gives everything back before the first client comes. One that commits later says so through the
+journal's `commits` (`core.persistence.commits`), also on the event loop: what promises a client that something is kept
+leaves then. Refuses: to know the router, sockets, settings.
 """
 
 from __future__ import annotations
