@@ -12,7 +12,7 @@ from __future__ import annotations
 from broker.core.codec.packets import NEVER
 from broker.core.codec.topic_names import parse_shared
 from broker.core.connection.identity import is_link, is_reserved
-from broker.core.persistence.journal import DeliveryRecord, MessageRecord, Saved, SessionRecord, WillRecord
+from broker.core.persistence.journal import DeliveryRecord, Journal, MessageRecord, Saved, SessionRecord, WillRecord
 from broker.core.queues.delivery import Delivery
 from broker.core.queues.message import Message
 from broker.core.routing.router import Router
@@ -37,6 +37,17 @@ def restore(router: Router, saved: Saved, now: float) -> None:
         router.retained_store.put(message.topic.decode(), message)
     for record in saved.sessions:
         _session(router, record, messages, now)
+
+
+class _Dropped(Journal):
+    """The journal of a queue while it is filled again: what comes in was told of long ago, what has to go was not."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__()
+        self._journal = journal
+
+    def finished(self, client_id: str, delivery: Delivery) -> None:
+        self._journal.finished(client_id, delivery)
 
 
 def _message(record: MessageRecord, messages: dict[MessageRecord, Message], now: float) -> Message:
@@ -70,6 +81,8 @@ def _session(router: Router, record: SessionRecord, messages: dict[MessageRecord
     if record.received:
         session.incoming_qos2 = set(record.received)
     journal = router.journal
+    if journal is not None:
+        session.queue.journal = _Dropped(journal)
     for kept in record.deliveries:
         delivery = _delivery(session, kept, messages, now)
         if journal is not None:
@@ -102,7 +115,8 @@ def _will(router: Router, session: Session, record: WillRecord, now: float) -> N
         return
     session.will = will
     if record.due_in is not None:
-        session.will_due = _time(record.due_in, now)
+        # Never later than if its connection had ended just now, should the clock have been set back.
+        session.will_due = _time(min(record.due_in, min(will.delay, session.expiry_interval)), now)
     else:
         # The connection ended with the broker: a will is due after its delay, or with its session [MQTT-3.1.3-9].
         session.will_due = now + min(will.delay, session.expiry_interval)

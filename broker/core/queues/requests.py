@@ -22,8 +22,11 @@ class AskedLink:
         self.silent = False
 
     def takes(self, request: Request, owes: bool) -> bool:
-        """A request has been sent to it; whether it is asked. `owes`: it has anything to acknowledge besides that."""
-        if self.silent and owes:
+        """A request has been sent to it; whether it is asked. `owes`: it has anything to acknowledge besides that.
+
+        One that is not being routed any more is answered without it.
+        """
+        if not request.routing or (self.silent and owes):
             return False
         self.silent = False
         request.ask(self)

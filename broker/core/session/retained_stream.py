@@ -79,7 +79,7 @@ class RetainedStreams:
         self._current: RetainedStream | None = None
         self._node: TopicNode | None = None
         # Filters whose stream has come to its end, and that no journal has been told of.
-        self._ended: list[str] = []
+        self._ended: dict[str, None] = {}
 
     @property
     def empty(self) -> bool:
@@ -101,6 +101,8 @@ class RetainedStreams:
 
     def start(self, subscription: Subscription, tree: RetainedTree) -> None:
         """Begin, or begin anew with a stream of this subscription that still runs; it keeps its turn."""
+        # It runs again before the journal heard of its end.
+        self._ended.pop(subscription.topic_filter, None)
         running = self._streams.get(subscription.topic_filter)
         if running is not None and running.subscription is subscription:
             running.restart(tree)
@@ -110,6 +112,7 @@ class RetainedStreams:
     def stop(self, topic_filter: str) -> None:
         """The subscription is gone: so are the retained messages that it still waited for."""
         self._streams.pop(topic_filter, None)
+        self._ended.pop(topic_filter, None)
 
     def turn(self) -> None:
         """A new turn with its own bound: once for each turn of the writer, and not for each acknowledgement."""
@@ -141,7 +144,7 @@ class RetainedStreams:
                 if not nodes:
                     if cursor.done:
                         del streams[subscription.topic_filter]
-                        self._ended.append(subscription.topic_filter)
+                        self._ended[subscription.topic_filter] = None
                     continue
                 node = nodes[0]
             stream.ahead = None
@@ -169,7 +172,7 @@ class RetainedStreams:
             if journal is not None:
                 for topic_filter in self._ended:
                     journal.streamed(self._client_id, topic_filter)
-            self._ended = []
+            self._ended = {}
 
     def send(self, delivery: Delivery, outbox: Outbox, window: SendWindow) -> int:
         """Send what `next` gave: ACCEPTED, the cause of its drop, or NO_ROOM: `next` gives it again."""

@@ -36,6 +36,8 @@ class Kept:
         self.changed = False
         self.touched = False
         self.gone = False
+        # Its deliveries that the open group writes anew.
+        self.rows: i64 = 0
         # What the open group changes: the subscription, None: gone; whether the identifier is new.
         self.subscriptions: dict[str, SubscriptionRow | None] | None = None
         self.received: dict[int, bool] | None = None

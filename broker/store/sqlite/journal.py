@@ -24,7 +24,10 @@ from broker.store.base import Times
 from broker.store.sqlite.group import UNSET, Batch, Change, Kept, Row, SubscriptionRow, lasting, of_session
 
 ROW_BYTES: Final = 100
-"""What a row of a delivery counts for in a group beside its message."""
+"""What a row of a session or a subscription counts for in a group."""
+
+ENDED_ROWS: Final = 1_024
+"""Deliveries of ended sessions that stay in the open group; more of them go when they are half of all."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -64,10 +67,11 @@ class SqliteJournal(Journal):
         self._before: i64 = 0
         self._sessions_before: i64 = 0
         self._rows: dict[int, Row] = {}
+        self._ended_rows: i64 = 0
         self._changed: dict[int, Change] = {}
         self._released: dict[int, None] = {}
         self._finished: list[int] = []
-        self._touched: list[Kept] = []
+        self._touched: dict[int, Kept] = {}
         self._streamed: list[tuple[int, str]] = []
         self._gone: list[int] = []
         self._retained: dict[str, Message | None] = {}
@@ -96,7 +100,7 @@ class SqliteJournal(Journal):
     def _touch(self, kept: Kept) -> None:
         if not kept.touched:
             kept.touched = True
-            self._touched.append(kept)
+            self._touched[kept.id] = kept
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -112,16 +116,42 @@ class SqliteJournal(Journal):
         self._changed_session(kept)
 
     def _changed_session(self, kept: Kept) -> None:
+        size: i64 = 0 if kept.changed else ROW_BYTES
         kept.changed = True
         self._touch(kept)
-        self._note(ROW_BYTES)
+        self._note(size)
 
     def session_gone(self, client_id: str) -> None:
         kept = self.kept.pop(client_id)
         kept.gone = True
         if kept.id <= self._sessions_before:
             self._gone.append(kept.id)
+        # Sessions that come and go while the disk fails leave nothing here.
+        self._touched.pop(kept.id, None)
+        if kept.changed:
+            self._size -= ROW_BYTES
+        if kept.subscriptions is not None:
+            for topic_filter, row in kept.subscriptions.items():
+                if row is not None:
+                    self._size -= ROW_BYTES + len(topic_filter)
+        kept.will = None
+        kept.subscriptions = None
+        kept.received = None
+        self._ended_rows += kept.rows
+        if self._ended_rows > ENDED_ROWS and self._ended_rows * 2 > len(self._rows):
+            self._forget_ended()
         self._note(0)
+
+    def _forget_ended(self) -> None:
+        """Deliveries of ended sessions go; each has been looked at twice by then, at most."""
+        rows: dict[int, Row] = {}
+        for number, row in self._rows.items():
+            if not row.kept.gone:
+                rows[number] = row
+            elif row.message is not None:
+                self._size -= row.message.size()
+        self._rows = rows
+        self._ended_rows = 0
 
     def will_set(self, client_id: str, will: Will, due: float) -> None:
         kept = self.kept[client_id]
@@ -137,8 +167,13 @@ class SqliteJournal(Journal):
     # -- subscriptions -------------------------------------------------------------------------------------------------
 
     def subscribed(self, client_id: str, subscription: Subscription, streaming: bool) -> None:
-        self._subscriptions(client_id)[subscription.topic_filter] = SubscriptionRow(subscription, streaming)
-        self._note(ROW_BYTES + len(subscription.topic_filter))
+        topic_filter = subscription.topic_filter
+        subscriptions = self._subscriptions(client_id)
+        size: i64 = ROW_BYTES + len(topic_filter)
+        if subscriptions.get(topic_filter) is not None:
+            size = 0
+        subscriptions[topic_filter] = SubscriptionRow(subscription, streaming)
+        self._note(size)
 
     def _subscriptions(self, client_id: str) -> dict[str, SubscriptionRow | None]:
         kept = self.kept[client_id]
@@ -158,7 +193,10 @@ class SqliteJournal(Journal):
         self._note(0)
 
     def unsubscribed(self, client_id: str, topic_filter: str) -> None:
-        self._subscriptions(client_id)[topic_filter] = None
+        subscriptions = self._subscriptions(client_id)
+        if subscriptions.get(topic_filter) is not None:
+            self._size -= ROW_BYTES + len(topic_filter)
+        subscriptions[topic_filter] = None
         self._note(0)
 
     # -- deliveries to the client --------------------------------------------------------------------------------------
@@ -169,7 +207,9 @@ class SqliteJournal(Journal):
     def _add(self, client_id: str, delivery: Delivery) -> Row:
         self._number += 1
         delivery.record = self._number
-        row = Row(self.kept[client_id], delivery)
+        kept = self.kept[client_id]
+        kept.rows += 1
+        row = Row(kept, delivery)
         self._rows[self._number] = row
         self._note(delivery.message.size())
         return row
@@ -180,7 +220,13 @@ class SqliteJournal(Journal):
             # The row is written anew, with the number that is its place in the order.
             self._finished.append(record)
             self._changed.pop(record, None)
-        self._rows[record] = Row(self.kept[client_id], delivery)
+        earlier = self._rows.get(record)
+        kept = self.kept[client_id]
+        if earlier is None:
+            kept.rows += 1
+        elif earlier.message is not None:
+            self._size -= earlier.message.size()
+        self._rows[record] = Row(kept, delivery)
         self._note(delivery.message.size())
 
     def in_flight(self, client_id: str, delivery: Delivery) -> None:
@@ -210,6 +256,8 @@ class SqliteJournal(Journal):
         row = self._rows.get(record)
         if row is not None:
             row.state = RELEASED
+            if row.message is not None:
+                self._size -= row.message.size()
             row.message = None
         else:
             self._released[record] = None
@@ -220,8 +268,10 @@ class SqliteJournal(Journal):
         # It may come back, as another delivery.
         delivery.record = 0
         row = self._rows.pop(record, None)
-        if row is not None and row.message is not None:
-            self._size -= row.message.size()
+        if row is not None:
+            row.kept.rows -= 1
+            if row.message is not None:
+                self._size -= row.message.size()
         if record <= self._before:
             self._changed.pop(record, None)
             self._released.pop(record, None)
@@ -263,12 +313,21 @@ class SqliteJournal(Journal):
     # -- retained messages ---------------------------------------------------------------------------------------------
 
     def retained_set(self, message: Message) -> None:
-        self._retained[message.topic.decode()] = message
+        topic = message.topic.decode()
+        self._not_retained(topic)
+        self._retained[topic] = message
         self._note(message.size())
 
     def retained_cleared(self, topic: str) -> None:
+        self._not_retained(topic)
         self._retained[topic] = None
         self._note(0)
+
+    def _not_retained(self, topic: str) -> None:
+        """What the open group has for a topic goes, and counts no more."""
+        earlier = self._retained.get(topic)
+        if earlier is not None:
+            self._size -= earlier.size()
 
     # -- the group -----------------------------------------------------------------------------------------------------
 
@@ -283,10 +342,9 @@ class SqliteJournal(Journal):
         # What is to be added to a time of the broker's clock to make it last.
         offset = self._times.lasting(0.0)
         batch.gone = self._gone
-        for kept in self._touched:
+        for kept in self._touched.values():
             kept.touched = False
-            if not kept.gone:
-                of_session(batch, kept)
+            of_session(batch, kept)
         batch.streamed = self._streamed
         batch.finished = self._finished
         self._take_deliveries(batch, offset)
@@ -311,10 +369,11 @@ class SqliteJournal(Journal):
         self._before = self._number
         self._sessions_before = self._session
         self._rows = {}
+        self._ended_rows = 0
         self._changed = {}
         self._released = {}
         self._finished = []
-        self._touched = []
+        self._touched = {}
         self._streamed = []
         self._gone = []
         self._retained = {}
@@ -324,6 +383,7 @@ class SqliteJournal(Journal):
         before = self._message
         shared: dict[int, i64] = {}
         for row in self._rows.values():
+            row.kept.rows = 0
             message = row.message
             if message is None or row.kept.gone:
                 continue

@@ -72,8 +72,8 @@ def open_store(directory: Path, synchronous: str) -> Opened:
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         oldest = ".".join(map(str, OLDEST_SQLITE))
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old for a store: give this Python {oldest} or newer")
-    path = directory / FILE
-    lock = _lock(directory)
+    path = _file(directory)
+    lock = _lock(path.parent)
     try:
         new = _check(path)
         db = _connect(path, new, synchronous)
@@ -81,6 +81,15 @@ def open_store(directory: Path, synchronous: str) -> Opened:
         os.close(lock)
         raise
     return Opened(db, lock, path)
+
+
+def _file(directory: Path) -> Path:
+    """The file of a store. Where it is a link, its lock stands beside what that leads to: one file has one lock."""
+    path = directory / FILE
+    try:
+        return path.resolve() if path.is_symlink() else path
+    except (OSError, RuntimeError) as error:
+        raise StoreError(f"{path} is a link that leads nowhere: put the file in its place") from error
 
 
 def _lock(directory: Path) -> int:
@@ -135,11 +144,12 @@ def _check(path: Path) -> bool:
 
 
 def _connect(path: Path, new: bool, synchronous: str) -> sqlite3.Connection:
-    mode = "rwc" if new else "rw"
+    if new:
+        _touch(path)
     db: sqlite3.Connection | None = None
     try:
         db = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode={mode}",
+            f"{path.absolute().as_uri()}?mode=rw",
             uri=True,
             timeout=BUSY_SECONDS,
             isolation_level=None,
@@ -177,6 +187,20 @@ def _connect(path: Path, new: bool, synchronous: str) -> sqlite3.Connection:
     return db
 
 
+def _touch(path: Path) -> None:
+    """Make the file for the broker's user alone from the first moment on: who has it open once may read it for ever."""
+    try:
+        # SQLite takes an empty file, with its permissions.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.fchmod(descriptor, 0o600)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        remedy = "let the broker's user write the directory"
+        raise StoreError(f"{path} cannot be made ({error.strerror}): {remedy}") from error
+
+
 def _ours(db: sqlite3.Connection, path: Path) -> bool:
     """Whether the file is a store; False: there is nothing in it yet."""
     application = int(db.execute("PRAGMA application_id").fetchone()[0])
@@ -195,7 +219,6 @@ def _make(db: sqlite3.Connection, path: Path) -> None:
     db.executescript(
         f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}; COMMIT;"
     )
-    path.chmod(0o600)
     _keep_names(path.parent)
 
 

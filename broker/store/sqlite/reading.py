@@ -20,7 +20,9 @@ from broker.core.persistence.journal import (
     SubscriptionRecord,
     WillRecord,
 )
+from broker.core.queues.delivery import QUEUED, RELEASED, SENT
 from broker.core.queues.queue_policy import QueueOptions
+from broker.core.queues.windows.in_flight import LARGEST_ID
 from broker.store.sqlite.group import UNSET, Kept
 from broker.store.sqlite.principals import Principals
 
@@ -66,8 +68,10 @@ def read(db: sqlite3.Connection, now: float, principals: Principals) -> Loaded:
             retained.append(
                 MessageRecord(topic.encode(), payload, qos, True, properties or b"", expires_in, publisher or "")
             )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Damaged(f"{type(error).__name__}: {error}") from error
+    except (sqlite3.Error, Damaged, MemoryError):
+        raise
+    except Exception as error:  # a missing column, a wrong type, a number without bounds, JSON without end
+        raise Damaged(" ".join(f"{type(error).__name__}: {error}".split())) from error
     finally:
         db.execute("ROLLBACK")
     return loaded
@@ -109,6 +113,7 @@ def _deliveries(db: sqlite3.Connection, sessions: dict[int, SessionRecord], now:
     messages: dict[int, MessageRecord] = {}
     for row in db.execute("SELECT * FROM message"):
         messages[row[0]] = _message(row[2], row[3], row[4], row[5], row[6], row[7], row[8], now)
+    used: set[tuple[int, int]] = set()
     for row in db.execute("SELECT * FROM delivery ORDER BY number"):
         session = sessions.get(row[1])
         if session is None:
@@ -123,7 +128,21 @@ def _deliveries(db: sqlite3.Connection, sessions: dict[int, SessionRecord], now:
         record.state = row[3]
         record.packet_id = row[4]
         record.attempts = row[5]
+        if record.state != QUEUED:
+            _in_flight(record, row[1], used)
+        elif message is None:
+            raise Damaged(f"delivery {row[0]} waits without a message")
         session.deliveries.append(record)
+
+
+def _in_flight(record: DeliveryRecord, session: int, used: set[tuple[int, int]]) -> None:
+    """Hold one that was sent against what a client can have: an identifier of its own. Raises Damaged."""
+    if record.state != RELEASED and (record.state != SENT or record.message is None):
+        raise Damaged(f"delivery {record.number} is neither queued nor sent nor released")
+    identifier = (session, record.packet_id)
+    if not 1 <= record.packet_id <= LARGEST_ID or identifier in used:
+        raise Damaged(f"delivery {record.number} cannot have the packet identifier {record.packet_id}")
+    used.add(identifier)
 
 
 def _message(

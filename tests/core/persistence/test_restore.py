@@ -19,6 +19,7 @@ from broker.core.persistence.restore import restore
 from broker.core.principal import Principal
 from broker.core.queues.delivery import RELEASED, SENT, Delivery
 from broker.core.queues.message import Message
+from broker.core.queues.queue_policy import DROP_OLDEST
 from broker.core.routing.retained.shares import kept_bytes
 from broker.core.topics.topic_tree import NODE_BYTES
 from tests.core.harness import START, Client, Network, limits, total_ledger
@@ -306,3 +307,34 @@ def test_only_a_new_router_can_be_restored() -> None:
     retaining = network(retained=(message(b"1"),))
     with pytest.raises(RuntimeError, match="new router"):
         restore(retaining.router, Saved(), retaining.now)
+
+
+def test_what_has_to_make_room_is_told_to_be_over() -> None:
+    """With the newest kept, the oldest go: they are not there once more after the next start."""
+    made = Network(limits(session_messages=2, queue_policy=DROP_OLDEST))
+    kept = session()
+    kept.deliveries += [delivery(1, b"1"), delivery(2, b"2"), delivery(3, b"3"), delivery(4, b"4")]
+    told: list[tuple[str, bytes]] = []
+
+    class Told(Journal):
+        def queued(self, *_: object) -> None:
+            raise AssertionError
+
+        def finished(self, client_id: str, delivery: Delivery) -> None:
+            told.append((client_id, delivery.message.payload()))
+
+    made.router.journal = Told()
+    saved = Saved()
+    saved.sessions.append(kept)
+    restore(made.router, saved, made.now)
+    restored = made.session("c")
+    assert [each.message.payload() for each in restored.queue.pending or []] == [b"3", b"4"]
+    assert told == [("c", b"1"), ("c", b"2")]
+    assert restored.queue.journal is made.router.journal
+
+
+def test_a_clock_that_was_set_back_does_not_put_off_a_will() -> None:
+    """It is due after its delay at last, whatever the time is said to be."""
+    kept = session(gone_for=0.0)
+    kept.will = WillRecord(Will("w", b"gone", 1, delay=60), 1e9)
+    assert network(kept).session("c").will_due == START + 60

@@ -12,9 +12,10 @@ import pytest
 from broker.core.codec.packets import PUBACK, V5, V311, Ack, Subscribe, Unsubscribe
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.counters import TOO_LARGE
+from broker.core.persistence.journal import Journal
 from broker.core.queues.message import OVERHEAD, Message
-from broker.core.session.retained_stream import STEP, TOPICS
-from broker.core.topics.topic_tree import NODE_BYTES
+from broker.core.session.retained_stream import STEP, TOPICS, RetainedStreams
+from broker.core.topics.topic_tree import NODE_BYTES, RetainedTree
 from tests.core.harness import Client, Network, limits, total_ledger
 from tests.support.losses import dropped_by_cause
 
@@ -385,3 +386,26 @@ def _subscribe(client: Client, request: Request) -> Subscribe:
 
 def _unsubscribe(client: Client, topic_filter: str) -> Unsubscribe:
     return Unsubscribe(client.take_id(), [topic_filter])
+
+
+def test_a_stream_that_begins_anew_before_its_end_was_told_is_not_over() -> None:
+    """The journal hears of an end when all stop; one that is asked for again by then runs."""
+    client = Network(limits()).client("c")
+    client.subscribe("again", "gone", "over")
+    subscriptions = client.session.subscriptions
+    streams = RetainedStreams("c", client.session.totals)
+    tree = RetainedTree()
+    for each in subscriptions.values():
+        streams.start(each, tree)
+    assert streams.next(client.wire.outbox, None, 0.0) is None
+    assert streams.empty
+    streams.start(subscriptions["again"], tree)
+    streams.stop("gone")
+    told: list[str] = []
+
+    class Told(Journal):
+        def streamed(self, client_id: str, topic_filter: str) -> None:
+            told.append(f"{client_id} {topic_filter}")
+
+    streams.tell_ended(Told())
+    assert told == ["c over"]

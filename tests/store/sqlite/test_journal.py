@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from broker.core.codec.packets import Will
@@ -9,7 +11,7 @@ from broker.core.principal import Principal
 from broker.core.queues.delivery import RELEASED, SENT, Delivery
 from broker.core.topics.subscription import Subscriber, Subscription
 from broker.store.base import Times
-from broker.store.sqlite.journal import Shell, SqliteJournal
+from broker.store.sqlite.journal import ENDED_ROWS, Shell, SqliteJournal
 from broker.store.sqlite.schema import DELIVERIES, MESSAGES, Insert
 from tests.store.sqlite.place import delivery, message
 
@@ -180,3 +182,47 @@ def test_rows_stand_in_few_statements_of_few_lengths(count: int) -> None:
     assert found[: len(values)] == values
     assert set(found[len(values) :]) <= {None}
     assert all(len(part) == 2 * text.count("(?,?)") for text, part in statements)
+
+
+def test_sessions_that_come_and_go_in_an_outage_leave_nothing(journal: SqliteJournal) -> None:
+    """Nor do wills, subscriptions and queues of theirs, and nothing of it counts."""
+    journal.queued("c", delivery(b"stays"))
+    before = journal.size()
+    for _ in range(ENDED_ROWS):
+        journal.session_kept("d", Principal("u"), 300, 0.0)
+        journal.will_set("d", Will("w", bytes(1_000)), 0.0)
+        journal.subscribed("d", Subscription(Subscriber(), "a"), False)
+        journal.subscribed("d", Subscription(Subscriber(), "a"), False)
+        journal.received("d", 5)
+        for _ in range(3):
+            journal.queued("d", delivery())
+        journal.session_gone("d")
+    assert len(journal._touched) == 0
+    assert len(journal._rows) <= 2 * ENDED_ROWS
+    assert journal.size() <= before + ENDED_ROWS * 2 * delivery().message.size()
+    batch = journal.take()
+    assert (len(batch.deliveries), batch.sessions, batch.gone) == (17, [], [])
+
+
+def test_what_takes_the_place_of_an_earlier_note_counts_once(journal: SqliteJournal) -> None:
+    waits = delivery(bytes(100))
+    journal.queued("c", waits)
+    released = delivery(bytes(100), 2)
+    journal.in_flight("c", released)
+    one = waits.message.size()
+
+    def size_after(note: Callable[[], None]) -> int:
+        note()
+        return journal.size()
+
+    assert journal.size() == 2 * one
+    assert {size_after(lambda: journal.renewed("c", waits)) for _ in range(10)} == {2 * one}
+    assert size_after(lambda: journal.released("c", released)) == one
+    kept = message(bytes(50))
+    assert {size_after(lambda: journal.retained_set(kept)) for _ in range(10)} == {one + kept.size()}
+    assert size_after(lambda: journal.retained_cleared("a")) == one
+    once = size_after(lambda: journal.subscribed("c", Subscription(Subscriber(), "a"), False))
+    assert size_after(lambda: journal.subscribed("c", Subscription(Subscriber(), "a"), False)) == once
+    assert size_after(lambda: journal.unsubscribed("c", "a")) == one
+    once = size_after(lambda: journal.session_kept("c", Principal("u"), 300, 0.0))
+    assert size_after(lambda: journal.session_kept("c", Principal("u"), 200, 0.0)) == once

@@ -268,3 +268,72 @@ async def test_a_library_that_is_too_old(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 32, 3))
     assert "is too old for a store: give this Python 3.33.0 or newer" in await refusal(tmp_path)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("UPDATE delivery SET state = 1, packet_id = 7", "cannot have the packet identifier 7"),
+        ("UPDATE delivery SET state = 1 WHERE number = 3", "cannot have the packet identifier 0"),
+        ("UPDATE delivery SET state = 1, packet_id = 65536 WHERE number = 3", "the packet identifier 65536"),
+        ("UPDATE delivery SET state = 5, packet_id = 1 WHERE number = 3", "is neither queued nor sent nor released"),
+        ("UPDATE delivery SET topic = NULL WHERE number = 3", "waits without a message"),
+        ("UPDATE session SET principal = replace(hex(zeroblob(50000)), '0', '[')", "RecursionError"),
+        ("ALTER TABLE delivery DROP COLUMN expires_at", "IndexError"),
+    ],
+)
+async def test_rows_that_no_broker_can_serve(tmp_path: Path, statement: str, told: str) -> None:
+    """An identifier that two deliveries have is looked for in a table that grows until each has a place of its own."""
+    file = await made(tmp_path)
+    db = sqlite3.connect(file)
+    db.execute(statement)
+    db.commit()
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+    found = await refusal(tmp_path)
+    assert "is damaged" in found
+    assert told in found
+
+
+async def test_a_file_that_two_directories_lead_to_has_one_broker(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "b" / "canopy.db").symlink_to(tmp_path / "a" / "canopy.db")
+    first = await opened(tmp_path / "b")
+    with pytest.raises(StoreError, match="is in use by process"):
+        await SqliteStore(tmp_path / "a").open(lambda: 0.0)
+    await first.close()
+    assert (tmp_path / "b" / "canopy.db").is_symlink()
+    second = await opened(tmp_path / "a")
+    with pytest.raises(StoreError, match="is in use by process"):
+        await SqliteStore(tmp_path / "b").open(lambda: 0.0)
+    await second.close()
+
+
+async def test_a_link_that_leads_to_itself(tmp_path: Path) -> None:
+    (tmp_path / "canopy.db").symlink_to(tmp_path / "canopy.db")
+    with pytest.raises(StoreError, match=f"{tmp_path}/canopy.db"):
+        await SqliteStore(tmp_path).open(lambda: 0.0)
+
+
+async def test_the_file_is_the_brokers_alone_from_the_first_moment_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a directory that others may look into: who has it open once may read it for ever."""
+    seen: list[int] = []
+    connect = sqlite3.connect
+
+    def watched(*given: Any, **options: Any) -> sqlite3.Connection:
+        db: sqlite3.Connection = connect(*given, **options)
+        db.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+        seen.append((tmp_path / "canopy.db").stat().st_mode & 0o777)
+        return db
+
+    monkeypatch.setattr(sqlite3, "connect", watched)
+    earlier = os.umask(0)
+    try:
+        store = await opened(tmp_path)
+    finally:
+        os.umask(earlier)
+    await store.close()
+    assert seen == [0o600]

@@ -11,7 +11,7 @@ Promises:
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mypy_extensions import i32, i64
 
@@ -28,15 +28,12 @@ from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.message import HEADROOM, Message
 from broker.core.queues.outbox import ACCEPTED, Outbox
 from broker.core.queues.queue_totals import QueueTotals
-from broker.core.queues.requests import AskedLink
+from broker.core.queues.requests import AskedLink, Request
 from broker.core.queues.session_queue import SessionQueue
 from broker.core.queues.windows.held_answers import send_promise
 from broker.core.queues.windows.held_deliveries import HeldDeliveries
 from broker.core.queues.windows.in_flight import InFlight, write_identifiers
 from broker.core.topics.subscription import SharedGroup
-
-if TYPE_CHECKING:
-    from broker.core.queues.requests import Request
 
 ACK_RUN: Final = 1_024
 """Acknowledgements that are dealt with in one go."""
@@ -384,15 +381,10 @@ class SendWindow:
                 taken.append(delivery)
         return taken
 
-    # -- requests ------------------------------------------------------------------------------------------------------
+    # -- acknowledgements from the client ------------------------------------------------------------------------------
 
     def ask(self, delivery: Delivery, request: Request, owes: bool) -> None:
-        """Have the acknowledgement of a delivery tell whom its request reaches.
-
-        `owes`: the client has anything to acknowledge besides what it was sent last.
-        """
-        if not request.routing:
-            return
+        """Have the acknowledgement of a delivery tell whom its request reaches. `owes`: see `AskedLink.takes`."""
         if self._asked_link is None:
             self._asked_link = AskedLink()
         if self._asked_link.takes(request, owes):
@@ -404,8 +396,6 @@ class SendWindow:
         if request is not None and self._asked_link is not None:
             request.heard(self._asked_link)
         delivery.settle(reason_code != NO_MATCHING_SUBSCRIBERS)
-
-    # -- acknowledgements from the client ------------------------------------------------------------------------------
 
     def on_puback(self, packet_id: int, reason_code: int) -> bool:
         """PUBACK: the delivery is complete [MQTT-4.3.2-3]. True: there is more room than before.
