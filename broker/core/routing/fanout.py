@@ -43,6 +43,13 @@ NOBODY: Final = -4
 TOOK: Final = 1 << 32
 """What a queue that took a message adds to the sum of answers; one that was full adds 1, any other nothing."""
 
+MOST_IN_LINE: Final = 8
+"""Messages that are on their way to very many, each with a list of them. Clients wait before they publish another;
+links and the broker itself do not: for one more of theirs, the first in line goes at once to all who are left."""
+
+WHATEVER: Final = 1 << 60
+"""More work than there will ever be."""
+
 PASSED_OVER: Final = 1_024
 """Members of a share group who may not have a message and are passed over, before it is given up."""
 
@@ -146,6 +153,9 @@ class Fanout:
         Returns how many sessions and groups it was for; `REFUSED_BY_ALL` where a message of QoS 1 or 2 found every
         queue full (one of QoS 0 has nobody who wants to know).
         """
+        if self.broadcasting and message.topic in self._topics and self._may_wait(message):
+            # Behind those of its topic, however many listen by now.
+            return self._begin_broadcast(route, message, origin)
         entries = route.entries
         reach: Reach | None = None
         permissions = self.permissions
@@ -260,8 +270,11 @@ class Fanout:
 
     def _begin_broadcast(self, route: Route, message: Message, origin: Session | None) -> int:
         """Have a message go to very many from the next turn on. How many they are."""
+        broadcasts = self._broadcasts
+        if len(broadcasts) >= MOST_IN_LINE and self._broadcast_turn(broadcasts[0], WHATEVER):
+            self._went()
         broadcast = Broadcast(route, message, origin)
-        self._broadcasts.append(broadcast)
+        broadcasts.append(broadcast)
         self.broadcasting = True
         self._topics[message.topic] = self._topics.get(message.topic, 0) + 1
         self.work += SLOW + broadcast.count // 64  # they are written down
@@ -273,13 +286,17 @@ class Fanout:
         broadcasts = self._broadcasts
         while broadcasts and self.work < until:
             if self._broadcast_turn(broadcasts[0], until):
-                topic = broadcasts.popleft().message.topic
-                self._topics[topic] -= 1
-                if self._topics[topic] == 0:
-                    del self._topics[topic]
+                self._went()
         self.broadcasting = len(broadcasts) > 0
         if self.broadcasting:
             self._deadlines.set(self, self._load.now)
+
+    def _went(self) -> None:
+        """The first message in line has gone to all."""
+        topic = self._broadcasts.popleft().message.topic
+        self._topics[topic] -= 1
+        if self._topics[topic] == 0:
+            del self._topics[topic]
 
     def _broadcast_turn(self, broadcast: Broadcast, until: i64) -> bool:
         """Go on with one message. True when all have it."""

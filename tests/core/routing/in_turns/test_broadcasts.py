@@ -10,7 +10,7 @@ from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.codec.packets import Will
 from broker.core.persistence.journal import Journal
 from broker.core.queues.message import Message
-from broker.core.routing.fanout import SLOW
+from broker.core.routing.fanout import MOST_IN_LINE, SLOW
 from broker.core.routing.in_turns.broadcasts import BROADCAST, PLAIN_BROADCAST
 from broker.core.routing.plans import FanoutPlan
 from broker.core.routing.router import TICK_WORK, Router
@@ -214,6 +214,30 @@ def test_what_follows_waits_also_when_fewer_listen_by_then(qos: int) -> None:
         written = outbox.take(1 << 20, network.now)
         assert -1 < written.index(b"first") < written.index(b"second")
     assert not router.delivery.would_wait(TOPIC)
+
+
+def test_few_are_on_their_way_at_a_time_whoever_publishes() -> None:
+    """Links and the broker itself do not wait as clients do: what they publish is paid for by then, and in order.
+
+    There is a plan for the later ones, since the first have gone: they stay behind those in line all the same.
+    """
+    network = Network()
+    router = network.router
+    receivers = sessions(network)
+    sent = [b"<%d>" % number for number in range(MOST_IN_LINE + 2)]
+    for number, payload in enumerate(sent):
+        before = router.work
+        router.publish(message(1, payload), None)
+        assert len(router.delivery._broadcasts) == min(number + 1, MOST_IN_LINE)
+        if number >= MOST_IN_LINE:
+            assert router.work - before >= MANY * SLOW
+    finish(router, network.now)
+    outbox = receivers[-1].outbox
+    assert outbox is not None
+    written = outbox.take(1 << 20, network.now)
+    places = [written.find(payload) for payload in sent]
+    assert places[0] >= 0
+    assert places == sorted(set(places))
 
 
 def test_few_with_very_many_filters_have_a_plan_after() -> None:
