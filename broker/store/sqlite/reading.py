@@ -32,6 +32,10 @@ NUMBERS: Final = (
 )
 
 
+LARGEST_NUMBER: Final = 2**62
+"""Of a session, a delivery or a message: no broker gets there, and as many may follow."""
+
+
 class Damaged(Exception):
     """Rows that no broker wrote."""
 
@@ -45,8 +49,10 @@ class Loaded:
 
 
 def numbers(db: sqlite3.Connection) -> tuple[int, int, int]:
-    """The highest numbers of a session, a delivery and a message that stand in the file."""
+    """The highest numbers of a session, a delivery and a message in the file. Raises Damaged: none can follow."""
     session, number, message = db.execute(NUMBERS).fetchone()
+    if max(session, number, message) > LARGEST_NUMBER:
+        raise Damaged(f"a number in it is above {LARGEST_NUMBER}")
     return session, number, message
 
 

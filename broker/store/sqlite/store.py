@@ -105,6 +105,9 @@ class SqliteStore(Store):
         except sqlite3.Error as error:
             opened.close()
             raise StoreError(told(opened.path, error)) from error
+        except Damaged as error:
+            opened.close()
+            raise StoreError(_damaged(opened.path, error)) from error
         self._journal.begin_at(*highest)
         self._times.start(clock)
         self._opened = opened
@@ -127,7 +130,7 @@ class SqliteStore(Store):
         except sqlite3.Error as error:
             raise StoreError(told(opened.path, error)) from error
         except Damaged as error:
-            raise StoreError(f"{opened.path} is damaged: restore it from a backup ({error})") from error
+            raise StoreError(_damaged(opened.path, error)) from error
         for kept in loaded.kept:
             self._journal.kept.setdefault(kept.client_id, kept)
         return loaded.saved
@@ -324,6 +327,10 @@ class _Ends(Shell):
 
     def due(self) -> None:
         self._store.due()
+
+
+def _damaged(path: Path, error: Damaged) -> str:
+    return f"{path} is damaged: restore it from a backup ({error})"
 
 
 def _rows(batch: Batch) -> int:

@@ -279,6 +279,7 @@ async def test_a_library_that_is_too_old(tmp_path: Path, monkeypatch: pytest.Mon
         ("UPDATE delivery SET state = 5, packet_id = 1 WHERE number = 3", "is neither queued nor sent nor released"),
         ("UPDATE delivery SET topic = NULL WHERE number = 3", "waits without a message"),
         ("UPDATE session SET principal = replace(hex(zeroblob(50000)), '0', '[')", "RecursionError"),
+        ("UPDATE delivery SET number = 9223372036854775807 WHERE number = 3", "a number in it is above"),
         ("ALTER TABLE delivery DROP COLUMN expires_at", "IndexError"),
     ],
 )

@@ -385,9 +385,8 @@ class SendWindow:
 
     def ask(self, delivery: Delivery, request: Request, owes: bool) -> None:
         """Have the acknowledgement of a delivery tell whom its request reaches. `owes`: see `AskedLink.takes`."""
-        if self._asked_link is None:
-            self._asked_link = AskedLink()
-        if self._asked_link.takes(request, owes):
+        self._asked_link = link = self._asked_link or AskedLink()
+        if link.takes(request, owes):
             delivery.asked = request
 
     def _answered(self, delivery: Delivery, reason_code: int) -> None:
