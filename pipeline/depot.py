@@ -28,6 +28,7 @@ from typing import Any, Final
 from pyarrow import fs
 
 from pipeline.errors import MisuseError, PipelineError
+from pipeline.manifests import is_merged
 from pipeline.storage import MANIFESTS, local_path
 
 LOCK: Final = f"{MANIFESTS}/.lock"
@@ -78,11 +79,6 @@ class Segment:
         return self.place.rpartition("/")[0]
 
 
-def is_merged(place: str) -> bool:
-    """Whether a place is that of a merged segment."""
-    return place.rpartition("/")[2].startswith("merged-")
-
-
 def manifest_of(place: str) -> str:
     """Where the manifest of a segment is."""
     return f"{MANIFESTS}/{place.removesuffix('.parquet')}.json"
@@ -125,7 +121,7 @@ class Depot:
         """
         there = self.files()
         found = []
-        for place in self._listed(MANIFESTS, ".json"):
+        for place in self.listed(MANIFESTS, ".json"):
             about = self._manifest(place)
             if about.place in there:
                 found.append(about)
@@ -133,11 +129,11 @@ class Depot:
 
     def files(self) -> dict[str, int]:
         """All finished segments, and how large each is."""
-        return self._listed("", ".parquet")
+        return self.listed("", ".parquet")
 
     def unfinished(self) -> list[str]:
         """Merged segments that nobody writes any more; only under the lock is that so."""
-        hidden = self._listed("", UNFINISHED, hidden=True)
+        hidden = self.listed("", UNFINISHED, hidden=True)
         return [place for place in hidden if place.rpartition("/")[2].startswith(".merged-")]
 
     def _manifest(self, place: str) -> Segment:
@@ -159,7 +155,8 @@ class Depot:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise PipelineError(f"{self.path}/{place}: not a manifest ({error}); move it away") from error
 
-    def _listed(self, under: str, suffix: str, hidden: bool = False) -> dict[str, int]:
+    def listed(self, under: str, suffix: str, hidden: bool = False) -> dict[str, int]:
+        """Files below a folder whose names end so, and how large each is."""
         chosen = fs.FileSelector(under, recursive=True, allow_not_found=True)
         found: dict[str, int] = {}
         for info in self.fs.get_file_info(chosen):

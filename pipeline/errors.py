@@ -10,6 +10,8 @@ from typing import Final
 
 FAILED: Final = 1
 MISUSED: Final = 2
+INCOMPLETE: Final = 3
+"""It is done, over a record of which something is missing."""
 
 
 class PipelineError(Exception):

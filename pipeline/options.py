@@ -1,7 +1,8 @@
 """What the commands of ``canopy pipeline`` share: flags, exit codes, how failures look.
 
 Promises: importable without pyspark, so that `canopy serve` starts without it. Exit codes: 0 it is done, 1 it could not
-be done, or the verdict is bad, 2 the command line is wrong, 130 after Ctrl-C.
+be done, or the verdict is bad, 2 the command line is wrong, 3 it is done, over a record that is not complete, 130 after
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 from typer import CallbackParam
 
-from pipeline.errors import FAILED, MISUSED, MisuseError, PipelineError, foreseen, in_a_line
+from pipeline.coverage import Coverage
+from pipeline.errors import FAILED, INCOMPLETE, MISUSED, MisuseError, PipelineError, foreseen, in_a_line
 from pipeline.storage import local_path
 
 INTERRUPTED: Final = 130
@@ -61,6 +63,12 @@ MemoryOption = Annotated[
 SkipOption = Annotated[
     bool, typer.Option("--skip-corrupt", help="Leave out segments that cannot be read; each is named.")
 ]
+AllowOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-gaps", help="Exit code 0, and not 3, though events are missing; they are named all the same."
+    ),
+]
 SinceOption = Annotated[
     str | None,
     typer.Option("--since", metavar="TIME", help="Events from this time on: ISO 8601, UTC where it says nothing."),
@@ -95,6 +103,17 @@ def seconds(text: str, option: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
+def close(coverage: Coverage, allow_gaps: bool, fine: bool = True) -> None:
+    """The last lines of a job, what it did not read, and its exit code: 1 before 3."""
+    for line in coverage.lines():
+        typer.echo(f"canopy: {line}", err=True)
+    if not fine:
+        raise typer.Exit(FAILED)
+    if not coverage.complete and not allow_gaps:
+        typer.echo("canopy: exit code 3, since events are missing; with --allow-gaps it is 0", err=True)
+        raise typer.Exit(INCOMPLETE)
+
+
 def told(command: Callable[..., Any]) -> Callable[..., Any]:
     """Foreseen failures of a command as lines for people."""
 
@@ -123,6 +142,7 @@ def told(command: Callable[..., Any]) -> Callable[..., Any]:
 __all__ = [
     "FAILED",
     "MISUSED",
+    "AllowOption",
     "CheckpointOption",
     "EveryOption",
     "InputOption",
@@ -134,6 +154,7 @@ __all__ = [
     "SinceOption",
     "SkipOption",
     "UntilOption",
+    "close",
     "existing",
     "fail",
     "seconds",

@@ -9,16 +9,18 @@ request, left out with a line for each. Columns that older segments lack are nul
 
 from __future__ import annotations
 
-import json
+import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from pipeline.coverage import Coverage
 from pipeline.errors import MisuseError, PipelineError
-from pipeline.storage import MANIFESTS, File, Storage, parquet, storage
+from pipeline.manifests import is_merged, manifests
+from pipeline.storage import MANIFESTS, File, Local, Storage, local_path, parquet, storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,8 +58,16 @@ class Choice:
     run: str | None = None
 
 
-def find(spark: SparkSession, inputs: Sequence[str], skip_corrupt: bool = False, say: Say = unsaid) -> list[File]:
+def find(
+    spark: SparkSession,
+    inputs: Sequence[str],
+    skip_corrupt: bool = False,
+    say: Say = unsaid,
+    coverage: Coverage | None = None,
+) -> list[File]:
     """The whole segments under some folders, merged ones in place of those they replace.
+
+    `coverage` takes note of what the manifests say of them, and of what is missing.
 
     Raises:
         MisuseError: there is no such folder.
@@ -71,24 +81,32 @@ def find(spark: SparkSession, inputs: Sequence[str], skip_corrupt: bool = False,
         place = storage(spark, root)
         if not storage(spark, path).exists():
             raise MisuseError(f"--input {path}: no such file or folder")
-        gone, vouched = replaced(place)
+        said = manifests(place)
+        gone, vouched = said.gone, said.vouched
         there = place.files(".parquet", below)
-        merged = [file for file in there if is_merged(file)]
+        merged = [file for file in there if is_merged(file.place)]
+        left: dict[str, str] = {}
         if vouched is None and merged and len(merged) < len(there):
             raise PipelineError(
                 f"{merged[0].path}: a merged segment beside others, and no manifest says what it replaces; "
                 f"copy {MANIFESTS} too"
             )
         for file in there:
-            if file.place in gone or (vouched is not None and is_merged(file) and file.place not in vouched):
+            if file.place in gone or (vouched is not None and is_merged(file.place) and file.place not in vouched):
                 continue
             if file.path in found:
                 raise MisuseError(f"--input {path}: {file.path} is in another input already")
             why = broken(place, file)
+            if not why and skip_corrupt:
+                why = altered(place, file, said.said.get(file.place))
             if why:
                 corrupt.append(f"{file.path}: {why}")
+                left[file.place] = why
             else:
                 found[file.path] = file
+        if coverage is not None:
+            sizes = {file.place: file.size for file in there}
+            coverage.take(path, said, place, sizes, left, below, local_path(root))
     if corrupt and not skip_corrupt:
         more = f"; and {len(corrupt) - SHOWN} more" if len(corrupt) > SHOWN else ""
         raise PipelineError("\n".join(corrupt[:SHOWN]) + f"{more}; --skip-corrupt leaves out what cannot be read")
@@ -107,33 +125,20 @@ def record_of(path: str) -> tuple[str, str]:
     return (found[1] or ".", found[2]) if found is not None else (path, "")
 
 
-def is_merged(file: File) -> bool:
-    """Whether a file, segment or manifest, is a merged segment's."""
-    return file.place.rpartition("/")[2].startswith("merged-")
+def altered(place: Storage, file: File, said: Mapping[str, Any] | None) -> str:
+    """Whether a file of this machine is not what its manifest's checksum says; reads all of it. Empty: it is.
 
-
-def replaced(place: Storage) -> tuple[set[str], set[str] | None]:
-    """By their places, the segments that merged ones stand for, and those merged ones.
-
-    A merged segment without a manifest is not in force (`pipeline.compact`); where there are no manifests at all, as in
-    a folder of copies, nothing can be said of that: None.
+    Spark would leave out what it cannot decode without a word, and believe what it can.
     """
-    gone: set[str] = set()
-    manifests = place.files(".json", MANIFESTS)
-    vouched = {_segment_of(file) for file in manifests if is_merged(file)} if manifests else None
-    for file in manifests:
-        if not is_merged(file):
-            continue
-        try:
-            manifest = json.loads(place.text(file.place))
-            gone.update(str(name) for name in manifest["replaces"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise PipelineError(f"{file.path}: not a manifest of a merged segment") from error
-    return gone, vouched
-
-
-def _segment_of(manifest: File) -> str:
-    return manifest.place.removeprefix(f"{MANIFESTS}/").removesuffix(".json") + ".parquet"
+    digest = (said or {}).get("sha256")
+    if not isinstance(digest, str) or not isinstance(place, Local):
+        return ""
+    try:
+        with open(file.path.removeprefix("file:"), "rb") as opened:
+            found = hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as error:
+        return f"cannot be read ({error.strerror or error})"
+    return "" if found == digest else "not what its manifest's checksum says"
 
 
 def broken(place: Storage, file: File) -> str:
@@ -154,8 +159,11 @@ def events(
     columns: Sequence[str] = (),
     skip_corrupt: bool = False,
     say: Say = unsaid,
+    coverage: Coverage | None = None,
 ) -> DataFrame:
     """The recorded events under some folders, with the columns of `schema.EVENTS`, or some of them. In no order.
+
+    `coverage` takes note of what of them is missing.
 
     Raises:
         MisuseError: there is no such folder, or a time is none.
@@ -163,7 +171,7 @@ def events(
     """
     from pipeline.schema import EVENTS
 
-    files = find(spark, inputs, skip_corrupt, say)
+    files = find(spark, inputs, skip_corrupt, say, coverage)
     names = [file.path for file in files]
     leave_out = str(skip_corrupt).lower()
     # Of the newest that can be read: older ones may lack columns that came later.
@@ -203,6 +211,18 @@ def check_columns(path: str, has: set[str], columns: Sequence[str] = ()) -> None
 def _chosen_by(choice: Choice) -> list[str]:
     named = {"kind": bool(choice.kinds), "ts": bool(choice.since or choice.until), "run_id": bool(choice.run)}
     return [name for name, needed in named.items() if needed]
+
+
+def covering(choice: Choice) -> Coverage:
+    """What takes note of what is missing from the times that are wanted.
+
+    Raises:
+        MisuseError: a time is none.
+    """
+    return Coverage(
+        moment(choice.since, "--since") if choice.since else None,
+        moment(choice.until, "--until") if choice.until else None,
+    )
 
 
 def narrowed(frame: DataFrame, choice: Choice) -> DataFrame:

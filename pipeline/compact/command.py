@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.errors import FAILED
-from pipeline.options import existing, seconds, told
+from pipeline.options import AllowOption, close, existing, seconds, told
 
 FolderOption = Annotated[
     str,
@@ -35,6 +34,7 @@ def compact(
         ),
     ] = "1h",
     dry_run: DryRunOption = False,
+    allow_gaps: AllowOption = False,
 ) -> None:
     """Merge the small segments of hours that are over. Safe while the broker records; needs no Java."""
     age = timedelta(seconds=seconds(older_than, "--older-than"))
@@ -48,5 +48,4 @@ def compact(
     for place, number in outcome.merged:
         typer.echo(f"{place}: {number} segments")
     typer.echo(outcome.line(dry_run))
-    if outcome.refused:
-        raise typer.Exit(FAILED)
+    close(outcome.coverage, allow_gaps, not outcome.refused)

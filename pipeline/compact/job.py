@@ -28,8 +28,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.depot import UNFINISHED, Depot, Segment, hour_end, is_merged, manifest_of
+from pipeline.coverage import GAP, Coverage
+from pipeline.depot import UNFINISHED, Depot, Segment, hour_end, manifest_of
 from pipeline.errors import PipelineError
+from pipeline.manifests import is_merged, manifests
+from pipeline.storage import File
 
 ROWS: Final = 128 * 1024
 """Rows of a row group, as the recorder writes them."""
@@ -50,6 +53,8 @@ class Outcome:
     """Replaced segments that were removed."""
     refused: int = 0
     """Groups that could not be merged; each was told."""
+    coverage: Coverage = field(default_factory=Coverage)
+    """What of the record is missing; gaps that the recorder named are not looked at here."""
 
     def line(self, dry_run: bool) -> str:
         """For people."""
@@ -83,6 +88,7 @@ def run(
     with depot.locked():
         if not dry_run:
             _tidy(depot)
+        outcome.coverage = _covered(depot)
         segments = depot.segments()
         for group in groups(segments, moment, older_than, target):
             try:
@@ -92,6 +98,29 @@ def run(
                 say(str(error))
         _remove(depot, outcome, dry_run, moment - remove_after)
     return outcome
+
+
+class _Shelf:
+    """A depot as the account of its manifests reads it."""
+
+    def __init__(self, depot: Depot) -> None:
+        self.depot = depot
+
+    def files(self, suffix: str, under: str = "") -> list[File]:
+        listed = self.depot.listed(under, suffix)
+        return [File(f"{self.depot.path}/{place}", place, size) for place, size in listed.items()]
+
+    def text(self, place: str) -> str:
+        return self.depot.read(place).decode()
+
+
+def _covered(depot: Depot) -> Coverage:
+    made, shelf = Coverage(ignored=frozenset({GAP})), _Shelf(depot)
+    said = manifests(shelf)
+    there = depot.files()
+    if there or said.said:
+        made.take(depot.path, said, shelf, there, {}, local=depot.local)
+    return made
 
 
 def groups(segments: Sequence[Segment], now: datetime, older_than: timedelta, target: int) -> list[list[Segment]]:

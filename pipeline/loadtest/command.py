@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.options import FAILED, MasterOption, MemoryOption, OutputOption, SkipOption, existing, told
+from pipeline.options import AllowOption, MasterOption, MemoryOption, OutputOption, SkipOption, close, existing, told
 
 
 @told
@@ -21,6 +21,7 @@ def loadtest(
     master: MasterOption = None,
     driver_memory: MemoryOption = "2g",
     skip_corrupt: SkipOption = False,
+    allow_gaps: AllowOption = False,
 ) -> None:
     """Find the account of a load run again from its messages: latency, losses, copies, order.
 
@@ -36,5 +37,4 @@ def loadtest(
     with spark_session("canopy loadtest", master, driver_memory) as spark:
         outcome = run(spark, source, output, skip_corrupt, say)
     typer.echo(outcome.line())
-    if not outcome.fine:
-        raise typer.Exit(FAILED)
+    close(outcome.coverage, allow_gaps, outcome.fine)

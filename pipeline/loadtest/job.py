@@ -68,6 +68,7 @@ def run(spark: SparkSession, source: str, output: str, skip_corrupt: bool = Fals
             results.table(pairs, "pairs")
             results.table(counted.select("group", "frozen", "us", "count"), "latency")
             results.table(latency.seconds(timed, found), "seconds")
+            outcome.coverage = found.coverage
             if report is not None:
                 _compare(outcome, report, pairs, results, spark)
             results.text("summary.json", json.dumps(outcome.summary(), indent=2) + "\n")

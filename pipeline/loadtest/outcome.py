@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pipeline.coverage import Coverage
+
 
 @dataclass
 class Outcome:
@@ -33,6 +35,8 @@ class Outcome:
     """Figures that were held against the load tester's report; 0: there was none."""
     differing: list[dict[str, Any]] = field(default_factory=list)
     pairs_differing: int = 0
+    coverage: Coverage = field(default_factory=Coverage)
+    """Files that were left out."""
 
     @property
     def agrees(self) -> bool | None:
@@ -48,7 +52,7 @@ class Outcome:
 
     def summary(self) -> dict[str, Any]:
         """For `summary.json`."""
-        return {**asdict(self), "agrees": self.agrees}
+        return {**asdict(self), "agrees": self.agrees, "coverage": self.coverage.summary()}
 
     def line(self) -> str:
         """For the terminal."""

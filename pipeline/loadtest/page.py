@@ -36,6 +36,8 @@ def page(outcome: Outcome, shown: Shown) -> Page:
     made = Page("Load run", f"The account of {', '.join(outcome.runs)}, from the rows of its messages.")
     tone = {None: "note", True: "good", False: "bad"}[outcome.agrees]
     made.paragraph(_sentence(outcome.verdict()), tone)
+    if not outcome.coverage.complete:
+        outcome.coverage.show(made)
     if outcome.unsent:
         made.paragraph(f"{outcome.unsent:,} deliveries are of messages that nobody sent.", "bad")
     if outcome.differing:

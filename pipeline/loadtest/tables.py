@@ -26,6 +26,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pipeline.coverage import Coverage, left_out
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.segments import Say, broken, reading, unsaid
 from pipeline.storage import File, parquet, storage
@@ -100,6 +101,8 @@ class Records:
     subscribers: DataFrame
     expected: DataFrame
     uncertain: DataFrame
+    coverage: Coverage
+    """What was left out."""
 
 
 @dataclass(frozen=True)
@@ -131,12 +134,14 @@ def records(spark: SparkSession, folder: str, skip_corrupt: bool = False, say: S
             "(an interrupted write leaves none)"
         )
     whole: dict[str, File] = {}
+    left: list[tuple[str, str]] = []
     for name, file in found.items():
         why = broken(place, file)
         if not why:
             whole[name] = file
         elif skip_corrupt and name.startswith(("sent-", "received-")):
             say(f"left out: {file.path}: {why}")
+            left.append((file.path, why))
         else:
             raise PipelineError(f"{file.path}: {why}; play the scenario again")
 
@@ -152,7 +157,12 @@ def records(spark: SparkSession, folder: str, skip_corrupt: bool = False, say: S
         if f"{name}.parquet" not in whole:
             raise PipelineError(f"--input {folder}: {name}.parquet is missing; play the scenario again")
         tables[name] = _read(spark, [whole[f"{name}.parquet"].path], schema, skip=False)
-    return Records(sent=series("sent-", SENT), received=series("received-", RECEIVED), **tables)
+    return Records(
+        sent=series("sent-", SENT),
+        received=series("received-", RECEIVED),
+        **tables,
+        coverage=left_out(left, len(whole)),
+    )
 
 
 def report(spark: SparkSession, folder: str) -> Report | None:

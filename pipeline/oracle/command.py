@@ -5,13 +5,14 @@ from __future__ import annotations
 import typer
 
 from pipeline.options import (
-    FAILED,
+    AllowOption,
     InputOption,
     MasterOption,
     MemoryOption,
     OutputOption,
     RunOption,
     SkipOption,
+    close,
     told,
 )
 
@@ -24,6 +25,7 @@ def oracle(
     master: MasterOption = None,
     driver_memory: MemoryOption = "2g",
     skip_corrupt: SkipOption = False,
+    allow_gaps: AllowOption = False,
 ) -> None:
     """Check from what was recorded whether every message went where it should.
 
@@ -41,5 +43,4 @@ def oracle(
     for note in outcome.notes:
         say(note)
     typer.echo(outcome.line())
-    if not outcome.fine:
-        raise typer.Exit(FAILED)
+    close(outcome.coverage, allow_gaps, outcome.fine)

@@ -14,9 +14,10 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pipeline import schema
+from pipeline.coverage import Coverage
 from pipeline.errors import PipelineError
 from pipeline.oracle import differ, expect, judge, spans
-from pipeline.oracle.outcome import Outcome
+from pipeline.oracle.outcome import Loss, Outcome
 from pipeline.oracle.page import page
 from pipeline.outputs import Results, check
 from pipeline.progress import progress
@@ -51,13 +52,47 @@ def run(
     check(inputs, output)
     results = Results(spark, output)
     with progress(spark, "oracle"), reading():
-        table = events(spark, inputs, Choice(), COLUMNS, skip_corrupt, say)
+        coverage = Coverage()
+        table = events(spark, inputs, Choice(), COLUMNS, skip_corrupt, say, coverage)
         outcome, found = judged(table, run_id)
+        outcome.coverage = coverage
+        if outcome.lost:
+            lose(outcome, table, run_id)
         for name in (differ.MISSING, differ.UNEXPECTED, differ.WRONG):
             results.table(found.where(f.col("outcome") == name).drop("outcome"), name)
         results.text("summary.json", json.dumps(outcome.summary(), indent=2) + "\n")
         results.text("index.html", page(outcome, examples(found)).html())
     return outcome
+
+
+def lose(outcome: Outcome, table: DataFrame, run_id: str | None = None) -> None:
+    """Find out whose messages were dropped, on the way to whom, and why."""
+    chosen = table if run_id is None else table.where(f.col("run_id") == run_id)
+    published = chosen.where(f.col("kind") == schema.PUBLISH).select(
+        "run_id", f.col("seq").alias("ref_seq"), f.col("qos").alias("published"), f.col("client_id").alias("publisher")
+    )
+    drops = chosen.where(f.col("kind") == schema.DROP).select(
+        "run_id",
+        "ref_seq",
+        f.coalesce("client_id", f.lit("")).alias("client_id"),
+        f.coalesce("reason", f.lit("unknown")).alias("cause"),
+        f.coalesce("n", f.lit(1)).alias("n"),
+    )
+    told = drops.join(published, ["run_id", "ref_seq"], "left")
+    losses = keep(
+        told.groupBy("client_id", "cause").agg(
+            f.sum("n").alias("messages"),
+            f.sum(f.when(f.col("published") > 0, f.col("n")).otherwise(0)).alias("reliable"),
+            f.count_distinct("publisher").alias("publishers"),
+            f.min("publisher").alias("publisher"),
+        )
+    )
+    sums = losses.agg(f.count_distinct("client_id").alias("receivers"), f.sum("reliable").alias("reliable")).collect()[
+        0
+    ]
+    outcome.receivers, outcome.reliable = sums["receivers"], sums["reliable"] or 0
+    most = losses.orderBy(f.desc("messages"), "client_id", "cause").limit(EXAMPLES).collect()
+    outcome.losses = [Loss(**row.asDict()) for row in most]
 
 
 def keep(frame: DataFrame) -> DataFrame:

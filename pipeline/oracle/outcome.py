@@ -5,8 +5,37 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from pipeline.coverage import Coverage
+
 AGREES: Final = "agrees"
+DROPS: Final = "drops"
+"""All was routed as it should, and some of it was dropped on the way."""
 DISAGREES: Final = "disagrees"
+NAMED: Final = 3
+"""Losses that the headline names one by one."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Messages that the broker dropped: to whom, why, and whose they were as far as the record says.
+
+    `reliable`: of them, those published with QoS 1 or 2. What a queue shed later names no message: then `publishers`
+    and `reliable` do not count it.
+    """
+
+    client_id: str
+    cause: str
+    messages: int
+    reliable: int
+    publishers: int
+    publisher: str | None
+    """One of the publishers."""
+
+    def text(self) -> str:
+        """For people."""
+        more = f" and {self.publishers - 1:,} more" if self.publishers > 1 else ""
+        source = f" from {self.publisher}{more}" if self.publisher is not None else ""
+        return f"{self.messages:,}{source} to {self.client_id or 'a share group'} ({self.cause})"
 
 
 @dataclass
@@ -25,6 +54,11 @@ class Outcome:
     expected: int = 0
     delivered: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
+    losses: list[Loss] = field(default_factory=list)
+    """Those who lost most, and why; `receivers` counts all who lost something."""
+    receivers: int = 0
+    reliable: int = 0
+    """Dropped messages that were published with QoS 1 or 2, as far as the record says which were dropped."""
     missing: int = 0
     unexpected: int = 0
     wrong: int = 0
@@ -32,20 +66,66 @@ class Outcome:
     gaps: int = 0
     lost_events: int = 0
     notes: list[str] = field(default_factory=list)
+    coverage: Coverage = field(default_factory=Coverage)
 
     @property
     def verdict(self) -> str:
         """Whether the broker did what the specification asks, as far as was recorded."""
-        return DISAGREES if self.missing or self.unexpected or self.wrong else AGREES
+        if self.missing or self.unexpected or self.wrong:
+            return DISAGREES
+        return DROPS if self.lost else AGREES
+
+    @property
+    def lost(self) -> int:
+        """Messages that the broker says it dropped."""
+        return sum(self.dropped.values())
 
     @property
     def fine(self) -> bool:
         """Whether the exit code is 0."""
-        return self.verdict == AGREES
+        return self.verdict != DISAGREES
 
     def summary(self) -> dict[str, Any]:
         """For `summary.json`."""
-        return {**asdict(self), "verdict": self.verdict}
+        return {**asdict(self), "verdict": self.verdict, "coverage": self.coverage.summary()}
+
+    def headline(self) -> tuple[str, bool]:
+        """What is so, in a few sentences, and whether all of it is good."""
+        good = self.verdict == AGREES and not self.unsure and self.coverage.complete
+        said = []
+        if self.verdict == DISAGREES:
+            said.append(
+                f"The broker and the specification disagree: of {self.expected:,} deliveries that were due "
+                f"{self.missing:,} are missing without a word and {self.wrong:,} are wrong; {self.unexpected:,} went "
+                "to somebody who should not have had them."
+            )
+        if self.lost:
+            named = ", ".join(loss.text() for loss in self.losses[:NAMED])
+            others = self.receivers - len({loss.client_id for loss in self.losses[:NAMED]})
+            more = f", and to {others:,} other clients" if others > 0 else ""
+            reliable = f" At least {self.reliable:,} of them were published with QoS 1 or 2." if self.reliable else ""
+            said.append(f"The broker dropped {self.lost:,} messages: {named}{more}.{reliable}")
+        if self.verdict == AGREES:
+            what = "Every message that was recorded" if good else "Every message that could be judged"
+            said.append(f"{what} went where it should, and the broker dropped none.")
+        elif self.verdict == DROPS:
+            said.append("All else that could be judged went where it should.")
+        if self.unsure:
+            skipped = self.publishes - self.judged
+            share = 100.0 * skipped / self.publishes if self.publishes else 0.0
+            said.append(
+                f"Not judged: {skipped:,} of {self.publishes:,} publishes ({share:.1f} %), and {self.unjudged:,} "
+                "deliveries and drops."
+            )
+        if not self.coverage.complete:
+            text = self.coverage.headline()
+            said.append(f"{text[:1].upper()}{text[1:]}.")
+        return " ".join(said), good
+
+    @property
+    def unsure(self) -> bool:
+        """Whether there is something that nobody can judge."""
+        return bool(self.unjudged or self.judged < self.publishes)
 
     def line(self) -> str:
         """For the terminal."""

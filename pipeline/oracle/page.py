@@ -23,10 +23,9 @@ def page(outcome: Outcome, examples: dict[str, list[list[Any]]]) -> Page:
     made = Page(
         "Oracle", "Recorded subscriptions replayed over recorded publishes, and compared with what was delivered."
     )
-    if outcome.fine:
-        made.paragraph("The broker routed every judged message as it should.", "good")
-    else:
-        made.paragraph("The broker and the specification disagree.", "bad")
+    text, good = outcome.headline()
+    made.paragraph(text, "good" if good else "bad")
+    outcome.coverage.show(made)
     for note in outcome.notes:
         made.paragraph(note, "note")
     made.figures(
@@ -46,6 +45,12 @@ def page(outcome: Outcome, examples: dict[str, list[list[Any]]]) -> Page:
     if outcome.dropped:
         made.heading("Dropped, by cause")
         made.table(["cause", "messages"], sorted(outcome.dropped.items(), key=lambda each: -each[1]))
+        made.heading("Dropped, by receiver and cause")
+        rows = [[e.client_id, e.cause, e.messages, e.reliable, e.publisher, e.publishers] for e in outcome.losses]
+        made.table(["to", "cause", "messages", "of QoS 1 or 2", "from", "publishers"], rows, "the record")
+        made.paragraph(
+            f"{outcome.receivers:,} clients lost something. What a queue shed later names no publisher.", "note"
+        )
     for name, about in ABOUT.items():
         count = getattr(outcome, name)
         if count:

@@ -6,7 +6,17 @@ from typing import Annotated, Literal
 
 import typer
 
-from pipeline.options import InputOption, MasterOption, MemoryOption, OutputOption, SkipOption, existing, told
+from pipeline.options import (
+    AllowOption,
+    InputOption,
+    MasterOption,
+    MemoryOption,
+    OutputOption,
+    SkipOption,
+    close,
+    existing,
+    told,
+)
 
 TrafficOption = Annotated[
     list[str] | None,
@@ -44,6 +54,7 @@ def plan(
     master: MasterOption = None,
     driver_memory: MemoryOption = "2g",
     skip_corrupt: SkipOption = False,
+    allow_gaps: AllowOption = False,
 ) -> None:
     """Find few upstream topic filters that cover what a broker's clients subscribe to.
 
@@ -64,3 +75,4 @@ def plan(
         for note in each.notes:
             say(f"{each.broker}: {note}")
         typer.echo(each.line())
+    close(outcome.coverage, allow_gaps)

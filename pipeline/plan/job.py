@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 
+from pipeline.coverage import Coverage
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.outputs import Results, check
 from pipeline.plan import transforms
@@ -70,10 +71,11 @@ def run(
     results = Results(spark, output)
     plans = []
     with progress(spark, "plan"), reading():
-        published = events(spark, traffic or inputs, Choice(), PUBLISHES, skip_corrupt, say)
+        coverage = Coverage()
+        published = events(spark, traffic or inputs, Choice(), PUBLISHES, skip_corrupt, say, coverage)
         topics = transforms.traffic(published).localCheckpoint()
         for name, path in named(inputs).items():
-            table = events(spark, [path], Choice(), SUBSCRIPTIONS, skip_corrupt)
+            table = events(spark, [path], Choice(), SUBSCRIPTIONS, skip_corrupt, coverage=coverage if traffic else None)
             held = transforms.subscribed(table, at_end)
             plans.append(planned(name, held, topics, max_filters, headroom))
         rows = [
@@ -86,9 +88,10 @@ def run(
         results.text(f"plan-{plan.broker}.toml", plan.toml)
     if len(plans) == 1:
         results.text("plan.toml", plans[0].toml)
-    results.text("summary.json", json.dumps([plan.summary() for plan in plans], indent=2, ensure_ascii=False) + "\n")
-    results.text("index.html", page(plans).html())
-    return Outcome(plans)
+    outcome = Outcome(plans, coverage)
+    results.text("summary.json", json.dumps(outcome.summary(), indent=2, ensure_ascii=False) + "\n")
+    results.text("index.html", page(plans, coverage).html())
+    return outcome
 
 
 def named(inputs: Sequence[str]) -> dict[str, str]:

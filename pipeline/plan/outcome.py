@@ -7,6 +7,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from pipeline.coverage import Coverage
 from pipeline.plan.cover import Step
 
 LONGEST_NAME: Final = 64
@@ -70,6 +71,11 @@ class Outcome:
     """The plans of all brokers."""
 
     plans: list[Plan]
+    coverage: Coverage
+
+    def summary(self) -> dict[str, Any]:
+        """For `summary.json`."""
+        return {"plans": [plan.summary() for plan in self.plans], "coverage": self.coverage.summary()}
 
     def line(self) -> str:
         """For the terminal."""

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from pipeline.pages import Page
 
 if TYPE_CHECKING:
+    from pipeline.coverage import Coverage
     from pipeline.plan.outcome import Plan
 
 
-def page(plans: list[Plan]) -> Page:
+def page(plans: list[Plan], coverage: Coverage) -> Page:
     """The whole page."""
     from plotly.graph_objects import Figure, Scatter
 
@@ -18,6 +19,7 @@ def page(plans: list[Plan]) -> Page:
         "Upstream plan",
         "How few topic filters cover what each broker's clients subscribe to, and what comes along unasked.",
     )
+    coverage.show(made)
     figure = Figure()
     for plan in plans:
         counts, over = [step.filters for step in plan.steps], [step.over_bytes for step in plan.steps]

@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from pipeline.options import FAILED, InputOption, MasterOption, MemoryOption, OutputOption, SkipOption, existing, told
+from pipeline.options import (
+    AllowOption,
+    InputOption,
+    MasterOption,
+    MemoryOption,
+    OutputOption,
+    SkipOption,
+    close,
+    existing,
+    told,
+)
 
 
 @told
@@ -25,11 +35,12 @@ def report(
     master: MasterOption = None,
     driver_memory: MemoryOption = "2g",
     skip_corrupt: SkipOption = False,
+    allow_gaps: AllowOption = False,
 ) -> None:
     """Run rollup, tree, oracle, loadtest and plan in one session, and write a page that links theirs.
 
     The oracle is left out where deliveries were not recorded, loadtest without --load. Exit code 1 when one of them
-    could not be done, or its verdict is bad.
+    could not be done, or its verdict is bad, 3 when something of the record is missing.
     """
     from pipeline.report.job import run
     from pipeline.session import spark_session
@@ -40,5 +51,4 @@ def report(
     with spark_session("canopy report", master, driver_memory) as spark:
         outcome = run(spark, input, output, load, skip_corrupt, say)
     typer.echo(f"{output.rstrip('/')}/index.html")
-    if not outcome.fine:
-        raise typer.Exit(FAILED)
+    close(outcome.coverage, allow_gaps, outcome.fine)

@@ -3,7 +3,8 @@
 Owns: which of them can be run on what there is, the page that links theirs, and the verdict over all.
 
 Promises: `fine` only when every job that gives a verdict gave a good one. A job that fails is named on the page, and
-the others are run all the same.
+the others are run all the same. The page begins with what is so: who lost what and why, what nobody checked, and what
+of the record is missing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
 
+from pipeline.coverage import Coverage
 from pipeline.errors import MisuseError, PipelineError, foreseen, in_a_line
 from pipeline.outputs import Results, check
 from pipeline.pages import Page
@@ -46,6 +48,20 @@ class Part:
     line: str
     seconds: float
     fine: bool | None = None
+    headline: str = ""
+    """What it found of the messages' fate, in sentences; empty where it says nothing of that."""
+    good: bool = True
+    """Whether the headline has nothing but good to say."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a job says of itself; the same as in `Part`."""
+
+    line: str
+    fine: bool | None = None
+    headline: str = ""
+    good: bool = True
 
 
 @dataclass
@@ -53,6 +69,7 @@ class Outcome:
     """What all jobs came to; `summary.json` has the same names."""
 
     parts: list[Part] = field(default_factory=list)
+    coverage: Coverage = field(default_factory=Coverage)
 
     @property
     def fine(self) -> bool:
@@ -62,7 +79,8 @@ class Outcome:
     def summary(self) -> dict[str, Any]:
         """For `summary.json`."""
         jobs = {part.name: {"fine": part.fine, "said": part.line, "seconds": part.seconds} for part in self.parts}
-        return {"fine": self.fine, "jobs": jobs}
+        headline = [text for text, _ in headlines(self)]
+        return {"fine": self.fine, "headline": headline, "jobs": jobs, "coverage": self.coverage.summary()}
 
 
 def run(
@@ -85,24 +103,31 @@ def run(
     outcome = Outcome()
     expected: tuple[type[Exception], ...] = (PipelineError, *foreseen())
     results = Results(spark, output)
-    for name, job in _jobs(spark, inputs, output, load, skip_corrupt, say).items():
+    for name, job in _jobs(spark, inputs, output, load, skip_corrupt, say, outcome.coverage).items():
         begun = time.monotonic()
         try:
-            line, fine = job()
+            found = job()
         except MisuseError:
             raise
         except expected as error:
-            line, fine = in_a_line(error), False
-        outcome.parts.append(Part(name, line, round(time.monotonic() - begun, 1), fine))
-        say(f"{name}: {line}")
+            found = Found(in_a_line(error), False, good=False)
+        seconds = round(time.monotonic() - begun, 1)
+        outcome.parts.append(Part(name, found.line, seconds, found.fine, found.headline, found.good))
+        say(f"{name}: {found.line}")
     results.text("summary.json", json.dumps(outcome.summary(), indent=2) + "\n")
     results.text("index.html", page(outcome, inputs).html())
     return outcome
 
 
 def _jobs(
-    spark: SparkSession, inputs: Sequence[str], output: str, load: str | None, skip_corrupt: bool, say: Say
-) -> dict[str, Callable[[], tuple[str, bool | None]]]:
+    spark: SparkSession,
+    inputs: Sequence[str],
+    output: str,
+    load: str | None,
+    skip_corrupt: bool,
+    say: Say,
+    coverage: Coverage,
+) -> dict[str, Callable[[], Found]]:
     """What can be run, in the order in which people read it."""
     from pipeline.loadtest import job as loadtest
     from pipeline.oracle import job as oracle
@@ -113,58 +138,76 @@ def _jobs(
     def to(name: str) -> str:
         return f"{output.rstrip('/')}/{name}"
 
-    def rolled() -> tuple[str, bool | None]:
-        return rollup.run(spark, inputs, to("rollup"), skip_corrupt=skip_corrupt, say=say).line(), None
+    def rolled() -> Found:
+        return Found(rollup.run(spark, inputs, to("rollup"), skip_corrupt=skip_corrupt, say=say).line())
 
-    def treed() -> tuple[str, bool | None]:
-        return tree.run(spark, inputs, to("tree"), skip_corrupt=skip_corrupt, say=say).line(), None
+    def treed() -> Found:
+        return Found(tree.run(spark, inputs, to("tree"), skip_corrupt=skip_corrupt, say=say).line())
 
-    def judged() -> tuple[str, bool | None]:
+    def judged() -> Found:
         found = oracle.run(spark, inputs, to("oracle"), skip_corrupt=skip_corrupt, say=say)
-        return found.line(), found.fine
+        return Found(found.line(), found.fine, *found.headline())
 
-    def planned() -> tuple[str, bool | None]:
+    def planned() -> Found:
         try:
-            return plan.run(spark, inputs, to("plan"), skip_corrupt=skip_corrupt, say=say).line(), None
+            return Found(plan.run(spark, inputs, to("plan"), skip_corrupt=skip_corrupt, say=say).line())
         except plan.NothingError as error:
-            return str(error), None
+            return Found(str(error))
 
-    jobs: dict[str, Callable[[], tuple[str, bool | None]]] = {"rollup": rolled, "tree": treed}
-    if _has_deliveries(spark, inputs, skip_corrupt):
+    jobs: dict[str, Callable[[], Found]] = {"rollup": rolled, "tree": treed}
+    if _has_deliveries(spark, inputs, skip_corrupt, coverage):
         jobs["oracle"] = judged
     else:
         say("oracle: left out, since deliveries were not recorded (recorder.deliveries)")
     if load is not None:
         records = load
 
-        def tested() -> tuple[str, bool | None]:
+        def tested() -> Found:
             found = loadtest.run(spark, records, to("loadtest"), skip_corrupt=skip_corrupt, say=say)
-            return found.line(), found.fine and not any(found.deliveries[name] for name in FAULTS)
+            faults = {name: found.deliveries[name] for name in FAULTS if found.deliveries[name]}
+            return Found(found.line(), found.fine and not faults, *_of_load(found.deliveries, faults))
 
         jobs["loadtest"] = tested
     jobs["plan"] = planned
     return jobs
 
 
-def _has_deliveries(spark: SparkSession, inputs: Sequence[str], skip_corrupt: bool) -> bool:
+def _of_load(deliveries: dict[str, int], faults: dict[str, int]) -> tuple[str, bool]:
+    expected, unjudged = deliveries["expected"], deliveries["unjudged"]
+    if faults:
+        text = f"The load tester expected {expected:,} deliveries: " + ", ".join(
+            f"{n:,} {w}" for w, n in faults.items()
+        )
+    else:
+        text = f"The load tester got every delivery that it can judge, of {expected:,}"
+    open_ = f"; {unjudged:,} ({100 * unjudged / max(expected, 1):.1f} %) not judged" if unjudged else ""
+    return f"{text}{open_}.", not faults and not unjudged
+
+
+def _has_deliveries(spark: SparkSession, inputs: Sequence[str], skip_corrupt: bool, coverage: Coverage) -> bool:
     with reading():
-        found = events(spark, inputs, Choice((DELIVER,)), ["kind"], skip_corrupt)
+        found = events(spark, inputs, Choice((DELIVER,)), ["kind"], skip_corrupt, coverage=coverage)
         return bool(found.select(f.lit(1)).limit(1).collect())
+
+
+def headlines(outcome: Outcome) -> list[tuple[str, str]]:
+    """What is so, sentence by sentence, with the tone of each."""
+    told: list[tuple[str, str]] = []
+    wrong = [part.name for part in outcome.parts if part.fine is False]
+    if wrong:
+        told.append((f"Something is wrong: see {', '.join(wrong)}.", "bad"))
+    told += [(part.headline, "good" if part.good else "bad") for part in outcome.parts if part.headline]
+    if not any(part.name == "oracle" for part in outcome.parts):
+        told.append(("Nobody checked where messages went: deliveries were not recorded.", "note"))
+    return told
 
 
 def page(outcome: Outcome, inputs: Sequence[str]) -> Page:
     """The page that links the others."""
     made = Page("What was recorded", " ".join(inputs))
-    verdicts = [part for part in outcome.parts if part.fine is not None]
-    if verdicts:
-        made.paragraph(
-            "Every message went where it should, and none was lost on the way."
-            if outcome.fine
-            else "Something is wrong: see "
-            + ", ".join(part.name for part in outcome.parts if part.fine is False)
-            + ".",
-            "good" if outcome.fine else "bad",
-        )
+    for text, tone in headlines(outcome):
+        made.paragraph(text, tone)
+    outcome.coverage.show(made)
     for part in outcome.parts:
         made.heading(part.name)
         made.paragraph(ABOUT[part.name], "note")

@@ -8,6 +8,7 @@ import typer
 
 from pipeline.errors import MisuseError
 from pipeline.options import (
+    AllowOption,
     CheckpointOption,
     EveryOption,
     InputOption,
@@ -19,6 +20,7 @@ from pipeline.options import (
     SinceOption,
     SkipOption,
     UntilOption,
+    close,
     seconds,
     told,
 )
@@ -46,6 +48,7 @@ def rollup(
     skip_corrupt: SkipOption = False,
     master: MasterOption = None,
     driver_memory: MemoryOption = "2g",
+    allow_gaps: AllowOption = False,
 ) -> None:
     """Traffic per topic and minute, and per topic and hour: messages, bytes, sizes, publishers, latency."""
     if checkpoint is None and (once or every is not None):
@@ -71,3 +74,4 @@ def rollup(
         else:
             outcome = job.stream(spark, inputs[0], output, checkpoint, pause, latency, skip_corrupt, say)
     typer.echo(outcome.line())
+    close(outcome.coverage, allow_gaps)

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
 
+from pipeline.coverage import Coverage
 from pipeline.errors import MisuseError, PipelineError
+from pipeline.manifests import manifests
 from pipeline.outputs import Folder, check, folder
 from pipeline.progress import progress
 from pipeline.rollup.latency import AUTO, NONE, columns
@@ -27,13 +29,14 @@ from pipeline.rollup.page import Totals, page
 from pipeline.rollup.tables import HOURS, MINUTES, Tables
 from pipeline.rollup.transforms import PUBLISHES, cells
 from pipeline.schema import EVENTS, PUBLISH
-from pipeline.segments import Choice, Say, events, reading, replaced, unsaid
-from pipeline.storage import Storage, parquet, storage
+from pipeline.segments import Choice, Say, covering, events, reading, unsaid
+from pipeline.storage import Storage, local_path, parquet, storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PAGE: Final = "index.html"
+SUMMARY: Final = "summary.json"
 IDENTITY: Final = "canopy-rollup.json"
 """In the checkpoint: which stream it is."""
 FIRST: Final = 2
@@ -54,6 +57,12 @@ class Outcome:
     """Rows of the table of minutes."""
     latencies: int
     """Messages that carried a time of sending."""
+    coverage: Coverage
+
+    def summary(self) -> dict[str, Any]:
+        """For `summary.json`."""
+        about = {name: getattr(self, name) for name in ("messages", "bytes", "topics", "rows", "latencies")}
+        return {**about, "coverage": self.coverage.summary()}
 
     def line(self) -> str:
         """For people."""
@@ -85,7 +94,8 @@ def run(
     if note is not None and note.get("stream"):
         raise MisuseError(f"--output {output}: a stream keeps these tables (--checkpoint); give another")
     only = replace(choice or Choice(), kinds=(PUBLISH,))
-    publishes = events(spark, inputs, only, (*PUBLISHES, *wanted), skip_corrupt, say)
+    coverage = covering(only)
+    publishes = events(spark, inputs, only, (*PUBLISHES, *wanted), skip_corrupt, say, coverage)
     with progress(spark, "rollup"), reading():
         tables.tidy()
         try:
@@ -93,16 +103,22 @@ def run(
             tables.describe({"stream": None, "latency": latency})
         finally:
             tables.tidy()
-        outcome = finish(tables)
+        outcome = finish(tables, coverage)
     _explain(outcome, latency, say)
     return outcome
 
 
-def finish(tables: Tables) -> Outcome:
-    """The page of the tables that are published, and what they come to."""
+def finish(tables: Tables, coverage: Coverage) -> Outcome:
+    """The page of the tables that are published, and what they come to; also as `summary.json`."""
+    outcome = _finished(tables, coverage)
+    tables.folder.write(SUMMARY, json.dumps(outcome.summary(), indent=2) + "\n")
+    return outcome
+
+
+def _finished(tables: Tables, coverage: Coverage) -> Outcome:
     if not tables.folder.names(HOURS):
         tables.folder.remove(PAGE)
-        return Outcome(tables.output, 0, 0, 0, 0, 0)
+        return Outcome(tables.output, 0, 0, 0, 0, 0, coverage)
     hours, minutes = tables.rows(HOURS), tables.rows(MINUTES)
     sums = hours.agg(
         f.sum("messages").alias("messages"),
@@ -115,12 +131,13 @@ def finish(tables: Tables) -> Outcome:
     if sums["messages"] is None:
         # Hours were there once, and are gone.
         tables.folder.remove(PAGE)
-        return Outcome(tables.output, 0, 0, 0, 0, 0)
+        return Outcome(tables.output, 0, 0, 0, 0, 0, coverage)
     totals = Totals(**sums.asDict())
-    outcome = Outcome(tables.output, totals.messages, totals.bytes, totals.topics, minutes.count(), totals.latencies)
-    drawn = page(minutes, hours, totals)
+    drawn = page(minutes, hours, totals, coverage)
     tables.folder.write(PAGE, drawn.html())
-    return outcome
+    return Outcome(
+        tables.output, totals.messages, totals.bytes, totals.topics, minutes.count(), totals.latencies, coverage
+    )
 
 
 def _explain(outcome: Outcome, latency: str, say: Say) -> None:
@@ -183,7 +200,7 @@ def stream(
             failed.append(error)
             raise
         if every is not None and time.monotonic() - drawn > PAGE_EVERY:
-            finish(tables)
+            finish(tables, _covered(recorded, source))
             drawn = time.monotonic()
 
     place = folder(spark, checkpoint).path("")
@@ -202,9 +219,18 @@ def stream(
     finally:
         tables.tidy()
     with progress(spark, "rollup"), reading():
-        outcome = finish(tables)
+        outcome = finish(tables, _covered(recorded, source))
     _explain(outcome, latency, say)
     return outcome
+
+
+def _covered(recorded: Storage, source: str) -> Coverage:
+    """What the record that a stream reads lacks by now."""
+    made, said = Coverage(), manifests(recorded)
+    sizes = {file.place: file.size for file in recorded.files(".parquet")}
+    if sizes or said.said:
+        made.take(source, said, recorded, sizes, {}, local=local_path(source))
+    return made
 
 
 def _interval(every: float) -> str:
@@ -251,12 +277,12 @@ def _belongs(spark: SparkSession, tables: Tables, checkpoint: str, latency: str,
             raise MisuseError(f"--checkpoint {checkpoint}: another query's; give a folder of its own")
         if note is not None or tables.folder.names(MINUTES):
             raise MisuseError(f"--output {tables.output}: there are tables already, of another run; give another")
-        gone, merged = replaced(recorded)
+        begun = manifests(recorded)
         identity: dict[str, Any] = {
             "stream": uuid.uuid4().hex,
             "latency": latency,
-            "merged": sorted(merged or ()),
-            "replaced": sorted(name.rpartition("/")[2] for name in gone),
+            "merged": sorted(begun.vouched or ()),
+            "replaced": sorted(name.rpartition("/")[2] for name in begun.gone),
         }
         place.write(IDENTITY, json.dumps(identity) + "\n")
     else:

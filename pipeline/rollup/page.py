@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as f
 
+from pipeline.coverage import Coverage
 from pipeline.pages import Page
 from pipeline.rollup.latency import highest, lowest
 
@@ -74,9 +75,10 @@ class Piece:
         return None
 
 
-def page(minutes: DataFrame, hours: DataFrame, totals: Totals) -> Page:
+def page(minutes: DataFrame, hours: DataFrame, totals: Totals, coverage: Coverage) -> Page:
     """The page of the two tables."""
     made = Page("Traffic", "What was published, by topic and time. canopy pipeline rollup")
+    coverage.show(made)
     over, unit = _over_time(minutes, hours, totals)
     span = max((totals.last_us - totals.first_us) / 1e6, 1.0)
     made.figures(

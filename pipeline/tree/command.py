@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from pipeline.options import (
+    AllowOption,
     InputOption,
     MasterOption,
     MemoryOption,
@@ -15,6 +16,7 @@ from pipeline.options import (
     SinceOption,
     SkipOption,
     UntilOption,
+    close,
     told,
 )
 
@@ -42,6 +44,7 @@ def tree(
     skip_corrupt: SkipOption = False,
     master: MasterOption = None,
     driver_memory: MemoryOption = "2g",
+    allow_gaps: AllowOption = False,
 ) -> None:
     """The topic tree: messages, bytes, topics and children of each prefix; hot topics; topic explosions."""
     from pipeline.session import spark_session
@@ -62,3 +65,4 @@ def tree(
             lambda line: typer.echo(line, err=True),
         )
     typer.echo(outcome.line())
+    close(outcome.coverage, allow_gaps)

@@ -5,17 +5,19 @@ Promises: publishes are read once; what is made of them is kept by topic. An ear
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
 
+from pipeline.coverage import Coverage
 from pipeline.errors import MisuseError
 from pipeline.outputs import check, folder
 from pipeline.progress import progress
 from pipeline.schema import PUBLISH
-from pipeline.segments import Choice, Say, events, reading, unsaid
+from pipeline.segments import Choice, Say, covering, events, reading, unsaid
 from pipeline.storage import parquet
 from pipeline.tree.page import page
 from pipeline.tree.transforms import PUBLISHES, Thresholds, by_topic, explosions, hot, tree
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGE: Final = "index.html"
+SUMMARY: Final = "summary.json"
 HOT: Final = 100
 
 
@@ -36,6 +39,12 @@ class Outcome:
     topics: int
     prefixes: int
     explosions: int
+    coverage: Coverage
+
+    def summary(self) -> dict[str, Any]:
+        """For `summary.json`."""
+        about = {name: getattr(self, name) for name in ("messages", "topics", "prefixes", "explosions")}
+        return {**about, "coverage": self.coverage.summary()}
 
     def line(self) -> str:
         """For people."""
@@ -66,7 +75,8 @@ def run(
         raise MisuseError("--hot, --children, --growing and --per-child are above 0, --steady is above 0 and at most 1")
     check(inputs, output)
     only = replace(choice or Choice(), kinds=(PUBLISH,))
-    publishes = events(spark, inputs, only, PUBLISHES, skip_corrupt, say)
+    coverage = covering(only)
+    publishes = events(spark, inputs, only, PUBLISHES, skip_corrupt, say, coverage)
     place = folder(spark, output)
     with progress(spark, "tree"), reading():
         topics = by_topic(publishes).persist()
@@ -91,8 +101,9 @@ def run(
             found.coalesce(1).write.mode("overwrite").parquet(place.path("explosions"))
         finally:
             topics.unpersist()
-        drawn, prefixes, exploded = page(
-            nodes, parquet(spark.read, place.path("hot")), parquet(spark.read, place.path("explosions")), seconds
-        )
+        hottest_, exploding = (parquet(spark.read, place.path(name)) for name in ("hot", "explosions"))
+        drawn, prefixes, exploded = page(nodes, hottest_, exploding, seconds, coverage)
+        outcome = Outcome(output, messages, int(span["topics"]), prefixes, exploded, coverage)
+        place.write(SUMMARY, json.dumps(outcome.summary(), indent=2) + "\n")
         place.write(PAGE, drawn.html())
-    return Outcome(output, messages, int(span["topics"]), prefixes, exploded)
+    return outcome

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as f
 
+from pipeline.coverage import Coverage
 from pipeline.pages import ROWS, Page, number
 
 if TYPE_CHECKING:
@@ -19,9 +20,12 @@ PREFIXES: Final = 600
 """Prefixes of a plot: a browser draws so many at once."""
 
 
-def page(nodes: DataFrame, hot: DataFrame, explosions: DataFrame, seconds: float) -> tuple[Page, int, int]:
+def page(
+    nodes: DataFrame, hot: DataFrame, explosions: DataFrame, seconds: float, coverage: Coverage
+) -> tuple[Page, int, int]:
     """The page, how many prefixes there are, and how many explosions."""
     made = Page("Topic tree", "What each branch of the topic tree carries. canopy pipeline tree")
+    coverage.show(made)
     # A prefix has at least its child's messages, and less depth: the largest are a tree again.
     largest = nodes.orderBy(f.desc("messages"), "depth", "prefix").limit(PREFIXES).collect()
     prefixes, exploded = nodes.count(), explosions.count()

@@ -62,7 +62,7 @@ def test_two_brokers_and_their_plans(spark: SparkSession, tmp_path: Path) -> Non
     assert curve[-1]["over_bytes"] == 0
     # At one filter all of both brokers' other traffic comes along.
     assert curve[0]["over_bytes"] > 1000
-    assert {plan["broker"] for plan in json.loads((output / "summary.json").read_text())} == {"line", "plant"}
+    assert {plan["broker"] for plan in json.loads((output / "summary.json").read_text())["plans"]} == {"line", "plant"}
     assert "plant/alarms/#" in (output / "index.html").read_text()
 
 

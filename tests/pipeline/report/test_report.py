@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from pipeline.cli import app
+from pipeline.coverage import Coverage
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.report import job
-from tests.pipeline.recorded import Story
+from tests.pipeline.recorded import Story, write_segment
 
-Made = Callable[[], tuple[str, bool | None]]
+Made = Callable[[], job.Found]
 
 
 def story(folder: Path, deliveries: bool) -> str:
@@ -29,12 +31,23 @@ def story(folder: Path, deliveries: bool) -> str:
     return str(folder)
 
 
-def broken() -> tuple[str, bool | None]:
+def lost_segment(told: Story) -> list[dict[str, Any]]:
+    """Three more events, which are not in what was written."""
+    before = len(told.events)
+    for _ in range(3):
+        told.publish("p", "elsewhere")
+    return told.events[before:]
+
+
+def broken() -> job.Found:
     raise PipelineError("segment X: cannot be read")
 
 
 def test_the_verdict_is_that_of_all_jobs(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: dict[str, Made] = {"rollup": lambda: ("12 messages", None), "oracle": lambda: ("agrees", True)}
+    made: dict[str, Made] = {
+        "rollup": lambda: job.Found("12 messages"),
+        "oracle": lambda: job.Found("agrees", True, "Every message went where it should."),
+    }
     monkeypatch.setattr(job, "_jobs", lambda *_: made)
     out = tmp_path / "out"
     assert job.run(spark, ["x"], str(out)).fine
@@ -44,7 +57,7 @@ def test_the_verdict_is_that_of_all_jobs(spark: SparkSession, tmp_path: Path, mo
 
     # One that cannot be done does not keep the others from being run, and is no success.
     made["tree"] = broken
-    made["plan"] = lambda: ("3 filters", None)
+    made["plan"] = lambda: job.Found("3 filters")
     said: list[str] = []
     assert not job.run(spark, ["x"], str(out), say=said.append).fine
     assert said[-2:] == ["tree: segment X: cannot be read", "plan: 3 filters"]
@@ -74,9 +87,46 @@ def test_what_was_not_recorded_is_left_out(spark: SparkSession, tmp_path: Path) 
     said: list[str] = []
 
     def jobs(source: str, load: str | None) -> list[str]:
-        return [*job._jobs(spark, [source], str(tmp_path), load, False, said.append)]
+        return [*job._jobs(spark, [source], str(tmp_path), load, False, said.append, Coverage())]
 
     assert jobs(story(tmp_path / "with", True), "load") == ["rollup", "tree", "oracle", "loadtest", "plan"]
     assert not said
     assert jobs(story(tmp_path / "without", False), None) == ["rollup", "tree", "plan"]
     assert "deliveries were not recorded" in said[0]
+
+
+@pytest.mark.timeout(400)
+def test_the_headline_says_what_was_lost_by_whom_and_what_is_missing(spark: SparkSession, tmp_path: Path) -> None:
+    assert spark.version
+    told = Story()
+    told.subscribe("healthy", "a/#", qos=1)
+    told.subscribe("slow", "a/#", qos=1)
+    for number in range(6):
+        sent = told.publish("p", "a/b", qos=1)
+        told.deliver("healthy", sent, 1)
+        if number < 4:
+            told.deliver("slow", sent, 1)
+        else:
+            told.drop("slow", "queue-full", ref_seq=sent)
+    told.add("connect", client_id="x", protocol=5)
+    record, out = tmp_path / "record", tmp_path / "out"
+    told.write(record)
+    gone = write_segment(record, lost_segment(told))
+    gone.unlink()
+
+    said = CliRunner().invoke(app, ["report", "--input", str(record), "--output", str(out)])
+    assert said.exit_code == 3, said.output
+    summary, page = json.loads((out / "summary.json").read_text()), (out / "index.html").read_text()
+    [headline] = summary["headline"]
+    assert "The broker dropped 2 messages: 2 from p to slow (queue-full). At least 2 of them were published" in headline
+    assert "The record is INCOMPLETE: 21 events in 1 segments read, 3 are missing (12.5 %)." in headline
+    assert "dropped none" not in page
+    assert headline in page
+    oracle = json.loads((out / "oracle" / "summary.json").read_text())
+    assert (oracle["verdict"], oracle["reliable"], oracle["receivers"]) == ("drops", 2, 1)
+    # Every job names the segment: in its last lines, its JSON and its page.
+    assert said.stderr.splitlines()[-2].endswith(f"{gone.name}: is not there (numbers 22 to 24)")
+    for name in ("", "rollup", "tree", "oracle", "plan"):
+        about = json.loads((out / name / "summary.json").read_text())["coverage"]
+        assert (about["complete"], about["kinds"], about["missing_events"]) == (False, {"missing": 1}, 3)
+        assert gone.name in (out / name / "index.html").read_text()

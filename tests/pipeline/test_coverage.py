@@ -1,0 +1,238 @@
+"""What the manifests of a record say of what is missing from it; no Spark is needed for that."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import struct
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from pipeline.cli import app
+from pipeline.compact import job as compact
+from pipeline.coverage import LISTED, SHOWN, Coverage, Finding
+from pipeline.errors import PipelineError
+from pipeline.options import close
+from pipeline.retention import job as retention
+from pipeline.segments import Choice, covering, find
+from tests.pipeline.folder import NOW, record
+from tests.pipeline.recorded import Story, write_segment
+
+HOURS = timedelta(hours=1)
+
+
+def covered(folder: Path, choice: Choice | None = None, skip: bool = False, under: str = "") -> Coverage:
+    made, session = covering(choice or Choice()), None
+    # A folder of this machine needs no session.
+    there: Any = session
+    find(there, [str(folder / under)], skip, coverage=made)
+    return made
+
+
+def manifest(folder: Path, segment: Path) -> Path:
+    return folder / "_manifests" / segment.relative_to(folder).with_suffix(".json")
+
+
+def state(folder: Path, last: int, ended: int) -> None:
+    (folder / ".recorder").write_bytes(struct.pack("<qq", last, ended))
+
+
+def test_a_whole_record_is_complete_and_says_how_much_it_is(tmp_path: Path) -> None:
+    told = Story()
+    for _ in range(10):
+        told.publish("p", "a")
+    told.write(tmp_path, segments=3)
+    state(tmp_path, 10, 1)
+    found = covered(tmp_path)
+    assert found.complete
+    assert found.lines() == ["the record is complete: 10 events in 3 segments read"]
+
+
+def test_a_named_gap_is_counted_by_what_it_lost(tmp_path: Path) -> None:
+    record(tmp_path)
+    found = covered(tmp_path)
+    assert dict(found.kinds) == {"gap": 1}
+    assert found.missing == 10
+    assert found.lines()[1] == f"{tmp_path}: the recorder lost numbers 26 to 35"
+
+
+def test_a_segment_that_is_missing_is_named_with_its_numbers(tmp_path: Path) -> None:
+    gone = record(tmp_path, hours=1)[2]
+    gone.unlink()
+    found = covered(tmp_path)
+    assert dict(found.kinds) == {"missing": 1}
+    assert (found.events, found.missing, found.segments) == (15, 5, 3)
+    assert found.lines()[0] == "the record is INCOMPLETE: 15 events in 3 segments read, 5 are missing (25.0 %)"
+    assert gone.name in found.lines()[1]
+
+
+@pytest.mark.parametrize("at", [0, 1, -1])
+def test_a_segment_that_went_with_its_manifest_leaves_a_hole(tmp_path: Path, at: int) -> None:
+    gone = record(tmp_path, hours=1)[at]
+    manifest(tmp_path, gone).unlink()
+    gone.unlink()
+    state(tmp_path, 20, 1)
+    found = covered(tmp_path)
+    assert dict(found.kinds) == {"hole": 1}
+    assert found.missing == 5
+
+
+def test_a_hole_that_was_merged_over_is_still_one(tmp_path: Path) -> None:
+    gone = record(tmp_path)[2]
+    manifest(tmp_path, gone).unlink()
+    gone.unlink()
+    outcome = compact.run(str(tmp_path), HOURS, 1 << 20, timedelta(0), now=NOW)
+    assert dict(outcome.coverage.kinds) == {"hole": 1}
+    compact.run(str(tmp_path), HOURS, 1 << 20, timedelta(0), now=NOW + HOURS)
+    found = covered(tmp_path)
+    assert dict(found.kinds) == {"hole": 1, "gap": 1}
+    assert found.missing == 15
+
+
+def test_what_was_merged_or_removed_by_retention_is_not_missed(tmp_path: Path) -> None:
+    record(tmp_path)
+    before = covered(tmp_path)
+    compact.run(str(tmp_path), HOURS, 1 << 20, HOURS, now=NOW)
+    assert covered(tmp_path).missing == before.missing
+    assert covered(tmp_path).events == before.events
+    removed = retention.run(str(tmp_path), timedelta(hours=5), now=NOW).removed
+    found = covered(tmp_path)
+    assert removed
+    assert found.removed > 0
+    assert found.events + found.removed == before.events
+    assert "hole" not in found.kinds
+    assert "missing" not in found.kinds
+
+
+def test_a_segment_of_another_size_is_damaged(tmp_path: Path) -> None:
+    told = Story()
+    told.publish("p", "a")
+    [segment] = told.write(tmp_path)
+    about = json.loads(manifest(tmp_path, segment).read_text())
+    about["bytes"] += 1
+    manifest(tmp_path, segment).write_text(json.dumps(about))
+    assert dict(covered(tmp_path).kinds) == {"damaged": 1}
+
+
+def test_a_flipped_bit_is_left_out_by_its_name_where_that_is_asked_for(tmp_path: Path) -> None:
+    segment = record(tmp_path, hours=1)[1]
+    content = bytearray(segment.read_bytes())
+    content[len(content) // 2] ^= 1
+    segment.write_bytes(content)
+    found = covered(tmp_path, skip=True)
+    assert dict(found.kinds) == {"left out": 1}
+    assert (found.missing, found.events) == (5, 15)
+    assert segment.name in found.lines()[1]
+
+
+def test_without_a_manifest_nobody_can_tell(tmp_path: Path) -> None:
+    segments = record(tmp_path, hours=1)
+    manifest(tmp_path, segments[1]).unlink()
+    found = covered(tmp_path)
+    assert dict(found.kinds) == {"no manifest": 1}
+    assert segments[1].name in found.lines()[1]
+    manifest(tmp_path, segments[0]).write_text("{")
+    assert covered(tmp_path).kinds["no manifest"] == 2
+    for each in (tmp_path / "_manifests").rglob("*.json"):
+        each.unlink()
+    found = covered(tmp_path)
+    assert not found.complete
+    assert "no manifests: nobody can tell what is missing" in found.lines()[1]
+
+
+def test_a_draft_is_open_while_its_recorder_is_at_work_and_abandoned_after(tmp_path: Path) -> None:
+    record(tmp_path, hours=1)
+    state(tmp_path, 25, 0)
+    with open(tmp_path / ".recorder", "rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        found = covered(tmp_path)
+        assert found.complete
+        assert found.open == 5
+        assert "5 are in no finished segment yet" in found.headline()
+    found = covered(tmp_path)
+    assert dict(found.kinds) == {"unfinished": 1}
+    assert found.missing == 5
+    assert "numbers 21 to 25 are in no finished segment, and no recorder is at work" in found.lines()[1]
+    state(tmp_path, 25, 2)
+    assert "the recorder gave up" in covered(tmp_path).lines()[1]
+
+
+def test_the_newest_segment_of_a_recorder_at_work_may_wait_for_its_manifest(tmp_path: Path) -> None:
+    newest = record(tmp_path, hours=1)[-1]
+    manifest(tmp_path, newest).unlink()
+    state(tmp_path, 20, 0)
+    with open(tmp_path / ".recorder", "rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert covered(tmp_path).complete
+    assert covered(tmp_path).kinds["no manifest"] == 1
+
+
+def test_only_what_was_asked_for_is_missed(tmp_path: Path) -> None:
+    segments = record(tmp_path)
+    segments[0].unlink()
+    assert covered(tmp_path, Choice(since="2026-11-21T17:00")).kinds == {"gap": 1}
+    assert covered(tmp_path, Choice(since="2026-11-21T18:00")).complete
+    assert covered(tmp_path, Choice(until="2026-11-21T16:05")).kinds == {"missing": 1}
+    assert covered(tmp_path, under="date=2026-11-21/hour=16").kinds == {"missing": 1}
+    assert covered(tmp_path, under="date=2026-11-21/hour=18").complete
+
+
+def test_a_queue_that_was_full_in_the_midst_of_a_segment_is_a_gap_and_no_hole(tmp_path: Path) -> None:
+    told = Story()
+    told.publish("p", "a")
+    told.seq += 7
+    told.gap(2, 8)
+    told.publish("p", "a")
+    write_segment(tmp_path, told.events)
+    found = covered(tmp_path)
+    assert (dict(found.kinds), found.missing) == ({"gap": 1}, 7)
+
+
+def test_what_is_kept_and_told_is_bounded() -> None:
+    found = Coverage()
+    for number in range(LISTED + 10):
+        found.add(Finding("hole", None, number, number, 1, f"hole {number}"))
+    assert len(found.findings) == LISTED
+    assert found.missing == LISTED + 10
+    assert len(found.lines()) == SHOWN + 2
+    assert found.lines()[-1] == f"hole: {LISTED + 10 - SHOWN:,} more"
+
+
+@pytest.mark.parametrize(
+    ("whole", "fine", "allow", "code"),
+    [(True, True, False, 0), (False, True, False, 3), (False, True, True, 0), (False, False, False, 1)],
+)
+def test_the_exit_code_of_a_record_with_a_hole_is_3(whole: bool, fine: bool, allow: bool, code: int) -> None:
+    found = Coverage()
+    if not whole:
+        found.add(Finding("hole", None, 1, 2, 2, "numbers 1 to 2 are missing"))
+    if not code:
+        close(found, allow, fine)
+        return
+    with pytest.raises(typer.Exit) as ended:
+        close(found, allow, fine)
+    assert ended.value.exit_code == code
+
+
+def test_compact_names_what_is_missing_and_ends_with_3(tmp_path: Path) -> None:
+    segments = record(tmp_path)
+    assert CliRunner().invoke(app, ["compact", "--input", str(tmp_path), "--dry-run"]).exit_code == 0
+    segments[1].unlink()
+    said = CliRunner().invoke(app, ["compact", "--input", str(tmp_path), "--dry-run"])
+    assert said.exit_code == 3
+    assert segments[1].name in said.stderr
+    allowed = CliRunner().invoke(app, ["compact", "--input", str(tmp_path), "--dry-run", "--allow-gaps"])
+    assert (allowed.exit_code, segments[1].name in allowed.stderr) == (0, True)
+
+
+def test_a_spoilt_manifest_of_a_merged_segment_stops_everything(tmp_path: Path) -> None:
+    record(tmp_path)
+    compact.run(str(tmp_path), HOURS, 1 << 20, HOURS, now=NOW)
+    next((tmp_path / "_manifests").rglob("merged-*.json")).write_text("[]")
+    with pytest.raises(PipelineError, match="not a manifest of a merged segment"):
+        covered(tmp_path)
