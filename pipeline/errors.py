@@ -1,6 +1,7 @@
 """What can go wrong with a job, as one line for people each.
 
 PipelineError            it could not be done: exit code 1
+├─ DamagedError         a segment is not what was written: exit code 3
 └─ MisuseError           it was asked for in a way that makes no sense: exit code 2
 """
 
@@ -18,6 +19,12 @@ class PipelineError(Exception):
     """Why a job cannot be done; the message is one line that names the file or option, and the remedy."""
 
     exit_code = FAILED
+
+
+class DamagedError(PipelineError):
+    """A segment is not what was written."""
+
+    exit_code = INCOMPLETE
 
 
 class MisuseError(PipelineError):

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.coverage import Coverage
-from pipeline.errors import MisuseError, PipelineError
+from pipeline.errors import DamagedError, MisuseError, PipelineError
 from pipeline.manifests import is_merged, manifests
 from pipeline.storage import MANIFESTS, File, Local, Storage, local_path, parquet, storage
 
@@ -268,19 +268,21 @@ def reading() -> Iterator[None]:
         name = unreadable(error)
         if name is None:
             raise
-        raise PipelineError(_lost(name, error)) from error
+        raise _lost(name, error) from error
     except Exception as error:
         # What the gateway throws has no type of its own here.
         name = unreadable(error) if type(error).__module__.startswith("py4j") else None
         if name is None:
             raise
-        raise PipelineError(_lost(name, error)) from error
+        raise _lost(name, error) from error
 
 
-def _lost(name: str, error: Any) -> str:
-    gone = "FILE_NOT_EXIST" in str(error) or "FileNotFoundException" in str(error)
-    why = "was removed while it was to be read" if gone else "cannot be read to its end"
-    return f"{name}: {why}; --skip-corrupt leaves it out"
+def _lost(name: str, error: Any) -> PipelineError:
+    if "FILE_NOT_EXIST" in str(error) or "FileNotFoundException" in str(error):
+        return PipelineError(f"{name}: was removed while it was to be read; --skip-corrupt leaves it out")
+    return DamagedError(
+        f"{name}: is damaged: it breaks off, or a checksum in it is wrong; --skip-corrupt leaves it out"
+    )
 
 
 def unreadable(error: Any) -> str | None:

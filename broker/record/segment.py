@@ -56,6 +56,8 @@ class Segment:
                 compression="zstd",
                 compression_level=COMPRESSION_LEVEL,
                 use_dictionary=dictionary_columns(),
+                # A flipped bit would else be read as another value.
+                write_page_checksum=True,
                 write_statistics=["seq", "kind", "ts", "recv_ns", "run_id", "topic", "client_id"],
             )
         except BaseException:

@@ -188,7 +188,7 @@ def _write(depot: Depot, group: list[Segment], draft: str) -> None:
         raise PipelineError(f"{depot.path}/{group[0].folder}: segments of different columns: {error}") from error
     with (
         depot.fs.open_output_stream(draft) as stream,
-        pq.ParquetWriter(stream, schema, compression="zstd") as writer,
+        pq.ParquetWriter(stream, schema, compression="zstd", write_page_checksum=True) as writer,
     ):
         waiting: list[pa.Table] = []
         for segment, file in zip(group, files, strict=True):

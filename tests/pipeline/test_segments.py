@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,10 +13,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from broker.record.schema import SCHEMA
-from pipeline.errors import MisuseError, PipelineError
+from broker.record.segment import Segment
+from pipeline.compact import job as compact
+from pipeline.errors import DamagedError, MisuseError, PipelineError
 from pipeline.schema import EVENTS
 from pipeline.segments import Choice, events, find, reading
-from tests.pipeline.recorded import Story
+from tests.pipeline.recorded import BEGIN, Story
 
 
 def told() -> Story:
@@ -125,3 +128,40 @@ def test_a_folder_whose_name_looks_like_a_pattern(spark: SparkSession, tmp_path:
     folder = tmp_path / "a [1]" / "{b,c}" / "*?" / "\\d"
     told().write(folder)
     assert events(spark, [str(folder)]).count() == len(told().events)
+
+
+def test_a_flipped_bit_is_refused_with_the_name_of_its_segment(spark: SparkSession, tmp_path: Path) -> None:
+    told().write(tmp_path)
+    [written] = tmp_path.rglob("seg-*.parquet")
+    rows = pq.read_table(written, partitioning=None)
+    # As the recorder writes it, but not compressed: no other check stands before the page's own.
+    pq.write_table(rows, written, compression="none", use_dictionary=False, write_page_checksum=True)
+    content = bytearray(written.read_bytes())
+    content[content.index(b"a/5")] ^= 1
+    written.write_bytes(content)
+    with pytest.raises(DamagedError, match=f"{written.name}: is damaged") as refused, reading():
+        events(spark, [str(tmp_path)], columns=["topic"]).select("topic").collect()
+    assert refused.value.exit_code == 3
+
+
+def test_recorder_and_compaction_put_a_checksum_beside_every_page(tmp_path: Path) -> None:
+    events_ = told().events
+    rows = [{name: event.get(name) for name in SCHEMA.names} for event in events_]
+    for at in (0, 6):
+        [batch] = pa.Table.from_pylist(rows[at : at + 6], SCHEMA).combine_chunks().to_batches()
+        segment = Segment(tmp_path, "0a1b2c3d", at + 1, round(events_[at]["ts"].timestamp() * 1e6))
+        segment.add(batch)
+        segment.finish()
+    later = Story(first_seq=13, begin=BEGIN + timedelta(hours=1))
+    later.publish("p", "a")
+    later.write(tmp_path)
+    assert compact.run(str(tmp_path), timedelta(0), 1 << 20, timedelta(hours=1), now=BEGIN + timedelta(days=1)).merged
+    for path in (segment.path, *tmp_path.rglob("merged-*.parquet")):
+        about = pq.ParquetFile(path).metadata.row_group(0)
+        for number in range(about.num_columns):
+            column = about.column(number)
+            content = bytearray(path.read_bytes())
+            begin = column.dictionary_page_offset or column.data_page_offset
+            content[begin + column.total_compressed_size - 1] ^= 1
+            with pytest.raises(OSError, match=r"(?i)crc|checksum"):
+                pq.ParquetFile(pa.BufferReader(bytes(content)), page_checksum_verification=True).read()
