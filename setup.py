@@ -64,8 +64,8 @@ OPTIMISATION = "3"
 DEBUGGING = "0"
 # Nobody else links to the extension: its functions call each other directly, and small ones stand where they are
 # called, which a shared library's public functions may not. No warnings: looking for them takes gcc twice as long as
-# all the rest, and what mypyc writes is nobody's to mend.
-FLAGS = ("-fvisibility=hidden", "-w")
+# all the rest, also where -w has it say nothing, and what mypyc writes is nobody's to mend.
+FLAGS = ("-fvisibility=hidden", "-Wno-all", "-w")
 
 BUILDS = {"bdist_wheel", "build", "build_ext", "install"}
 PACKAGES = ("broker", "loadtest", "pipeline")

@@ -71,8 +71,9 @@ async def publish(broker: Broker, publisher: Peer, name: str, number: int) -> No
     unreported = [name for name in NAMES if lost(sessions[name]) > before[name][1]]
     for loser in unreported:
         for other in NAMES:
-            # One that was no fuller has given nothing, unless what is left with the fuller ones is level with it.
-            assert before[loser][0] >= before[other][0] or held(sessions[other]) <= before[loser][0]
+            # One that was no fuller has given nothing, unless what is left with the fuller ones is level with it, but
+            # for the message that came.
+            assert before[loser][0] >= before[other][0] or held(sessions[other]) <= before[loser][0] + 1
             # What is left with it is as much as the fullest have, but for the message that came and for rounding.
             assert held(sessions[loser]) >= held(sessions[other]) - 2
     # Some more than the one that came, so that it need not be done each time; but no wholesale loss.
