@@ -65,9 +65,8 @@ def parquet(reader: DataFrameReader | DataStreamReader, *paths: str) -> DataFram
     """The rows of files or folders of Parquet, by their names: Spark's readers look for patterns in them, its writers
     do not."""
     # A flipped bit is refused where who wrote the page put its checksum beside it.
-    read: Any = reader.option(
-        "parquet.page.verify-checksum.enabled", "true"
-    ).parquet  # that of a stream takes a single path
+    checked: Any = reader.option("parquet.page.verify-checksum.enabled", "true")
+    read = checked.parquet  # that of a stream takes a single path
     rows: DataFrame = read(*(_PATTERN.sub(r"\\\g<0>", path) for path in paths))
     return rows
 

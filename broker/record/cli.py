@@ -98,7 +98,7 @@ def verify(directory: Directory) -> None:
         typer.echo(f"removed: {first}..{last}")
     if found.unfinished is not None:
         first, last = found.unfinished
-        typer.echo(f"open: {first}..{last}, in no segment yet (the recorder runs, or its next start names them)")
+        typer.echo(f"open: {first}..{last}, in no segment yet (the recorder runs, or gave up)")
     for fault in found.faults:
         typer.echo(f"fault: {fault}", err=True)
     kinds = ", ".join(f"{number:,} {kind}" for kind, number in sorted(found.kinds.items()))

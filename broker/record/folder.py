@@ -143,6 +143,21 @@ def noted(root: Path) -> tuple[int, int] | None:
     return last_seq, ended
 
 
+def at_work(root: Path) -> bool:
+    """Whether a recorder holds a folder's lock; asked with a shared one, which is given back at once."""
+    try:
+        number = os.open(root / STATE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(number)
+    return False
+
+
 def segments(root: Path) -> list[str]:
     """The places of all finished segments, in the order of their first numbers."""
     found = [path.relative_to(root).as_posix() for path in root.glob("date=*/hour=*/[!.]*.parquet")]

@@ -20,6 +20,7 @@ from broker.record.folder import (
     ENDED,
     RUNNING,
     RecorderError,
+    at_work,
     check_columns,
     describe,
     manifests,
@@ -53,7 +54,7 @@ class Found:
     removed: list[tuple[int, int]] = field(default_factory=list)
     """Numbers that were removed because of their age."""
     unfinished: tuple[int, int] | None = None
-    """Numbers that were given and are in no finished segment yet: the recorder runs, or its next start names them."""
+    """Numbers that were given and are in no finished segment yet: the recorder runs, or gave up."""
     replaced: int = 0
     """Segments that a merged one stands for, and that are still there."""
 
@@ -151,6 +152,11 @@ def verify(root: Path) -> Found:
     if last is not None and last[0] > end:
         if last[1] == ENDED:
             found.faults.append(f"numbers {end + 1} to {last[0]} are missing, and the recorder had written them")
+        elif last[1] == RUNNING and not at_work(root):
+            found.faults.append(
+                f"numbers {end + 1} to {last[0]} are in no finished segment, and no recorder is at work "
+                "(its next start names them as lost)"
+            )
         else:
             found.unfinished = (end + 1, last[0])
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import struct
@@ -139,9 +140,19 @@ class TestVerify:
         """Numbers after the last segment are no fault while the recorder runs: it says that they are open."""
         story.write(tmp_path)
         state(tmp_path, 20, 0)
-        result = record("verify", tmp_path)
+        with open(tmp_path / STATE, "rb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            result = record("verify", tmp_path)
         assert result.exit_code == 0
         assert "open: 14..20, in no segment yet" in result.stdout
+
+    def test_after_it_was_killed(self, tmp_path: Path, story: Story) -> None:
+        """Nobody holds the lock: what is in no finished segment is not going to be."""
+        story.write(tmp_path)
+        state(tmp_path, 20, 0)
+        result = record("verify", tmp_path)
+        assert result.exit_code == 1
+        assert "fault: numbers 14 to 20 are in no finished segment, and no recorder is at work" in result.stderr
 
     def test_a_segment_that_is_finished_meanwhile(
         self, tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
