@@ -88,6 +88,8 @@ def _file(directory: Path) -> Path:
     path = directory / FILE
     try:
         return path.resolve() if path.is_symlink() else path
+    except PermissionError:
+        return path  # said by whoever opens it
     except (OSError, RuntimeError) as error:
         raise StoreError(f"{path} is a link that leads nowhere: put the file in its place") from error
 

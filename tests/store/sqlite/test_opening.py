@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import resource
 import sqlite3
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -129,39 +130,39 @@ async def test_a_row_that_no_broker_wrote(tmp_path: Path) -> None:
     assert "is damaged" in await refusal(tmp_path)
 
 
-def hold(directory: str, ready: Any, over: Any) -> None:
+def hold(directory: str, test: Connection) -> None:
     opened = opening.open_store(Path(directory), "full")
-    ready.set()
-    over.wait(30)
+    test.send("open")
+    test.poll(30)
     opened.close()
 
 
 async def test_another_process_has_it(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
-    ready, over = context.Event(), context.Event()
-    process = context.Process(target=hold, args=(str(tmp_path), ready, over))
-    process.start()
-    try:
-        assert ready.wait(30)
-        store = SqliteStore(tmp_path)
+    here, there = context.Pipe()
+    process = context.Process(target=hold, args=(str(tmp_path), there))
+    store = SqliteStore(tmp_path)
+    with here, there:
+        process.start()
+        assert here.poll(30)
         with pytest.raises(StoreError, match=f"in use by process {process.pid}: stop that one"):
             await store.open(lambda: 0.0)
-    finally:
-        over.set()
+        here.send("over")
         process.join()
+    process.close()
     await store.open(lambda: 0.0)
     await store.close()
 
 
-def refuse_as_nobody(directory: str, result: Any) -> None:
+def refuse_as_nobody(directory: str, result: Connection) -> None:
     if os.geteuid() == 0:
         os.setgid(NOBODY)
         os.setuid(NOBODY)
     try:
         opening.open_store(Path(directory), "full").close()
-        result.put("")
+        result.send("")
     except StoreError as error:
-        result.put(str(error))
+        result.send(str(error))
 
 
 @pytest.mark.parametrize("what", ["directory", "parent", "file", "log"])
@@ -186,11 +187,14 @@ async def test_no_permission(tmp_path: Path, what: str) -> None:
         directory.chmod(0o777)
         file.chmod(0o444)
     context = multiprocessing.get_context("spawn")
-    result = context.Queue()
-    process = context.Process(target=refuse_as_nobody, args=(str(directory), result))
-    process.start()
-    told = result.get(timeout=30)
-    process.join()
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=refuse_as_nobody, args=(str(directory), sender))
+    with receiver, sender:
+        process.start()
+        assert receiver.poll(30)
+        told = receiver.recv()
+        process.join()
+    process.close()
     for each in (tmp_path / "parent", tmp_path / "parent" / "store"):
         each.chmod(0o755)
     assert "let the broker's user" in told or "owned by the broker's user" in told
