@@ -224,9 +224,10 @@ def _shake_hands(socks: Sequence[ssl.SSLSocket]) -> None:
     timeouts = [sock.gettimeout() for sock in socks]
     for sock in socks:
         sock.setblocking(False)
-        waiting[sock.fileno()] = sock
-        poller.register(sock.fileno(), select.POLLIN)
-        _step(sock)
+        # A quick broker may have answered by now, and then says nothing more until it is told something.
+        if not _step(sock):
+            waiting[sock.fileno()] = sock
+            poller.register(sock.fileno(), select.POLLIN)
     while waiting:
         ready = poller.poll(HANDSHAKE_TIMEOUT * 1e3)
         if not ready:

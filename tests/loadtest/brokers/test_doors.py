@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,6 +11,7 @@ from contextlib import closing
 import pytest
 
 from benchmarks.certificates import certificate
+from loadtest.brokers import doors
 from loadtest.brokers.doors import HEAD, TLS, WANTS, WEBSOCKET, Door, DoorClosed, WebSocket, admit, enter
 
 SIZES = (1, 125, 126, 65_535, 65_536, 200_000)
@@ -66,6 +68,18 @@ def test_a_reader_that_waits_gets_no_more_than_it_asks_for(ends: tuple[socket.so
     assert server.recv(2) + server.recv(1) == b"abc"
     space = memoryview(bytearray(10))
     assert bytes(space[: server.recv_into(space)]) == b"def"
+
+
+@pytest.mark.parametrize("ends", [TLS], indirect=True)
+def test_a_handshake_that_is_through_at_once_is_not_waited_for(
+    ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, server = ends
+    server.sendall(b"a")
+    assert client.recv(1) == b"a"  # and with it what else the server had said
+    monkeypatch.setattr(doors, "HANDSHAKE_TIMEOUT", 0.0)
+    assert isinstance(client, ssl.SSLSocket)
+    doors._shake_hands([client])
 
 
 @pytest.mark.parametrize("masked", [True, False])
