@@ -29,10 +29,12 @@ from setuptools.command.build_py import build_py
 # the import system needs them as files, and they hold no code worth compiling.
 BROKER = [
     "broker/core/**/*.py",
+    "broker/net/client.py",
     "broker/net/connection.py",
     "broker/net/connection_table.py",
     "broker/net/admission.py",
     "broker/net/listening/handshakes.py",
+    "broker/net/listening/terms.py",
     "broker/net/hub.py",
     "broker/net/partial_packets.py",
     "broker/net/patience.py",

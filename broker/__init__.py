@@ -2,7 +2,7 @@
 
 Owns: the version, and the names a program that embeds the broker imports.
 
-Promises: importing this package imports nothing else. `Broker` and `Settings` are loaded when first asked for, so that
+Promises: importing this package imports nothing but its version. `Broker` and `Settings` are loaded when first asked for, so that
 `broker.core` can be used (by a load generator, say) without the event loop, pydantic or logging.
 
     from broker import Broker, Settings
@@ -16,20 +16,20 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from broker.version import __version__
+
 if TYPE_CHECKING:
     from broker.app import Broker
     from broker.buildinfo import build_info
     from broker.net.listening.listeners import StartupError
     from broker.settings import Settings
 
-__version__ = "0.1.0"
-
 __all__ = ["Broker", "Settings", "StartupError", "__version__", "build_info"]
 
 _HOMES = {
     "Broker": "broker.app",
     "Settings": "broker.settings",
-    "StartupError": "broker.net.server",
+    "StartupError": "broker.net.listening.listeners",
     "build_info": "broker.buildinfo",
 }
 

@@ -38,7 +38,7 @@ from broker.watching import FileWatcher
 from broker.wording import show
 
 if TYPE_CHECKING:
-    from broker.net.connection import Connection
+    from broker.net.client import Client
     from broker.record.recorder import Recorder
 
 __all__ = ["Broker", "StartupError"]
@@ -347,14 +347,14 @@ class Broker(Server):
         """Whether anybody wants to hear of each client that comes, and of each that goes by itself."""
         return super().hears_of_clients or self.presence is not None
 
-    def report_open(self, connection: Connection) -> None:
+    def report_open(self, connection: Client) -> None:
         """A client was accepted."""
         super().report_open(connection)
         if self.presence is not None:
             self.presence.came(connection.protocol.client_id)
 
-    def report_end(self, connection: Connection) -> None:
-        """A connection's protocol is over, for the cause that its channel names."""
+    def report_end(self, connection: Client) -> None:
+        """A connection's protocol is over, for the cause that its protocol names."""
         super().report_end(connection)
         if self.presence is not None and connection.protocol.accepted:
             self.presence.gone(connection.protocol.client_id)

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import walk_packages
 
-import broker
+from broker.version import __version__
 
 COMPILED = "compiled"
 INTERPRETED = "interpreted"
@@ -44,11 +44,11 @@ class BuildInfo:
 def build_info() -> BuildInfo:
     """Look at the running install."""
     return BuildInfo(
-        version=broker.__version__,
+        version=__version__,
         core=core_state(),
         python=f"{platform.python_implementation()} {platform.python_version()}",
         uvloop=_installed("uvloop"),
-        location=Path(broker.__file__).resolve().parent,
+        location=Path(__file__).resolve().parent,
     )
 
 

@@ -17,7 +17,7 @@ from broker.core import guards
 from broker.core.causes import NOT_AUTHORIZED
 from broker.core.codec import reasons
 from broker.core.connection.subscribing import SubscriptionReview
-from broker.net.connection import Connection
+from broker.net.client import Client
 from broker.security.access import Access, Prepared
 from broker.security.authenticator import Authenticator
 from broker.settings import Settings
@@ -118,7 +118,7 @@ class Securing:
                 server.after_batch()
                 await asyncio.sleep(0)
             connection = None if session.outbox is None else session.outbox.owner
-            if review.ended and isinstance(connection, Connection):
+            if review.ended and isinstance(connection, Client):
                 connection.close(NOT_AUTHORIZED, reasons.NOT_AUTHORIZED, TAKEN_BACK)
                 ended += 1
             if router.work >= self._next_pause:

@@ -10,7 +10,6 @@ A connection counts as one until its protocol is over, and not for as long as it
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
@@ -19,36 +18,25 @@ from broker.core.codec import reasons
 from broker.core.connection.protocol import ServerProtocol
 from broker.core.queues.outbox import Outbox
 from broker.net import sockets
-from broker.net.connection_table import ConnectionTable, ListenerTerms
-from broker.net.hub import FlushScheduler, Link
+from broker.net.client import Client
+from broker.net.connection_table import ConnectionTable
+from broker.net.hub import FlushScheduler
+from broker.net.listening.terms import ListenerTerms
 from broker.net.patience import GRACE, Patience
 from broker.net.stream import FULL_READ, LINGER, STALL_LOOKS, Stream, peer_name
 from broker.net.turns import LARGE, MUCH
 
-if TYPE_CHECKING:
-    from broker.net.listening.listeners import Listener
-    from broker.net.server import Server
 
-
-class Connection(Link):
+class Connection(Client):
     """The asyncio protocol of one client: an `asyncio.Protocol` by its methods, not by inheritance (it is compiled)."""
 
-    def __init__(self, server: Server, listener: Listener) -> None:
-        super().__init__()
-        self.server = server
-        self.listener = listener
-        self.terms: ListenerTerms = listener.terms
-        self.table: ConnectionTable = server.connection_table
-        self.hub: FlushScheduler = self.table.hub
-        self.loop = self.hub.loop
-        self.opened_at = 0.0
-        # The peer for the log, and its IP address ("": none): of the socket, unless a proxy has told before.
-        self.address = ""
-        self.host = ""
-        self.stream = Stream(self.loop, self.hub.counters)
-        self.outbox: Outbox  # by connection_made
-        self.protocol: ServerProtocol
-        self.patience: Patience
+    def __init__(self, table: ConnectionTable, terms: ListenerTerms) -> None:
+        hub = table.hub
+        super().__init__(terms, Stream(hub.loop, hub.counters))
+        self.table = table
+        self.hub: FlushScheduler = hub
+        self.loop = hub.loop
+        self.patience: Patience  # by connection_made
         # The writer task, from the first batch on that is more than a single piece; what it waits for while it sleeps.
         self.writer: asyncio.Task[None] | None = None
         self._asleep: asyncio.Future[None] | None = None
@@ -78,8 +66,9 @@ class Connection(Link):
         hub = self.hub
         if not self.address:
             self.host, self.address = peer_name(transport)
-        if not sockets.INHERITED:
-            sockets.tune(transport.get_extra_info("socket"), self.server.settings)
+        tune = self.table.tune
+        if tune is not None:
+            tune(transport.get_extra_info("socket"))
         router = hub.router
         self.outbox = Outbox(router.fanout.touched, hub.counters, hub.live_messages, hub.live_bytes)
         self.outbox.owner = self
@@ -190,7 +179,7 @@ class Connection(Link):
             self.stream.abort()
 
     def _fault(self, error: Exception) -> None:
-        self.server.faults.broke("connection", error, address=self.address)
+        self.table.faults.broke("connection", error, address=self.address)
 
     def eof_received(self) -> bool:
         """The peer will send no more: the same as a lost connection, in MQTT."""

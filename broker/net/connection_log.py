@@ -9,7 +9,8 @@ addresses are remembered, until the interval ends.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from broker.core.addresses import network
 from broker.core.causes import (
@@ -25,11 +26,8 @@ from broker.core.causes import (
     WRITE_FAILED,
 )
 from broker.core.codec.packets import NEVER, V5, V31, V311
-
-if TYPE_CHECKING:
-    from broker.net.connection import Connection
-    from broker.net.server import Server
-    from broker.settings import Log
+from broker.net.client import Client
+from broker.settings import Log
 
 INTERVAL: Final = 10.0
 """Seconds for which warnings about clients are counted together."""
@@ -89,9 +87,10 @@ def _named(user_name: str | None) -> str | None:
 class ConnectionLog:
     """The lines about connections. Times in seconds."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self.bound(server.settings.log)
+    def __init__(self, log: Callable[[], Any], settings: Log) -> None:
+        """`log` answers with the log that is written to at the time."""
+        self._log = log
+        self.bound(settings)
         self._interval_ends = 0.0
         # Of the present interval: lines written, warnings by address, and warnings that were not written, by event.
         self._written = 0
@@ -103,9 +102,9 @@ class ConnectionLog:
         self._most = settings.client_warnings
         self._most_of_address = settings.client_warnings_per_address
         # Whether anybody sees lines of the level info, as of the last look: nobody is asked for each connection.
-        self.informs: bool = self._server.log.is_enabled_for(logging.INFO)
+        self.informs: bool = self._log().is_enabled_for(logging.INFO)
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: Client) -> None:
         """A client was accepted."""
         if not self.informs:
             return
@@ -118,12 +117,12 @@ class ConnectionLog:
                 # A Canopy whose requests would else wait for answers from here, and nobody knows why they do not.
                 kept["link"] = "federation.link_users and link_client_ids do not name it"
             kept |= {"session_expiry": "never" if expiry == NEVER else expiry, "will": session.will is not None}
-        self._server.log.info(
+        self._log().info(
             "client connected",
             client_id=_cut(protocol.client_id),
             user_name=_named(protocol.user_name),
             address=connection.address,
-            listener=connection.listener.name,
+            listener=connection.terms.name,
             version=VERSIONS.get(protocol.version, str(protocol.version)),
             keep_alive=protocol.keep_alive,
             clean_start=protocol.clean_start,
@@ -131,7 +130,7 @@ class ConnectionLog:
             **kept,
         )
 
-    def ended(self, connection: Connection, now: float) -> None:
+    def ended(self, connection: Client, now: float) -> None:
         """A connection's protocol is over, for the cause that its protocol names."""
         protocol = connection.protocol
         cause = protocol.close_cause
@@ -141,7 +140,7 @@ class ConnectionLog:
             "client_id": _cut(protocol.client_id),
             "user_name": _named(protocol.user_name),
             "address": connection.address,
-            "listener": connection.listener.name,
+            "listener": connection.terms.name,
             "cause": cause,
         }
         if protocol.close_text:
@@ -152,18 +151,18 @@ class ConnectionLog:
             known["messages_sent"] = int(connection.outbox.taken)
         elif cause in (CONNECTION_LOST, WRITE_FAILED):
             # Port scanners and the health checks of load balancers come and go like this, every few seconds.
-            self._server.log.debug(NOT_ACCEPTED, **known)
+            self._log().debug(NOT_ACCEPTED, **known)
             return
         if cause == CONNECT_TIMEOUT:
-            self._server.log.info(NOT_ACCEPTED, **known)
+            self._log().info(NOT_ACCEPTED, **known)
         elif cause in OF_THE_CLIENT:
-            self._server.log.info("client disconnected", **known)
+            self._log().info("client disconnected", **known)
         elif cause in (KEEP_ALIVE, TAKEN_OVER):
             # Every day's traffic of clients on thin links.
-            self._server.log.info(EVICTION, **known)
+            self._log().info(EVICTION, **known)
         elif cause == REFUSED and connection.host in LOOPBACK and protocol.client_id.startswith(HEALTH_CHECK):
             # `canopy health` without a user name, every few seconds, where there are no anonymous clients.
-            self._server.log.debug(REFUSAL, **known)
+            self._log().debug(REFUSAL, **known)
         elif cause == REFUSED:
             self._warn(connection.host, REFUSAL, known)
         elif cause == PROTOCOL_ERROR:
@@ -181,7 +180,7 @@ class ConnectionLog:
 
     def look(self, now: float) -> None:
         """Called once a second: when an interval is over, sum up the warnings that were not written in it."""
-        self.informs = self._server.log.is_enabled_for(logging.INFO)
+        self.informs = self._log().is_enabled_for(logging.INFO)
         if now >= self._interval_ends:
             self.finish()
             self._interval_ends = now + INTERVAL
@@ -190,7 +189,7 @@ class ConnectionLog:
         """Sum up what was not written, and begin to count anew."""
         if self._unwritten:
             address = max(self._by_address, key=self._by_address.__getitem__)
-            self._server.log.warning(
+            self._log().warning(
                 "warnings about clients left out",
                 total=sum(self._unwritten.values()),
                 **{FIELDS[event]: count for event, count in self._unwritten.items()},
@@ -213,4 +212,4 @@ class ConnectionLog:
             self._unwritten[event] = self._unwritten.get(event, 0) + 1
             return
         self._written += 1
-        self._server.log.warning(event, **known)
+        self._log().warning(event, **known)

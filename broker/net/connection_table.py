@@ -8,37 +8,15 @@ over (`ended`) and stands in the set until its socket is gone (`left`); what rep
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from broker.core.causes import CONNECTION_LOST
 from broker.core.codec import reasons
-from broker.core.hooks import Origin
-from broker.net.admission import HALF_OPEN_ROOM, TURNED_AWAY, Admission, ListenerAdmission
+from broker.net.admission import HALF_OPEN_ROOM, TURNED_AWAY, Admission
+from broker.net.client import Client
 from broker.net.connection_log import OF_THE_CLIENT
 from broker.net.hub import FlushScheduler
-
-if TYPE_CHECKING:
-    from broker.net.connection import Connection
-
-
-class ListenerTerms:
-    """What a connection has from the listener that it came by: `admission` are limits of that listener's own, if any.
-
-    `max_packet_size` and `mount` are those of `Origin`.
-    """
-
-    def __init__(self, name: str, max_packet_size: int, mount: str, admission: ListenerAdmission | None) -> None:
-        self.name = name
-        self.max_packet_size = max_packet_size
-        self.mount = mount
-        self.admission = admission
-
-    def origin(self, address: str, host: str) -> Origin:
-        """Where a connection comes from; `address` for people, `host` its IP address ("": none)."""
-        origin = Origin(address, host, self.name)
-        origin.max_packet_size = self.max_packet_size
-        origin.mount = self.mount
-        return origin
+from broker.net.log import Faults
 
 
 class ConnectionTable:
@@ -46,23 +24,27 @@ class ConnectionTable:
 
     def __init__(
         self,
+        faults: Faults,
+        tune: Callable[[Any], None] | None,
         most: int,
         admission: Admission | None,
-        opened: Callable[[Connection], None],
-        ended: Callable[[Connection], None],
-        failed: Callable[[str, Exception], None],
+        opened: Callable[[Client], None],
+        ended: Callable[[Client], None],
     ) -> None:
-        """`most` connections in all, 0: no limit; `admission`: None where no limit asks for it.
+        """`tune` sets the options of an accepted socket; None: it has those of the socket that listens.
 
-        `opened` is called for a client that was accepted, `ended` when a connection's protocol is over, `failed` with a
-        place and what one of them raised.
+        `most` connections in all, 0: no limit; `admission`: None where no limit asks for it.
+
+        `opened` is called for a client that was accepted, `ended` when a connection's protocol is over; what either
+        raises is told to `faults`.
         """
+        self.faults = faults
+        self.tune = tune
         self._most = most
         self._admission = admission
         self._report_open = opened
         self._report_end = ended
-        self._failed = failed
-        self.connections: set[Connection] = set()
+        self.connections: set[Client] = set()
         # From the server's start on.
         self.hub: FlushScheduler
         # Whether anybody hears of clients that come, and of those that go by themselves. The shell's to change.
@@ -71,11 +53,11 @@ class ConnectionTable:
         self.closed = False
         self.emptied: Callable[[], None] | None = None
         # Connections that have not been accepted yet, the oldest first; where connections are limited.
-        self._half_open: dict[Connection, None] = {}
+        self._half_open: dict[Client, None] = {}
         # Connections whose protocol is over and whose sockets are not closed, the oldest first; where they are limited.
-        self._closing: dict[Connection, None] = {}
+        self._closing: dict[Client, None] = {}
 
-    def joined(self, connection: Connection) -> bool:
+    def joined(self, connection: Client) -> bool:
         """A connection was made. Its CONNECT decides whether it may stay; one of far too many is to be closed at once.
 
         That is told by False.
@@ -87,7 +69,7 @@ class ConnectionTable:
         self.connections.add(connection)
         return True
 
-    def _admit(self, connection: Connection, admission: Admission) -> bool:
+    def _admit(self, connection: Client, admission: Admission) -> bool:
         """Count a connection against the limits; what its CONNECT is to be told stands with its protocol."""
         self._make_room(admission)
         host = connection.host
@@ -95,7 +77,7 @@ class ConnectionTable:
         own = connection.terms.admission
         code = own.arrive(host, now) if own is not None else reasons.SUCCESS
         answer = admission.arrive(host, now, code)
-        if answer == reasons.CONNECTION_RATE_EXCEEDED and connection.listener.endpoint.tls:
+        if answer == reasons.CONNECTION_RATE_EXCEEDED and connection.terms.tls:
             # A handshake costs more than all else that the connection could do: not to be told a reason code.
             admission.leave_refused()
             admission.refused_gone()
@@ -123,7 +105,7 @@ class ConnectionTable:
             admission.turned_away += 1
             next(iter(self._half_open)).abort(CONNECTION_LOST)
 
-    def readmit(self, connection: Connection) -> bool:
+    def readmit(self, connection: Client) -> bool:
         """A refused connection took over another of its address. False when there is no room for it all the same."""
         admission = self._admission
         own = connection.terms.admission
@@ -136,7 +118,7 @@ class ConnectionTable:
         connection.protocol.refused = 0
         return True
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: Client) -> None:
         """A client was accepted."""
         if self._admission is not None:
             self._half_open.pop(connection, None)
@@ -144,9 +126,9 @@ class ConnectionTable:
             try:
                 self._report_open(connection)
             except Exception as error:
-                self._failed("report", error)
+                self.faults.broke("report", error)
 
-    def ended(self, connection: Connection) -> None:
+    def ended(self, connection: Client) -> None:
         """A connection's protocol is over; its socket may take a while. Called once for each that joined."""
         protocol = connection.protocol
         admission = self._admission
@@ -165,9 +147,9 @@ class ConnectionTable:
             try:
                 self._report_end(connection)
             except Exception as error:
-                self._failed("report", error)
+                self.faults.broke("report", error)
 
-    def left(self, connection: Connection) -> None:
+    def left(self, connection: Client) -> None:
         """A connection's socket is gone."""
         self.connections.discard(connection)
         admission = self._admission

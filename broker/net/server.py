@@ -29,7 +29,7 @@ from broker.core.queues.queue_policy import POLICIES, UNSET, QueueRule
 from broker.core.routing.router import Router
 from broker.net import sockets
 from broker.net.admission import admission
-from broker.net.connection import Connection
+from broker.net.client import Client
 from broker.net.connection_log import ConnectionLog
 from broker.net.connection_table import ConnectionTable
 from broker.net.hub import FlushScheduler
@@ -90,7 +90,7 @@ class Server:
         _shorten_runs(self.router)
         self.log: Any = Log()
         self.faults = Faults(self._current_log)
-        self.connection_log = ConnectionLog(self)
+        self.connection_log = ConnectionLog(self._current_log, self.settings.log)
         self.store = store
         self._install(access_control, event_listener, auth_methods or {})
         self._restored = False
@@ -100,8 +100,9 @@ class Server:
         self.admission = admission(
             self._most, bounds.max_connections_per_address, bounds.max_connect_rate, self.listeners.limited
         )
+        tune = None if sockets.INHERITED else self._tune
         self.connection_table = ConnectionTable(
-            self._most, self.admission, self.report_open, self.report_end, self.faults.broke
+            self.faults, tune, self._most, self.admission, self.report_open, self.report_end
         )
         self.connections = self.connection_table.connections
         self.log_changed()
@@ -117,6 +118,9 @@ class Server:
 
     def _current_log(self) -> Any:
         return self.log
+
+    def _tune(self, accepted: Any) -> None:
+        sockets.tune(accepted, self.settings)
 
     def _install(
         self,
@@ -332,16 +336,16 @@ class Server:
     def _hear(self) -> None:
         self.connection_table.reporting = self.hears_of_clients
 
-    def report_open(self, connection: Connection) -> None:
+    def report_open(self, connection: Client) -> None:
         """A client was accepted."""
         self.connection_log.opened(connection)
 
-    def report_end(self, connection: Connection) -> None:
+    def report_end(self, connection: Client) -> None:
         """A connection's protocol is over, for the cause that it names."""
         self.connection_log.ended(connection, connection.stream.closing_at)
 
 
-def _drained(connection: Connection) -> bool:
+def _drained(connection: Client) -> bool:
     """Whether it has been written all that is for it; what waits for a commit is still to come."""
     outbox = connection.outbox
     return outbox.empty and outbox.receive_window.held_bytes == 0

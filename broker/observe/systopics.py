@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from broker import __version__
 from broker.core.counters import DROP_CAUSES
 from broker.core.guards import HOOKS
 from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.message import Message
 from broker.upstream.links.status import state, status
+from broker.version import __version__
 
 if TYPE_CHECKING:
     from broker.net.monitor import SlowClient

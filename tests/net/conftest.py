@@ -14,7 +14,7 @@ import uvloop
 
 from broker import Broker, Settings
 from broker.core.hooks import AccessControl
-from tests.net.transports import Embed
+from tests.net.transports import Embed, lose_all
 
 ON_BOTH = ("test_tls.py", "test_listeners.py", "test_proxied.py", "test_websocket_live.py")
 
@@ -53,5 +53,4 @@ async def embed() -> AsyncIterator[Embed]:
 
         yield start
         for running in brokers:
-            for connection in list(running.connections):
-                connection.connection_lost(None)
+            lose_all(running)

@@ -18,15 +18,14 @@ from broker.net.admission import HALF_OPEN_ROOM, Admission
 from broker.net.connection import Connection
 from broker.net.stream import LINGER
 from tests.e2e import wire
-from tests.net.transports import Client, Embed, rounds, until
+from tests.net.transports import Client, Embed, lose_all, rounds, until
 
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
     async with Broker(Settings(listen=["mqtt://127.0.0.1:0"])) as running:
         yield running
-        for connection in list(running.connections):
-            connection.connection_lost(None)
+        lose_all(running)
 
 
 async def subscriber(broker: Broker, name: str) -> Client:

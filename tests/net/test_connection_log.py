@@ -13,9 +13,8 @@ from structlog.testing import capture_logs
 
 from broker import Broker, Settings
 from broker.core import causes
-from broker.net.connection import Connection
+from broker.net.client import Client
 from broker.net.connection_log import INTERVAL, MOST_ADDRESSES, ConnectionLog
-from broker.net.server import Server
 from broker.settings import Log
 from tests.e2e import wire
 
@@ -156,17 +155,17 @@ async def test_only_who_was_told_of_a_limit_breaks_the_protocol_by_it(
     assert "1000" in end["detail"]
 
 
-def ended(host: str, cause: str = causes.PROTOCOL_ERROR) -> Connection:
+def ended(host: str, cause: str = causes.PROTOCOL_ERROR) -> Client:
     """A connection that is over, as the log sees it."""
     protocol = SimpleNamespace(client_id="", user_name=None, close_cause=cause, close_text="", accepted=False)
-    listener = SimpleNamespace(name="door")
-    connection = SimpleNamespace(protocol=protocol, host=host, address=f"{host}:1", opened_at=0.0, listener=listener)
-    return cast(Connection, connection)
+    terms = SimpleNamespace(name="door")
+    connection = SimpleNamespace(protocol=protocol, host=host, address=f"{host}:1", opened_at=0.0, terms=terms)
+    return cast(Client, connection)
 
 
 def the_log(most: int, of_address: int) -> ConnectionLog:
     log = Log(client_warnings=most, client_warnings_per_address=of_address)
-    return ConnectionLog(cast(Server, SimpleNamespace(log=structlog.get_logger(), settings=Settings(log=log))))
+    return ConnectionLog(structlog.get_logger, log)
 
 
 def test_one_address_has_its_share_of_warnings_and_the_rest_is_one_line(told: Lines) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker import Broker
-from broker.net.connection import Connection
+from broker.net.client import Client as Counted
 from broker.settings import Presence, Settings, Shutdown, Sys
 from tests.e2e import wire
 from tests.net.transports import Client, rounds
@@ -26,10 +26,10 @@ class Hearing(Broker):
     def hears_of_clients(self) -> bool:
         return super().hears_of_clients if self.presence is not None else not self.quiet
 
-    def report_open(self, connection: Connection) -> None:
+    def report_open(self, connection: Counted) -> None:
         self.told.append(("open", connection.protocol.client_id))
 
-    def report_end(self, connection: Connection) -> None:
+    def report_end(self, connection: Counted) -> None:
         self.told.append((connection.protocol.close_cause, connection.protocol.client_id))
 
 

@@ -14,7 +14,7 @@ from broker.core.hooks import AccessControl, AuthExchange, AuthMethod, Origin, T
 from broker.core.principal import Principal
 from broker.settings import Limits, Shutdown
 from tests.e2e import wire
-from tests.net.transports import Client, rounds
+from tests.net.transports import Client, lose_all, rounds
 from tests.support.waiting import until
 
 
@@ -33,8 +33,7 @@ async def broker() -> AsyncIterator[Broker]:
     settings = Settings(listen=["mqtt://127.0.0.1:0"], shutdown=Shutdown(flush_timeout=0.0))
     async with Broker(settings, access_control=Until()) as running:
         yield running
-        for connection in list(running.connections):
-            connection.connection_lost(None)
+        lose_all(running)
 
 
 def client(broker: Broker, name: str, lasts: str, *, version: int = 5, keep_alive: int = 0) -> Client:

@@ -35,7 +35,7 @@ from broker.net.patience import GRACE
 from broker.settings.sections import Shutdown, Sys
 from broker.store import MemoryStore
 from tests.e2e import wire
-from tests.net.transports import Client, rounds, until
+from tests.net.transports import Client, lose_all, rounds, until
 
 MANY = 50
 
@@ -45,8 +45,7 @@ async def embedded(**hooks: Any) -> AsyncIterator[Broker]:
     settings = Settings(listen=["mqtt://127.0.0.1:0"], shutdown=Shutdown(flush_timeout=0.0), sys=Sys(interval=0.0))
     async with Broker(settings, **hooks) as broker:
         yield broker
-        for connection in list(broker.connections):
-            connection.connection_lost(None)
+        lose_all(broker)
 
 
 async def healthy(broker: Broker) -> None:

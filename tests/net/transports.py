@@ -68,12 +68,19 @@ class Transport:
         self.told.set()
 
 
+def lose_all(broker: Broker) -> None:
+    """The sockets of all connections are gone."""
+    for connection in list(broker.connections):
+        assert isinstance(connection, Connection)
+        connection.connection_lost(None)
+
+
 class Client:
     """A connection of the broker's, with its transport."""
 
     def __init__(self, broker: Broker, name: str, host: str = "127.0.0.1", *, says: bytes | None = None) -> None:
         self.transport = Transport(host)
-        self.connection = Connection(broker, broker.listeners.all[0])
+        self.connection = Connection(broker.connection_table, broker.listeners.all[0].terms)
         self.connection.connection_made(cast(asyncio.Transport, self.transport))
         self.connection.data_received(wire.connect(name) if says is None else says)
 

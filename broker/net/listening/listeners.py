@@ -13,24 +13,25 @@ import asyncio
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from broker.net import sockets
 from broker.net.admission import ListenerAdmission
 from broker.net.connection import Connection
-from broker.net.connection_table import ListenerTerms
+from broker.net.connection_log import ConnectionLog
+from broker.net.connection_table import ConnectionTable
+from broker.net.hub import FlushScheduler
 from broker.net.listening import tls, unix_sockets
+from broker.net.listening.handshakes import Handshakes
 from broker.net.listening.proxied import Proxied
 from broker.net.listening.proxy_protocol import V1, V2, TrustedProxies
+from broker.net.listening.terms import ListenerTerms
 from broker.net.listening.tls_transport import TlsTransport
 from broker.net.websocket.transport import WebSocketTransport
 from broker.net.websocket.upgrade import Terms
 from broker.settings import Endpoint, Settings
 from broker.settings import Listener as ListenerSettings
 from broker.settings import Tls as TlsSettings
-
-if TYPE_CHECKING:
-    from broker.net.server import Server
 
 SERVED: Final = frozenset({"mqtt", "mqtts", "mqtt+unix", "ws", "wss"})
 """The schemes that there is something for."""
@@ -39,17 +40,29 @@ PROXY_VERSIONS: Final = {"v1": V1, "v2": V2}
 
 
 # It has the methods of a protocol, as the stages have, and is none by inheritance: they are compiled.
-_connection: Final = cast("Callable[[Server, Listener], asyncio.Protocol]", Connection)
+_connection: Final = cast("Callable[[ConnectionTable, ListenerTerms], asyncio.Protocol]", Connection)
 
 
 class StartupError(Exception):
     """Why the broker cannot listen, in one line."""
 
 
+class Host(Protocol):
+    """What a listener needs of the server that it listens for."""
+
+    settings: Settings
+    log: Any
+    connection_log: ConnectionLog
+    connection_table: ConnectionTable
+    # From the server's start on.
+    hub: FlushScheduler
+    handshakes: Handshakes
+
+
 class Listener:
     """One place where the broker listens. Constructible without a running loop."""
 
-    def __init__(self, server: Server, settings: ListenerSettings) -> None:
+    def __init__(self, server: Host, settings: ListenerSettings) -> None:
         self.server = server
         self.settings = settings
         self.name = settings.called
@@ -61,7 +74,9 @@ class Listener:
             self.admission = ListenerAdmission(
                 settings.max_connections, settings.max_connections_per_address, settings.max_connect_rate
             )
-        self.terms = ListenerTerms(self.name, settings.max_packet_size, settings.mount, self.admission)
+        self.terms = ListenerTerms(
+            self.name, self.endpoint.tls, settings.max_packet_size, settings.mount, self.admission
+        )
         # What a request for a WebSocket has to be like; None: the listener is for none.
         self._upgrades: Terms | None = None
         if self.scheme in ("ws", "wss"):
@@ -173,7 +188,7 @@ class Listener:
     def _factory(self) -> Callable[[], asyncio.Protocol]:
         """What calls `protocol`; or makes its connection at once, where no stage is to stand between."""
         if self._upgrades is None and self.certificates is None and self._trusted is None:
-            return partial(_connection, self.server, self)
+            return partial(_connection, self.server.connection_table, self.terms)
         return self.protocol
 
     def protocol(self) -> asyncio.Protocol:
@@ -182,7 +197,7 @@ class Listener:
         From the socket up, each stage is a protocol to the one below it and a transport to the one above. All are made
         at once: a connection counts from its arrival, or from the end of its PROXY header.
         """
-        connection = Connection(self.server, self)
+        connection = Connection(self.server.connection_table, self.terms)
         lowest: object = connection
         if self._upgrades is not None:
             lowest = WebSocketTransport(connection, self._upgrades)
@@ -263,7 +278,7 @@ class Renewal(NamedTuple):
 class Listeners:
     """Everywhere that one broker listens."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Host) -> None:
         self._server = server
         self.all: list[Listener] = [Listener(server, each) for each in server.settings.listeners]
         # Those that are open, in the order of the settings.

@@ -59,7 +59,7 @@ class WebSocketTransport:
         self._connection: Connection | None = connection
         self._loop: asyncio.AbstractEventLoop = connection.loop
         self._upgrade: Upgrade | None = Upgrade(terms)
-        most: int = connection.server.router.limits.max_connect_size
+        most: int = connection.hub.router.limits.max_connect_size
         self._reader = FrameReader(most + ROOM if most > 0 else 0)
         self._phase: i64 = UPGRADING
         # Set by connection_made.

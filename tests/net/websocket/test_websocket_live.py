@@ -87,6 +87,7 @@ async def test_the_short_form(join: Join, lines: Lines) -> None:
 
 def connection_of(broker: Broker, client_id: str) -> Connection:
     (found,) = (each for each in broker.connections if each.protocol.client_id == client_id)
+    assert isinstance(found, Connection)
     return found
 
 

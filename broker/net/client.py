@@ -1,0 +1,40 @@
+"""A client as whoever accepts, counts, logs and ends connections knows it: what it is, and how to end it.
+
+`Connection` is the one class behind it. It stands on the table of connections, which therefore knows this instead.
+"""
+
+from __future__ import annotations
+
+from broker.core.connection.protocol import ServerProtocol
+from broker.core.queues.outbox import Outbox
+from broker.net.hub import Link
+from broker.net.listening.terms import ListenerTerms
+from broker.net.stream import Stream
+
+
+class Client(Link):
+    """One client and its socket. Times in seconds of the loop's clock."""
+
+    def __init__(self, terms: ListenerTerms, stream: Stream) -> None:
+        super().__init__()
+        self.terms = terms
+        self.stream = stream
+        self.opened_at = 0.0
+        # The peer for the log, and its IP address ("": none): of the socket, unless a proxy has told before.
+        self.address = ""
+        self.host = ""
+        # By connection_made.
+        self.outbox: Outbox
+        self.protocol: ServerProtocol
+
+    def close(self, cause: str, reason_code: int, text: str) -> None:
+        """End the connection from this side, with a DISCONNECT where the protocol has one."""
+        raise NotImplementedError
+
+    def admitted(self, reason_code: int) -> None:
+        """Access control that answers late has made up its mind (`Ticket.answer`)."""
+        raise NotImplementedError
+
+    def abort(self, cause: str) -> None:
+        """Give up a peer that takes nothing any more."""
+        raise NotImplementedError
