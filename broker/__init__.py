@@ -2,8 +2,8 @@
 
 Owns: the version, and the names a program that embeds the broker imports.
 
-Promises: importing this package imports nothing but its version. `Broker` and `Settings` are loaded when first asked for, so that
-`broker.core` can be used (by a load generator, say) without the event loop, pydantic or logging.
+Promises: importing this package imports nothing but its version. `Broker` and `Settings` are loaded when first asked
+for, so that `broker.core` can be used (by a load generator, say) without the event loop, pydantic or logging.
 
     from broker import Broker, Settings
 

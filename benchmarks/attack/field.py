@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
-from benchmarks.attack.doors import Doors
+from benchmarks.attack.listeners import Listeners
 from broker.core.codec.encoder import encode
 from broker.core.codec.packets import V5, Connect, Packet, Publish, Subscribe, SubscriptionRequest, Will
 from broker.core.codec.properties import RECEIVE_MAXIMUM, SESSION_EXPIRY_INTERVAL, Properties
@@ -51,7 +51,7 @@ class Field:
     until: float
     # 1.0 is the whole attack; tests run a part of it.
     scale: float = 1.0
-    doors: Doors = field(default_factory=Doors)
+    listeners: Listeners = field(default_factory=Listeners)
     sent: int = 0
     connections: int = 0
     # What was refused, by packet and reason code, and how connections ended.

@@ -1,6 +1,6 @@
 """One attack at a time: a fresh broker, the well-behaved clients beside it, and the attack in a process of its own.
 
-The broker is the installed one with its default settings, but for further listeners (`doors`), the log (JSON, read
+The broker is the installed one with its default settings, but for further `listeners`, the log (JSON, read
 here), `$SYS` (each second) and, for some attacks, authenticators (`guards`); it is pinned to one core and everything
 else to the other. An attack's process gives way to the well-behaved clients.
 """
@@ -22,8 +22,8 @@ from typing import Final
 from benchmarks.attack import guards
 from benchmarks.attack.attacks import LIST
 from benchmarks.attack.attacks.registry import Attack
-from benchmarks.attack.doors import Doors
 from benchmarks.attack.field import Field, Refused
+from benchmarks.attack.listeners import Listeners
 from benchmarks.attack.pairs import Measured, World
 from loadtest.brokers import frames
 from loadtest.brokers.process import HOST, BrokerProcess, Cores, free_port
@@ -70,9 +70,9 @@ def run(attack: Attack, world: World, cores: Cores, seconds: float, calm: float,
     port = free_port()
     listen = f"mqtt://{HOST}:{port}"
     settings = [part for setting in SETTINGS for part in ("--set", setting)]
-    doors = Doors.free()
+    listeners = Listeners.free()
     guarding = guards.options() if attack.guarded else []
-    command = [*python_module("broker"), "serve", "--listen", listen, *doors.options(), *guarding, *settings]
+    command = [*python_module("broker"), "serve", "--listen", listen, *listeners.options(), *guarding, *settings]
     with BrokerProcess(command, port, cores.broker) as broker:
         world.open(port, broker.pid)
         time.sleep(WARM_UP)
@@ -82,7 +82,7 @@ def run(attack: Attack, world: World, cores: Cores, seconds: float, calm: float,
         resident = broker.resident()
         _forget_peak(broker.pid)
         started = broker.cpu()
-        told, peak = _attack(attack, broker, doors, seconds, scale)
+        told, peak = _attack(attack, broker, listeners, seconds, scale)
         broken = ""
         try:
             under = world.measure()
@@ -100,12 +100,14 @@ def run(attack: Attack, world: World, cores: Cores, seconds: float, calm: float,
     return Result(attack, told, max(0, peak - resident), before, under, cpu, log, drops, broken)
 
 
-def _attack(attack: Attack, broker: BrokerProcess, doors: Doors, seconds: float, scale: float) -> tuple[Told, int]:
+def _attack(
+    attack: Attack, broker: BrokerProcess, listeners: Listeners, seconds: float, scale: float
+) -> tuple[Told, int]:
     """Have the attack run in its process; what it tells, and the highest that the broker's memory was seen at."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(
-        target=_hostile, args=(theirs, attack.name, broker.port, doors, seconds, scale), daemon=True
+        target=_hostile, args=(theirs, attack.name, broker.port, listeners, seconds, scale), daemon=True
     )
     process.start()
     theirs.close()
@@ -127,10 +129,10 @@ def _attack(attack: Attack, broker: BrokerProcess, doors: Doors, seconds: float,
     return told, peak
 
 
-def _hostile(pipe: Connection, name: str, port: int, doors: Doors, seconds: float, scale: float) -> None:
+def _hostile(pipe: Connection, name: str, port: int, listeners: Listeners, seconds: float, scale: float) -> None:
     """The attack's process. It holds its connections until it has told."""
     os.nice(NICE)
-    field = Field(port, time.monotonic() + seconds, scale, doors)
+    field = Field(port, time.monotonic() + seconds, scale, listeners)
     error = ""
     try:
         LIST[name].run(field)

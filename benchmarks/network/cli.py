@@ -28,15 +28,15 @@ from benchmarks.network.links import LoadError
 from benchmarks.network.measure import Meter, Sample
 from benchmarks.network.report import Result, RowResult, table
 from benchmarks.network.rows import ROWS, Bench, Row
-from loadtest.brokers.doors import TLS, Door
 from loadtest.brokers.frames import FrameError
+from loadtest.brokers.listeners import TLS, Listener
 from loadtest.brokers.process import BrokerFailed, BrokerProcess, Cores, at_work, free_port, raise_file_limit
 from loadtest.brokers.registry import PEERS, Peer
 
 DEFAULT_BROKERS: Final = ("canopy", "mosquitto")
 LIMIT_ROWS: Final = ("one-to-one", "pairs", "fan-out")
-# What is measured besides where a row comes through a door.
-LIMIT_DOORS: Final = {"tls": ("pairs-tls", "fan-out-tls"), "ws": ("pairs-ws",)}
+# What is measured besides where a row has a listener of its own.
+LIMIT_LISTENERS: Final = {"tls": ("pairs-tls", "fan-out-tls"), "ws": ("pairs-ws",)}
 QUICK_SECONDS: Final = 0.3
 QUICK_DIVIDE: Final = 10
 SPARE_FILES: Final = 100
@@ -105,14 +105,14 @@ def run_once(row: Row, peer: Peer, cores: Cores, seconds: float, divide: int = 1
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         directory = Path(name)
         port = free_port()
-        door = None
-        if row.door:
-            door = Door(row.door, free_port(), *(certificate() if row.door == TLS else ()))
-        command = peer.command(port, directory, row.waiting, row.settings, door=door)
+        listener = None
+        if row.listener:
+            listener = Listener(row.listener, free_port(), *(certificate() if row.listener == TLS else ()))
+        command = peer.command(port, directory, row.waiting, row.settings, listener=listener)
         with BrokerProcess(command, port, cores.broker) as process:
-            if door is not None:
-                process.wait_listening(door.port)
-            sample = row.run(Bench(Meter(process, max(0.1, seconds / 4), seconds), divide, door))
+            if listener is not None:
+                process.wait_listening(listener.port)
+            sample = row.run(Bench(Meter(process, max(0.1, seconds / 4), seconds), divide, listener))
     return sample if base is None else replace(sample, without=base)
 
 
@@ -193,8 +193,8 @@ def _run(plan: Plan, cores: Cores, started: float) -> int:
 def _measure_limit(plan: Plan, cores: Cores, limits: list[RowResult]) -> None:
     relay = PEERS["relay"]
     print("\nThe generator's own limit, on a process that only copies bytes:")
-    doors = dict.fromkeys(row.door for row in plan.rows if row.door)
-    for row in (ROWS[name] for name in (*LIMIT_ROWS, *(name for door in doors for name in LIMIT_DOORS[door]))):
+    kinds = dict.fromkeys(row.listener for row in plan.rows if row.listener)
+    for row in (ROWS[name] for name in (*LIMIT_ROWS, *(name for kind in kinds for name in LIMIT_LISTENERS[kind]))):
         # By itself: what it costs over TCP stands in a line of its own.
         row = replace(row, base=None)
         result = Result(relay.name)

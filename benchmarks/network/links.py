@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Final
 
 from loadtest.brokers import frames
-from loadtest.brokers.doors import WANTS, Door, enter
+from loadtest.brokers.listeners import WANTS, Listener, client_handshakes
 
 OPEN_BATCH: Final = 64  # clients connecting at the same time
 ANSWER_TIMEOUT: Final = 20.0  # seconds for a CONNACK, SUBACK or UNSUBACK
@@ -205,12 +205,13 @@ def open_clients(
     keep_alive: int = 0,
     source: Callable[[int], str] | None = None,
     narrow: bool = False,
-    door: Door | None = None,
+    listener: Listener | None = None,
 ) -> list[socket.socket]:
     """Connected blocking sockets, each with its CONNACK read; on an error none stays open.
 
     ``keep_alive`` is asked for in seconds (0: none); ``source(n)`` is the local address client ``n`` connects from;
-    ``narrow`` makes the kernel hold little of what a client does not read; ``door`` is what they go through first."""
+    ``narrow`` makes the kernel hold little of what a client does not read; ``listener`` is the one they connect
+    to, where it is not the broker's first."""
     opened: list[socket.socket] = []
     try:
         for begin in range(0, len(client_ids), OPEN_BATCH):
@@ -220,10 +221,10 @@ def open_clients(
                 sock = _connected(host, port, timeout, address, narrow)
                 opened.append(sock)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                if door is None:
+                if listener is None:
                     sock.sendall(frames.connect(client_id, level, keep_alive))
-            if door is not None:
-                opened[begin:] = enter(door, opened[begin:])
+            if listener is not None:
+                opened[begin:] = client_handshakes(listener, opened[begin:])
                 for client_id, sock in zip(batch, opened[begin:], strict=True):
                     sock.sendall(frames.connect(client_id, level, keep_alive))
             for sock in opened[begin:]:

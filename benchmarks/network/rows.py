@@ -24,7 +24,7 @@ from benchmarks.network.loads import AckedPairs, ClosedLoop, FanIn, FanOut, Quie
 from benchmarks.network.measure import Clocks, Meter, Sample, Spent, add_latency, measure
 from benchmarks.network.paced import Churn, Paced
 from loadtest.brokers import frames
-from loadtest.brokers.doors import TLS, WEBSOCKET, Door
+from loadtest.brokers.listeners import TLS, WEBSOCKET, Listener
 from loadtest.brokers.process import HOST, BrokerProcess
 from loadtest.brokers.registry import FILTERS, POLICIES, QOS, QOS2, SECURED, V5, WEB
 
@@ -49,16 +49,16 @@ _ToReaders: TypeAlias = Callable[[Loop, socket, list[socket]], Paced | FanOut]
 class Bench:
     """What a row is run with; counts of 150 and more are divided by ``divide`` (a quick run's shortcut).
 
-    Clients go through ``door`` where there is one."""
+    Clients connect to ``listener`` where there is one."""
 
     meter: Meter
     divide: int = 1
-    door: Door | None = None
+    listener: Listener | None = None
 
     @property
     def port(self) -> int:
         """The port that clients connect to."""
-        return self.meter.process.port if self.door is None else self.door.port
+        return self.meter.process.port if self.listener is None else self.listener.port
 
     def scaled(self, count: int) -> int:
         """A count of clients or filters for this run."""
@@ -68,7 +68,7 @@ class Bench:
     def clients(self, kind: str, count: int, level: int = frames.MQTT_3_1_1) -> Iterator[list[socket]]:
         """Connected clients, closed when the block is left."""
         names = [f"{kind}-{number}" for number in range(count)]
-        opened = links.open_clients(HOST, self.port, names, level, door=self.door)
+        opened = links.open_clients(HOST, self.port, names, level, listener=self.listener)
         try:
             yield opened
         finally:
@@ -80,8 +80,9 @@ class Row:
     """One row: ``run`` measures it once on a fresh broker; ``files`` is how many clients it holds open at most.
 
     The broker is to let ``waiting`` messages wait for one client (0: as many as it likes), and is started with
-    ``settings`` if it is Canopy: where they are what is measured. Clients come through a ``door`` of that kind. Beside
-    each run there is one of ``base``, on a broker of its own, and the row tells how many times of ``beside`` it is."""
+    ``settings`` if it is Canopy: where they are what is measured. Clients connect to a ``listener`` of that kind.
+    Beside each run there is one of ``base``, on a broker of its own, and the row tells how many times of ``beside`` it
+    is."""
 
     name: str
     title: str
@@ -91,7 +92,7 @@ class Row:
     files: int = 300
     waiting: int = 0
     settings: tuple[str, ...] = ()
-    door: str = ""
+    listener: str = ""
     base: Row | None = None
     beside: str = "without"
 
@@ -322,13 +323,15 @@ def _ruled_row(row: Row) -> Row:
 
 def _secured_row(row: Row) -> Row:
     """The same load over TLS 1.3."""
-    return replace(row, name=f"{row.name}-tls", title=f"{row.title}, TLS 1.3", needs=row.needs | {SECURED}, door=TLS)
+    return replace(
+        row, name=f"{row.name}-tls", title=f"{row.title}, TLS 1.3", needs=row.needs | {SECURED}, listener=TLS
+    )
 
 
 def _web_row(row: Row) -> Row:
     """The same load over WebSocket, told by what it costs over TCP."""
     name, title, needs = f"{row.name}-ws", f"{row.title}, WebSocket", row.needs | {WEB}
-    return replace(row, name=name, title=title, needs=needs, door=WEBSOCKET, base=row, beside="TCP")
+    return replace(row, name=name, title=title, needs=needs, listener=WEBSOCKET, base=row, beside="TCP")
 
 
 def _drop_row(name: str, settings: Sequence[str] = (), pebbles: int = WAITING + SPARE, topics: int = 1) -> Row:
@@ -404,7 +407,7 @@ _FURTHER: Final = (
         frozenset({SECURED}),
         "client",
         1100,
-        door=TLS,
+        listener=TLS,
     ),
     *(_web_row(ROWS[name]) for name in ("pairs", "paced-pairs")),
 )

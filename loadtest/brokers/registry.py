@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from loadtest.brokers.doors import TLS, Door
+from loadtest.brokers.listeners import TLS, Listener
 
 # What a row may need of a peer beyond QoS 0, MQTT 3.1.1 and exact topics.
 QOS: Final = "QoS 1"
@@ -37,7 +37,7 @@ SHARED: Final = "shared subscriptions"
 ROUTING: Final = "routing by topic, retained messages, wills"
 SECURED: Final = "a listener with TLS (in this bench)"
 WEB: Final = "a listener for WebSocket (in this bench)"
-DOORS: Final = frozenset({SECURED, WEB})
+LISTENERS: Final = frozenset({SECURED, WEB})
 
 NODE_FOLDERS: Final = ("/usr/local/lib/node_modules", "/usr/lib/node_modules")  # of npm install --global
 
@@ -52,7 +52,7 @@ class Order:
     directory: Path
     waiting: int = 0
     statistics: int = 0
-    door: Door | None = None
+    listener: Listener | None = None
 
 
 @dataclass(frozen=True)
@@ -72,16 +72,16 @@ class Peer:
         waiting: int = 0,
         settings: Sequence[str] = (),
         statistics: int = 0,
-        door: Door | None = None,
+        listener: Listener | None = None,
     ) -> list[str]:
         """What starts it. Configuration may be written into the (temporary, empty) directory.
 
         ``waiting``: messages that may wait for one client, who is left connected however long it does not read;
         0: wide queues. A peer whose queues have no such bound keeps its own. ``settings`` (NAME=VALUE) are for Canopy
         alone. ``statistics``: seconds between two publications below `$SYS`, for those whose drops can be read there
-        (Canopy, mosquitto); 0: none. ``door``: a second listener, for peers that do not lack it."""
+        (Canopy, mosquitto); 0: none. ``listener``: a second listener, for peers that do not lack it."""
         extra = [part for setting in settings for part in ("--set", setting)] if self.name.startswith("canopy") else []
-        return [*self.begin(Order(port, directory, waiting, statistics, door)), *extra]
+        return [*self.begin(Order(port, directory, waiting, statistics, listener)), *extra]
 
 
 def python_module(module: str) -> list[str]:
@@ -109,16 +109,16 @@ def _canopy(order: Order) -> list[str]:
     quiet = ["--set", "log.level=error", "--set", f"sys.interval={order.statistics}"]
     stall = ["--set", "queue.stall_timeout=86400"]
     narrow = ["--set", f"queue.live_messages={order.waiting}", *stall] if order.waiting else []
-    return [*python_module("broker"), "serve", *listen, *quiet, *narrow, *_canopy_door(order.door)]
+    return [*python_module("broker"), "serve", *listen, *quiet, *narrow, *_canopy_listener(order.listener)]
 
 
-def _canopy_door(door: Door | None) -> list[str]:
-    if door is None:
+def _canopy_listener(listener: Listener | None) -> list[str]:
+    if listener is None:
         return []
-    files = f'certificate = "{door.certificate}", key = "{door.key}", min_version = "1.3"'
-    if door.kind == TLS:
-        return ["--set", f'listener=[{{url = "mqtts://127.0.0.1:{door.port}", tls = {{{files}}}}}]']
-    return ["--set", f'listener=[{{url = "ws://127.0.0.1:{door.port}"}}]']
+    files = f'certificate = "{listener.certificate}", key = "{listener.key}", min_version = "1.3"'
+    if listener.kind == TLS:
+        return ["--set", f'listener=[{{url = "mqtts://127.0.0.1:{listener.port}", tls = {{{files}}}}}]']
+    return ["--set", f'listener=[{{url = "ws://127.0.0.1:{listener.port}"}}]']
 
 
 def _recording(order: Order) -> list[str]:
@@ -137,12 +137,14 @@ def _mosquitto_path() -> str | None:
     return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 
 
-def _mosquitto_door(door: Door | None) -> str:
-    if door is None:
+def _mosquitto_listener(listener: Listener | None) -> str:
+    if listener is None:
         return ""
     # It would give up root before it reads a key that only root may read.
-    secured = f"certfile {door.certificate}\nkeyfile {door.key}\ntls_version tlsv1.3\nuser {getpass.getuser()}\n"
-    return f"listener {door.port} 127.0.0.1\n" + (secured if door.kind == TLS else "protocol websockets\n")
+    secured = (
+        f"certfile {listener.certificate}\nkeyfile {listener.key}\ntls_version tlsv1.3\nuser {getpass.getuser()}\n"
+    )
+    return f"listener {listener.port} 127.0.0.1\n" + (secured if listener.kind == TLS else "protocol websockets\n")
 
 
 def _mosquitto(order: Order) -> list[str]:
@@ -158,7 +160,7 @@ def _mosquitto(order: Order) -> list[str]:
         "set_tcp_nodelay true\n"
         # Numbers, not 0: in some versions 0 drops rather than meaning no limit.
         "max_inflight_messages 1000\n"
-        f"max_queued_messages {order.waiting or 1_000_000}\n" + _mosquitto_door(order.door)
+        f"max_queued_messages {order.waiting or 1_000_000}\n" + _mosquitto_listener(order.listener)
     )
     return [_mosquitto_path() or "mosquitto", "-c", str(config)]
 
@@ -237,8 +239,8 @@ def _flashmq(order: Order) -> list[str]:
 
 
 def _relay(order: Order) -> list[str]:
-    door = order.door
-    second = [door.kind, str(door.port), door.certificate, door.key] if door else []
+    listener = order.listener
+    second = [listener.kind, str(listener.port), listener.certificate, listener.key] if listener else []
     return [*python_module("loadtest.brokers.relay"), str(order.port), *second]
 
 
@@ -266,28 +268,28 @@ PEERS: Final[dict[str, Peer]] = {
             _amqtt,
             lambda: _module_missing("amqtt"),
             lambda: "amqtt " + _first_line([str(Path(sys.executable).parent / "amqtt"), "--version"]),
-            frozenset({V5, POLICIES, SHARED}) | DOORS,
+            frozenset({V5, POLICIES, SHARED}) | LISTENERS,
         ),
         Peer(
             "aedes",
             _aedes,
             _aedes_missing,
             _aedes_version,
-            frozenset({V5, POLICIES, SHARED}) | DOORS,
+            frozenset({V5, POLICIES, SHARED}) | LISTENERS,
         ),
         Peer(
             "nats",
             _nats,
             lambda: None if _nats_path() else "nats-server is not installed (Debian: apt-get install nats-server)",
             lambda: _first_line([_nats_path() or "nats-server", "--version"]),
-            frozenset({V5, QOS2, POLICIES, SHARED}) | DOORS,
+            frozenset({V5, QOS2, POLICIES, SHARED}) | LISTENERS,
         ),
         Peer(
             "flashmq",
             _flashmq,
             lambda: None if shutil.which("flashmq") else "no flashmq on PATH (packages: https://www.flashmq.org)",
             lambda: _first_line(["flashmq", "--version"]),
-            frozenset({POLICIES}) | DOORS,
+            frozenset({POLICIES}) | LISTENERS,
         ),
         Peer(
             "relay",

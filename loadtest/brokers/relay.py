@@ -19,10 +19,10 @@ import sys
 from typing import Final
 
 from loadtest.brokers import frames
-from loadtest.brokers.doors import WANTS, Door, admit
+from loadtest.brokers.listeners import WANTS, Listener, server_handshake
 
 READ_SIZE: Final = 1 << 18
-ADMIT_TIMEOUT: Final = 5.0  # seconds for a handshake
+HANDSHAKE_TIMEOUT: Final = 5.0  # seconds for a handshake
 
 
 class Client:
@@ -39,13 +39,13 @@ class Client:
 class Relay:
     """The listening socket and its clients, served by one epoll loop."""
 
-    def __init__(self, port: int, door: Door | None = None) -> None:
+    def __init__(self, port: int, listener: Listener | None = None) -> None:
         self._epoll = select.epoll()
-        # Who listens, by descriptor, and behind which door.
-        self._listeners: dict[int, tuple[socket.socket, Door | None]] = {}
+        # Who listens, by descriptor, and what is spoken there before MQTT; None: nothing.
+        self._listeners: dict[int, tuple[socket.socket, Listener | None]] = {}
         self._listen(port, None)
-        if door is not None:
-            self._listen(door.port, door)
+        if listener is not None:
+            self._listen(listener.port, listener)
         self._clients: dict[int, Client] = {}
         self._subscribers: dict[str, list[Client]] = {}
         self._buffer = memoryview(bytearray(READ_SIZE))
@@ -65,22 +65,22 @@ class Relay:
                 if mask & ~select.EPOLLOUT:
                     self._read(client)
 
-    def _listen(self, port: int, door: Door | None) -> None:
-        listener = socket.create_server(("127.0.0.1", port), backlog=1024)
-        listener.setblocking(False)
-        self._listeners[listener.fileno()] = listener, door
-        self._epoll.register(listener.fileno(), select.EPOLLIN)
+    def _listen(self, port: int, listener: Listener | None) -> None:
+        accepting = socket.create_server(("127.0.0.1", port), backlog=1024)
+        accepting.setblocking(False)
+        self._listeners[accepting.fileno()] = accepting, listener
+        self._epoll.register(accepting.fileno(), select.EPOLLIN)
 
-    def _accept(self, listener: socket.socket, door: Door | None) -> None:
+    def _accept(self, accepting: socket.socket, listener: Listener | None) -> None:
         with contextlib.suppress(BlockingIOError):
             while True:
-                sock, _ = listener.accept()
+                sock, _ = accepting.accept()
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                if door is not None:
+                if listener is not None:
                     # One after the other: what comes before MQTT is not what a relay is there for.
-                    sock.settimeout(ADMIT_TIMEOUT)
+                    sock.settimeout(HANDSHAKE_TIMEOUT)
                     try:
-                        sock = admit(door, sock)
+                        sock = server_handshake(listener, sock)
                     except OSError:
                         sock.close()
                         continue
@@ -177,7 +177,7 @@ class Relay:
 def main() -> None:
     """``python -m loadtest.brokers.relay PORT [KIND PORT CERTIFICATE KEY]``."""
     port, *second = sys.argv[1:]
-    relay = Relay(int(port), Door(second[0], int(second[1]), second[2], second[3]) if second else None)
+    relay = Relay(int(port), Listener(second[0], int(second[1]), second[2], second[3]) if second else None)
     gc.freeze()
     with contextlib.suppress(KeyboardInterrupt):
         relay.serve()

@@ -19,8 +19,8 @@ from benchmarks.attack import guards
 from benchmarks.attack.attacks import LIST
 from benchmarks.attack.bars import Bars, calm_p99
 from benchmarks.attack.cli import app
-from benchmarks.attack.doors import Doors
 from benchmarks.attack.field import Field, Refused
+from benchmarks.attack.listeners import Listeners
 from benchmarks.attack.pairs import Measured, World, p99
 from benchmarks.attack.runner import Result, Told
 from loadtest.brokers.process import HOST, BrokerProcess, free_port
@@ -32,19 +32,19 @@ SECONDS = 0.2
 
 
 @pytest.fixture(scope="module")
-def doors() -> Doors:
-    return Doors.free()
+def listeners() -> Listeners:
+    return Listeners.free()
 
 
 @pytest.fixture(scope="module")
-def broker(doors: Doors) -> Iterator[BrokerProcess]:
+def broker(listeners: Listeners) -> Iterator[BrokerProcess]:
     port = free_port()
     command = [
         *python_module("broker"),
         "serve",
         "--listen",
         f"mqtt://{HOST}:{port}",
-        *doors.options(),
+        *listeners.options(),
         *guards.options(),
     ]
     with BrokerProcess(command, port, None) as started:
@@ -59,10 +59,10 @@ def world(broker: BrokerProcess) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("name", LIST)
-def test_nobody_else_loses_anything(name: str, broker: BrokerProcess, doors: Doors, world: World) -> None:
+def test_nobody_else_loses_anything(name: str, broker: BrokerProcess, listeners: Listeners, world: World) -> None:
     world.measure()
     before = broker.resident()
-    field = Field(broker.port, time.monotonic() + SECONDS, 0.01, doors)
+    field = Field(broker.port, time.monotonic() + SECONDS, 0.01, listeners)
     # The broker may turn an attack away; it must not be the world's loss.
     with suppress(Refused):
         LIST[name].run(field)

@@ -44,7 +44,7 @@ def _hello() -> bytes:
 def handshakes_never_begun(field: Field) -> None:
     """2,000 connections to a TLS listener that send nothing"""
     for _ in field.rounds(2_000):
-        field.raw(field.doors.tls)
+        field.raw(field.listeners.tls)
     field.listen()
 
 
@@ -53,7 +53,7 @@ def handshakes_never_finished(field: Field) -> None:
     """1,000 connections to a TLS listener that send all but the end of a ClientHello"""
     hello = _hello()
     for _ in field.rounds(1_000):
-        field.raw(field.doors.tls).send(hello[:-1])
+        field.raw(field.listeners.tls).send(hello[:-1])
     field.listen()
 
 
@@ -62,7 +62,7 @@ def handshakes_that_begin_at_once(field: Field) -> None:
     """500 connections to a TLS listener that all send a ClientHello, again and again"""
     hello = _hello()
     while not field.over:
-        crowd = [field.raw(field.doors.tls) for _ in field.rounds(500)]
+        crowd = [field.raw(field.listeners.tls) for _ in field.rounds(500)]
         for each in crowd:
             each.send(hello)
         for each in crowd:
@@ -74,7 +74,7 @@ def handshakes_in_fragments(field: Field) -> None:
     """Connections to a TLS listener that send a ClientHello of 130,000 bytes, each in a record of its own"""
     begun = b"\x16\x03\x01\0\1\1" + b"\x16\x03\x01\0\1\1"
     while not field.over:
-        crowd = [field.raw(field.doors.tls) for _ in field.rounds(100)]
+        crowd = [field.raw(field.listeners.tls) for _ in field.rounds(100)]
         for each in crowd:
             each.send(begun + b"\x16\x03\x01\0\1\0" * field.some(130_000))
         for each in crowd:
@@ -85,7 +85,7 @@ def handshakes_in_fragments(field: Field) -> None:
 def no_handshakes(field: Field) -> None:
     """Connections to a TLS listener that send garbage, as fast as it can be done"""
     while not field.over:
-        hostile = field.raw(field.doors.tls)
+        hostile = field.raw(field.listeners.tls)
         hostile.send(b"\x16\x03\x01\x40\x00" + os.urandom(16_384))
         hostile.close()
 
@@ -95,7 +95,7 @@ def handshake_flood(field: Field) -> None:
     """TLS handshakes that are finished and left, as fast as it can be done"""
     context = _context()
     while not field.over:
-        with suppress(OSError), socket.create_connection((HOST, field.doors.tls), PATIENCE) as plain:
+        with suppress(OSError), socket.create_connection((HOST, field.listeners.tls), PATIENCE) as plain:
             field.connections += 1
             with context.wrap_socket(plain):
                 field.answers["handshake"] += 1
@@ -106,7 +106,7 @@ def records_of_a_byte(field: Field) -> None:
     """A TLS client that sends PUBLISHes in records of a byte each"""
     with (
         suppress(OSError),
-        socket.create_connection((HOST, field.doors.tls), PATIENCE) as plain,
+        socket.create_connection((HOST, field.listeners.tls), PATIENCE) as plain,
         _context().wrap_socket(plain) as secured,
     ):
         field.connections += 1
@@ -125,7 +125,7 @@ def _forger(field: Field, context: ssl.SSLContext, keys: Path) -> Iterator[tuple
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = context.wrap_bio(incoming, outgoing)
     answers = b""
-    with suppress(OSError), socket.create_connection((HOST, field.doors.tls), PATIENCE) as plain:
+    with suppress(OSError), socket.create_connection((HOST, field.listeners.tls), PATIENCE) as plain:
         field.connections += 1
         while True:
             try:

@@ -32,7 +32,7 @@ def frame(first: int, payload: bytes = b"") -> bytes:
 
 def joined(field: Field) -> Hostile:
     """A client over WebSocket that was let in, without waiting for the word of it."""
-    hostile = field.raw(field.doors.web)
+    hostile = field.raw(field.listeners.web)
     hostile.send(REQUEST + frame(BINARY, encode(Connect("", V5), V5)))
     return hostile
 
@@ -50,7 +50,7 @@ def flood(field: Field, piece: bytes, first: bytes = b"") -> None:
 @attack()
 def trickled_upgrades(field: Field) -> None:
     """300 connections that ask for a WebSocket byte by byte"""
-    sockets = [field.raw(field.doors.web) for _ in field.rounds(300)]
+    sockets = [field.raw(field.listeners.web) for _ in field.rounds(300)]
     for at in range(len(REQUEST) - 1):
         for each in sockets:
             if field.over:
@@ -63,7 +63,7 @@ def upgrades_never_finished(field: Field) -> None:
     """2,000 connections that hold all but the end of a request of 16 KiB"""
     data = REQUEST[:-2] + b"Cookie: " + b"x" * (16_000 - len(REQUEST))
     for _ in field.rounds(2_000):
-        field.raw(field.doors.web).send(data)
+        field.raw(field.listeners.web).send(data)
     field.listen()
 
 
@@ -99,7 +99,7 @@ def giant_websocket_frames(field: Field) -> None:
     client = joined(field)
     client.send(head)
     while not field.over:
-        field.raw(field.doors.web).send(REQUEST + head + bytes(50_000))
+        field.raw(field.listeners.web).send(REQUEST + head + bytes(50_000))
         client.send(PINGREQ * MANY)
 
 
@@ -107,7 +107,7 @@ def giant_websocket_frames(field: Field) -> None:
 def websocket_noise(field: Field) -> None:
     """Noise behind the upgrade and in place of it, on as many connections as there is time for"""
     for number in field.rounds(20_000):
-        each = field.raw(field.doors.web)
+        each = field.raw(field.listeners.web)
         each.send((REQUEST if number % 2 else b"") + os.urandom(500))
         if number % 100:
             each.close()
@@ -117,7 +117,7 @@ def websocket_noise(field: Field) -> None:
 def proxy_headers_never_finished(field: Field) -> None:
     """2,000 connections that hold all but the end of a PROXY header"""
     for _ in field.rounds(2_000):
-        field.raw(field.doors.proxied).send(PROXY[:-1])
+        field.raw(field.listeners.proxied).send(PROXY[:-1])
     field.listen()
 
 
@@ -125,4 +125,4 @@ def proxy_headers_never_finished(field: Field) -> None:
 def forged_proxy_headers(field: Field) -> None:
     """PROXY headers from where none may come, on as many connections as there is time for"""
     for _ in field.rounds(20_000):
-        field.raw(field.doors.forged).send(PROXY + encode(Connect("forged", V5), V5))
+        field.raw(field.listeners.forged).send(PROXY + encode(Connect("forged", V5), V5))

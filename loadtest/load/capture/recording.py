@@ -1,23 +1,16 @@
 """Recorded traffic in a plan: which publisher plays which topics of a capture.
 
-Owns: ``Share`` and ``Recording`` (data only: no file is open), and the ways in for the conductor and its processes,
-which read the capture when there is one to be replayed.
+Owns: ``Share`` and ``Recording``: data only, no file is open (``loading`` reads the capture).
 
 Promises: each topic belongs to one publisher, by a hash of its name that is the same everywhere, so that it keeps its
 order. A topic whose messages differ in QoS or RETAIN is one stream for each kind. Every process that reads the same
 capture finds the same numbers. Memory: the names of at most `MOST_STREAMS` streams; the messages are not in it.
-
-Refuses: to read files by itself (``spool``), so that runs without a recording need no Parquet.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from loadtest.load.capture.spool import Spool
-    from loadtest.load.scenario.schema import Scenario
+from typing import Final
 
 PUBLISHERS: Final = "publishers"
 """The group whose clients play the recording."""
@@ -78,39 +71,3 @@ class Recording:
     def highest(self) -> int:
         """The highest QoS."""
         return max((share.highest for share in self.shares), default=0)
-
-
-def recorded(path: str | None, prefix: str, scenario: Scenario) -> Recording | None:
-    """A capture, dealt to the scenario's publishers; None where there is none to be replayed. Blocks.
-
-    Raises:
-        PlanError: it cannot be replayed.
-    """
-    if path is None:
-        return None
-    from loadtest.load.capture.file import CaptureError
-    from loadtest.load.capture.spool import scan
-    from loadtest.load.scenario.plan import PlanError
-
-    try:
-        return scan(path, prefix, sum(group.clients for group in scenario.groups if group.name == PUBLISHERS))
-    except CaptureError as error:
-        raise PlanError(str(error)) from error
-
-
-def spooled(recording: Recording | None, publishers: list[int], speed: float) -> Spool | None:
-    """The messages of some publishers, ready to be played; None where there is nothing recorded. Blocks.
-
-    Raises:
-        PlanError: the capture cannot be read, or there is no room for it.
-    """
-    if recording is None:
-        return None
-    from loadtest.load.capture.file import CaptureError
-    from loadtest.load.capture.spool import Spool
-    from loadtest.load.scenario.plan import PlanError
-
-    try:
-        return Spool(recording, publishers, speed)
-    except CaptureError as error:
-        raise PlanError(str(error)) from error

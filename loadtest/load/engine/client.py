@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from broker.core.codec import encoder, packets, properties
 from broker.core.codec.packets import (
@@ -30,12 +30,13 @@ from broker.core.codec.packets import (
 from broker.core.codec.properties import Properties
 from broker.core.codec.reasons import name as reason_name
 from loadtest.load.checks.counters import Tally, add
+from loadtest.load.checks.deliveries import Judge, Streams
 from loadtest.load.engine import connecting
 from loadtest.load.engine.connection import Wire, clock
+from loadtest.load.engine.pacer import Pacer
 from loadtest.load.engine.sending import Outgoing, Sender, Session
-
-if TYPE_CHECKING:
-    from loadtest.load.engine.client_pool import ClientPool
+from loadtest.load.scenario.patterns import Pattern
+from loadtest.load.scenario.plan import Plan
 
 CONNECT_TIMEOUT: Final = 20.0
 """Seconds for a connection attempt, and again for its CONNACK; and for a SUBACK."""
@@ -53,10 +54,54 @@ PACKET_BYTES: Final = 32_768
 """Topic filters of one SUBSCRIBE take about so much."""
 
 
+class Pool(Protocol):
+    """What a client has from the process that it lives in (`ClientPool`). Lists are by group."""
+
+    plan: Plan
+    streams: Streams
+    pacer: Pacer
+    tallies: list[Tally]
+    churns: list[Pattern]
+    running: bool
+    """Whether the stages run."""
+    over: bool
+    gate: asyncio.Semaphore
+    """Connections that are being opened."""
+    wake: Callable[[], None]
+    failed_connects: list[int]
+    lost_connections: list[int]
+    refused_subscribes: list[int]
+    uncertain: list[tuple[int, int, int]]
+
+    def judge(self, group: int, number: int) -> Judge:
+        """The judge of a client."""
+
+    async def open(self, client: Client, wire: Wire) -> None:
+        """Open a client's connection."""
+
+    def count_up(self, change: int) -> None:
+        """A client came up, or is no longer."""
+
+    def error(self, text: str) -> None:
+        """Count something that went wrong."""
+
+    def since_start(self) -> float:
+        """Seconds since the stages began."""
+
+    def give_up(self, group: int, count: int) -> None:
+        """So many messages of a group were due and are not going to be sent."""
+
+    def resent(self, outgoing: Outgoing) -> None:
+        """A PUBLISH was sent once more."""
+
+    def will_left(self, group: int, stream: int, sequence: int) -> None:
+        """A client left its will."""
+
+
 class Client:
     """Client `number` of a group."""
 
-    def __init__(self, pool: ClientPool, group: int, number: int) -> None:
+    def __init__(self, pool: Pool, group: int, number: int) -> None:
         self.pool = pool
         self.group = group
         self.number = number

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 from broker.core.codec.reasons import name as reason_name
 from loadtest.brokers.process import raise_file_limit
-from loadtest.load.capture.recording import Recording, spooled
+from loadtest.load.capture.loading import spooled
+from loadtest.load.capture.recording import Recording
 from loadtest.load.checks.counters import Tally
 from loadtest.load.checks.deliveries import Judge, Streams
 from loadtest.load.checks.expected import Account, Sent, Subscriptions, account

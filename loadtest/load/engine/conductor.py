@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from loadtest.brokers.registry import python_module
-from loadtest.load.capture.recording import recorded
+from loadtest.load.capture.loading import recorded
 from loadtest.load.checks import broker_usage
 from loadtest.load.checks.broker_statistics import Listener
 from loadtest.load.checks.expected import Sent, Subscriptions

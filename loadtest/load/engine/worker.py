@@ -21,7 +21,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from loadtest.brokers.process import waited
-from loadtest.load.capture.recording import recorded
+from loadtest.load.capture.loading import recorded
 from loadtest.load.engine import drivers
 from loadtest.load.engine.client_pool import ClientPool
 from loadtest.load.engine.connection import clock

@@ -17,7 +17,7 @@ from loadtest.brokers.registry import PEERS
 ROOT = Path(__file__).resolve().parents[3]
 COMMAND = [sys.executable, *(["-P"] if sys.flags.safe_path else []), "-m", "benchmarks.network"]
 RELAYED = "one-to-one,pairs,fan-out,pairs-v5,pairs-16k,paced-pairs,paced-fan-out,idle,connect,zeek-0,zeek-20"
-DOORS = "pairs-tls,fan-out-tls,paced-pairs-tls,connect-tls,pairs-ws,paced-pairs-ws"
+LISTENERS = "pairs-tls,fan-out-tls,paced-pairs-tls,connect-tls,pairs-ws,paced-pairs-ws"
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -75,9 +75,9 @@ def test_whole_run_on_the_relay(tmp_path: Path) -> None:
 
 
 def test_tls_and_websocket_on_the_relay(tmp_path: Path) -> None:
-    """The generator's own limit through each door is told, and what WebSocket costs beside TCP."""
+    """The generator's own limit of each kind of listener is told, and what WebSocket costs beside TCP."""
     file = tmp_path / "out.json"
-    done = run("--brokers", "relay", "--quick", "--seconds", "0.1", "--rows", DOORS, "--json", str(file))
+    done = run("--brokers", "relay", "--quick", "--seconds", "0.1", "--rows", LISTENERS, "--json", str(file))
     assert done.returncode == 0, done.stdout + done.stderr
     data = json.loads(file.read_text())
     for row in data["rows"]:

@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 
 from broker.core.counters import DROP_CAUSES
+from broker.net.connection import Connection
 from tests.e2e import wire
 from tests.e2e.faults import reset
 from tests.e2e.overload.conftest import SetScene, StartDaemon
@@ -264,7 +265,7 @@ async def test_no_task_is_left_of_clients_that_vanish(scene: SetScene) -> None:
 
 def _tasks_but_writers(stage: Scene) -> int:
     """How many tasks there are, without the writers of connections: each gets its own when there is work for it."""
-    writers = {connection.writer for connection in stage.broker.connections}
+    writers = {each.writer for each in stage.broker.connections if isinstance(each, Connection)}
     return len(asyncio.all_tasks() - writers)
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from broker.core.session.session import Session
-from broker.net.connection import Connection
+from broker.net.client import Client
 from tests.e2e import wire
 from tests.e2e.faults import FaultProxy
 from tests.e2e.overload.conftest import SetScene, StartDaemon
@@ -53,7 +53,7 @@ FLOOD: Final = scaled(200 << 20, 32 << 20)
 class Display:
     """A client behind a thin link, and how long its messages may wait in the broker; None: as long as it takes."""
 
-    def __init__(self, tap: Tap, session: Session, connection: Connection, waits: float | None) -> None:
+    def __init__(self, tap: Tap, session: Session, connection: Client, waits: float | None) -> None:
         self.tap = tap
         self.session = session
         self.connection = connection

@@ -12,8 +12,8 @@ import pytest
 from benchmarks.network.rows import ROWS
 from broker.configuration import load_settings
 from loadtest.brokers import registry
-from loadtest.brokers.doors import TLS, WEBSOCKET, Door
-from loadtest.brokers.registry import DOORS, PEERS, QOS, QOS2
+from loadtest.brokers.listeners import TLS, WEBSOCKET, Listener
+from loadtest.brokers.registry import LISTENERS, PEERS, QOS, QOS2
 
 
 def test_a_missing_broker_says_in_a_line_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,19 +52,19 @@ def test_a_configuration_names_the_port_on_this_machine_alone(name: str, tmp_pat
 
 
 def test_a_second_listener_with_tls_or_websocket(tmp_path: Path) -> None:
-    secured, web = Door(TLS, 4712, "/c.pem", "/c.key"), Door(WEBSOCKET, 4712)
-    (file,) = (Path(part) for part in PEERS["mosquitto"].command(4711, tmp_path, door=secured) if "conf" in part)
+    secured, web = Listener(TLS, 4712, "/c.pem", "/c.key"), Listener(WEBSOCKET, 4712)
+    (file,) = (Path(part) for part in PEERS["mosquitto"].command(4711, tmp_path, listener=secured) if "conf" in part)
     assert "listener 4712 127.0.0.1\ncertfile /c.pem\nkeyfile /c.key\ntls_version tlsv1.3\n" in file.read_text()
-    PEERS["mosquitto"].command(4711, tmp_path, door=web)
+    PEERS["mosquitto"].command(4711, tmp_path, listener=web)
     assert "listener 4712 127.0.0.1\nprotocol websockets\n" in file.read_text()
-    for door, url in ((secured, "mqtts://127.0.0.1:4712"), (web, "ws://127.0.0.1:4712")):
-        command = PEERS["canopy"].command(4711, tmp_path, door=door)
+    for listener, url in ((secured, "mqtts://127.0.0.1:4712"), (web, "ws://127.0.0.1:4712")):
+        command = PEERS["canopy"].command(4711, tmp_path, listener=listener)
         sets = [value for flag, value in pairwise(command) if flag == "--set"]
-        (listener,) = load_settings(sets=sets).listener
-        assert listener.url == url
-        assert (listener.tls.min_version if listener.tls else "") == ("1.3" if door is secured else "")
+        (table,) = load_settings(sets=sets).listener
+        assert table.url == url
+        assert (table.tls.min_version if table.tls else "") == ("1.3" if listener is secured else "")
     for name in ("amqtt", "aedes", "nats", "flashmq"):
-        assert PEERS[name].lacks >= DOORS
+        assert PEERS[name].lacks >= LISTENERS
 
 
 def test_who_lacks_qos_2_is_still_asked_for_qos_1() -> None:

@@ -29,7 +29,8 @@ from broker.record.schema import SCHEMA
 from broker.settings import Settings, Sys
 from loadtest.load.capture import spool
 from loadtest.load.capture.file import CaptureError, about, rows
-from loadtest.load.capture.recording import Recording, recorded
+from loadtest.load.capture.loading import recorded
+from loadtest.load.capture.recording import Recording
 from loadtest.load.capture.replay import Asked, parse_speed, prepare
 from loadtest.load.capture.spool import Spool, scan
 from loadtest.load.capture.subscriber import Captured, Wanted, capture

@@ -1,6 +1,6 @@
 """What stands before MQTT on a connection of the bench: TLS 1.3 or WebSocket, at both ends.
 
-Owns: `Door`, a second listener of a measured broker, and the sockets that speak through it as others speak TCP.
+Owns: `Listener`, a second listener of a measured broker, and the sockets that speak through it as others speak TCP.
 
 Promises: a socket from here sends, reads and blocks as a TCP socket does. Where it has nothing for its caller, or
 cannot take all of a piece, it raises one of `WANTS`, and wants the same piece again.
@@ -43,7 +43,7 @@ READ: Final = 1 << 16
 
 
 @dataclass(frozen=True)
-class Door:
+class Listener:
     """A listener on 127.0.0.1 beside a broker's first: its kind, its port, and the PEM files that TLS shows."""
 
     kind: str
@@ -52,8 +52,8 @@ class Door:
     key: str = ""
 
 
-class DoorClosed(OSError):
-    """The other end did not let a connection through: why, in a line."""
+class HandshakeError(OSError):
+    """A handshake failed: why, in a line."""
 
 
 class WebSocket(socket.socket):
@@ -150,7 +150,7 @@ class WebSocket(socket.socket):
         need = 2
         if len(head) >= 2:
             if head[0] not in DATA:
-                raise DoorClosed(f"the other end sent a WebSocket frame of the kind 0x{head[0]:02x}")
+                raise HandshakeError(f"the other end sent a WebSocket frame of the kind 0x{head[0]:02x}")
             size = head[1] & 0x7F
             need += (2 if size == 126 else 8 if size == 127 else 0) + (4 if head[1] & 0x80 else 0)
         if len(head) < need:
@@ -164,15 +164,15 @@ class WebSocket(socket.socket):
         return need - known, size
 
 
-def enter(door: Door, socks: Sequence[socket.socket]) -> list[socket.socket]:
-    """Go through a door with connected, blocking sockets, all at the same time; what takes their places, blocking.
+def client_handshakes(listener: Listener, socks: Sequence[socket.socket]) -> list[socket.socket]:
+    """The handshakes of connected, blocking sockets, all at the same time; what takes their places, blocking.
 
     Raises:
         OSError: one of them was not let through. All are closed then.
     """
     made: list[socket.socket] = []
     try:
-        if door.kind == WEBSOCKET:
+        if listener.kind == WEBSOCKET:
             made += [WebSocket(sock, True) for sock in socks]
             for sock in made:
                 socket.socket.sendall(sock, REQUEST)
@@ -193,15 +193,15 @@ def enter(door: Door, socks: Sequence[socket.socket]) -> list[socket.socket]:
     return made
 
 
-def admit(door: Door, sock: socket.socket) -> socket.socket:
-    """Let an accepted, blocking socket through, and wait for that; what takes its place. OSError: it failed."""
-    if door.kind == WEBSOCKET:
+def server_handshake(listener: Listener, sock: socket.socket) -> socket.socket:
+    """The handshake of an accepted, blocking socket, and wait for it; what takes its place. OSError: it failed."""
+    if listener.kind == WEBSOCKET:
         web = WebSocket(sock, False)
         _read_head(web, b"GET ")
         socket.socket.sendall(web, ACCEPTED)
         return web
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(door.certificate, door.key)
+    context.load_cert_chain(listener.certificate, listener.key)
     return context.wrap_socket(sock, server_side=True)
 
 
@@ -214,7 +214,7 @@ def _read_head(sock: socket.socket, begin: bytes) -> None:
             break
         head += more
     if not head.startswith(begin):
-        raise DoorClosed(f"the other end does not speak WebSocket: {head[:40]!r}")
+        raise HandshakeError(f"the other end does not speak WebSocket: {head[:40]!r}")
 
 
 def _shake_hands(socks: Sequence[ssl.SSLSocket]) -> None:

@@ -10,7 +10,7 @@ from loadtest.brokers.process import HOST, free_port
 
 
 @dataclass(frozen=True)
-class Doors:
+class Listeners:
     """Their ports. `proxied` believes PROXY headers of this machine, `forged` those of other machines alone."""
 
     web: int = 0

@@ -11,26 +11,36 @@ from contextlib import closing
 import pytest
 
 from benchmarks.certificates import certificate
-from loadtest.brokers import doors
-from loadtest.brokers.doors import HEAD, TLS, WANTS, WEBSOCKET, Door, DoorClosed, WebSocket, admit, enter
+from loadtest.brokers import listeners
+from loadtest.brokers.listeners import (
+    HEAD,
+    TLS,
+    WANTS,
+    WEBSOCKET,
+    HandshakeError,
+    Listener,
+    WebSocket,
+    client_handshakes,
+    server_handshake,
+)
 
 SIZES = (1, 125, 126, 65_535, 65_536, 200_000)
 
 
-def door(kind: str) -> Door:
-    return Door(kind, 0, *(certificate() if kind == TLS else ()))
+def listener(kind: str) -> Listener:
+    return Listener(kind, 0, *(certificate() if kind == TLS else ()))
 
 
 @pytest.fixture(params=[TLS, WEBSOCKET])
 def ends(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """A client and a server that have gone through a door."""
+    """A client and a server whose handshake is through."""
     near, far = socket.socketpair()
     for end in (near, far):
         end.settimeout(10)
     found: list[socket.socket] = []
-    other = threading.Thread(target=lambda: found.append(admit(door(request.param), far)))
+    other = threading.Thread(target=lambda: found.append(server_handshake(listener(request.param), far)))
     other.start()
-    (client,) = enter(door(request.param), [near])
+    (client,) = client_handshakes(listener(request.param), [near])
     other.join()
     with closing(client), closing(found[0]):
         yield client, found[0]
@@ -77,9 +87,9 @@ def test_a_handshake_that_is_through_at_once_is_not_waited_for(
     client, server = ends
     server.sendall(b"a")
     assert client.recv(1) == b"a"  # and with it what else the server had said
-    monkeypatch.setattr(doors, "HANDSHAKE_TIMEOUT", 0.0)
+    monkeypatch.setattr(listeners, "HANDSHAKE_TIMEOUT", 0.0)
     assert isinstance(client, ssl.SSLSocket)
-    doors._shake_hands([client])
+    listeners._shake_hands([client])
 
 
 @pytest.mark.parametrize("masked", [True, False])
@@ -111,7 +121,7 @@ def test_a_frame_that_is_no_data_is_an_error() -> None:
     near, far = socket.socketpair()
     with WebSocket(near, True) as reader, far:
         far.sendall(b"\x88\x02\x03\xea")
-        with pytest.raises(DoorClosed, match="0x88"):
+        with pytest.raises(HandshakeError, match="0x88"):
             reader.recv(10)
 
 
@@ -120,8 +130,8 @@ def test_who_speaks_no_websocket_is_told(recwarn: pytest.WarningsRecorder) -> No
     near, far = socket.socketpair()
     with far:
         far.sendall(b"HTTP/1.1 404 Not Found\r\n\r\n")
-        with pytest.raises(DoorClosed, match="404"):
-            enter(door(WEBSOCKET), [near])
+        with pytest.raises(HandshakeError, match="404"):
+            client_handshakes(listener(WEBSOCKET), [near])
         assert far.recv(1 << 16).startswith(b"GET /mqtt ")
         assert far.recv(1) == b""
     assert not recwarn.list
