@@ -1,23 +1,10 @@
 """Finds the values of settings: defaults, then a TOML file, then the environment, then flags; the last one wins.
 
-Owns: the order, the spelling of environment variables, and the messages about what is wrong.
-
-Promises: every fault is told at once, one line each: where it stands (file, environment variable or flag), which
-setting, what was found, what is allowed, and for an unknown name the nearest known one. Items of a list are counted
-from 0 (`queue.rules[0].policy`); what a rule as a whole lacks is told once its parts are good. A `CANOPY_` variable
-that comes near a setting is a fault too: a misspelt limit must not be no limit.
-
-How values and what is allowed are worded is `broker.wording`'s business.
-
-Refuses: to guess. A value of the wrong type is not converted.
-
-An environment variable is the setting's name in capitals behind `CANOPY_`, with two underscores between section and
-name: `CANOPY_LIMITS__MAX_PACKET_SIZE=4096`. Values there and in `--set` are written as in TOML; what is no TOML value
-is taken as text, so that `--set log.level=debug` needs no quotes. A list of listeners may be separated by commas. Rules
-are inline tables there: `CANOPY_QUEUE__RULES='[{client_id = "a*", policy = "latest"}]'`; and so are links to upstream
-brokers: `CANOPY_UPSTREAM='[{name = "cloud", url = "mqtt://broker.example.org"}]'`.
-
-A password is never repeated: not in a message, not in what `changed` and `show` make of it.
+Owns the order, the spelling of environment variables (`load_settings`), and the messages about what is wrong; `wording`
+words values and what is allowed. Promises: every fault is told at once, one line each: where it stands (file,
+environment variable or flag), which setting, what was found, what is allowed, and for an unknown name the nearest known
+one. No value is converted to another type, and a misspelt `CANOPY_` variable is a fault: a misspelt limit must not be
+no limit. A password is never repeated: not in a message, not in what `changed` and `show` make of it.
 """
 
 from __future__ import annotations
@@ -83,6 +70,15 @@ def load_settings(
 
     Raises:
         SettingsError: something cannot be read, or is no setting, or has a value that is not allowed.
+
+    An environment variable is the setting's name in capitals behind `CANOPY_`, with two underscores between section and
+    name: `CANOPY_LIMITS__MAX_PACKET_SIZE=4096`. Values there and in `--set` are written as in TOML; what is no TOML
+    value is taken as text, so that `--set log.level=debug` needs no quotes. A list of listeners may be separated by
+    commas. Rules are inline tables there: `CANOPY_QUEUE__RULES='[{client_id = "a*", policy = "latest"}]'`; and so are
+    links to upstream brokers: `CANOPY_UPSTREAM='[{name = "cloud", url = "mqtt://broker.example.org"}]'`.
+
+    Items of a list are counted from 0 in messages (`queue.rules[0].policy`); what a rule as a whole lacks is told once
+    its parts are good.
     """
     problems: list[str] = []
     entries: list[Entry] = []

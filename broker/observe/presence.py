@@ -1,16 +1,8 @@
 """Who is connected, as retained messages: `<topic>/<client id>` holds `online` from a client's connection to its end.
 
-Owns these messages. Promises:
-- A client that has gone is cleared, however its connection ended; one that is taken over by its own new connection is
-  not, and nobody hears of that. One whose session is kept while it is away is not online.
-- What an earlier run left behind (a store keeps retained messages) is cleared at the start, and all of it at an
-  orderly stop. What others published there is left alone until the client itself comes or goes.
-- Nothing is remembered here: the retained tree is the memory, and its limits hold.
-
-Client identifiers are encoded as under `$SYS/broker/clients/`. Messages are published with QoS 1, so that a listener,
-or a link, that is away for a moment misses none.
-
-Refuses: links to upstream brokers; they are no clients.
+Owns these messages. Nothing is remembered here: the retained tree is the memory, and its limits hold. Client
+identifiers are encoded as under `$SYS/broker/clients/`. Messages are published with QoS 1, so that a listener, or a
+link, that is away for a moment misses none. Links to upstream brokers are no clients.
 """
 
 from __future__ import annotations
@@ -33,7 +25,14 @@ TURN: Final = 1000
 
 
 class Presence:
-    """Publishes who is connected to one server below `topic`, which is a topic name."""
+    """Publishes who is connected to one server below `topic`, which is a topic name.
+
+    Promises:
+    - A client that has gone is cleared, however its connection ended; one that is taken over by its own new connection
+      is not, and nobody hears of that. One whose session is kept while it is away is not online.
+    - What an earlier run left behind (a store keeps retained messages) is cleared at the start, and all of it at an
+      orderly stop. What others published there is left alone until the client itself comes or goes.
+    """
 
     def __init__(self, server: Server, topic: str) -> None:
         self._server = server

@@ -1,16 +1,6 @@
 """The interface of authenticators: they say who a client is, or that it is not whom it claims to be.
 
-A chain (`chain`) asks one after the other; the first that knows the client decides:
-
-    class Badges(Authenticator):
-        name = "badges"
-
-        async def authenticate(self, attempt: Attempt) -> Verdict:
-            if attempt.user_name is None or not attempt.user_name.startswith("badge-"):
-                return None  # not one of mine: the next is asked
-            if await self.database.holds(attempt.user_name, attempt.password):
-                return Principal(attempt.user_name, groups=("staff",))
-            return Refusal(text="no such badge")
+A chain (`chain`) asks one after the other; the first that knows the client decides.
 """
 
 from __future__ import annotations
@@ -66,7 +56,18 @@ def is_mqtt_text(text: str) -> bool:
 
 
 class Authenticator:
-    """Says who clients are. Called in the event loop; what raises refuses the client with 0x88 and is logged."""
+    """Says who clients are. Called in the event loop; what raises refuses the client with 0x88 and is logged.
+
+    class Badges(Authenticator):
+        name = "badges"
+
+        async def authenticate(self, attempt: Attempt) -> Verdict:
+            if attempt.user_name is None or not attempt.user_name.startswith("badge-"):
+                return None  # not one of mine: the next is asked
+            if await self.database.holds(attempt.user_name, attempt.password):
+                return Principal(attempt.user_name, groups=("staff",))
+            return Refusal(text="no such badge")
+    """
 
     name: str = ""
     """What logs and `listener.authenticators` call it; unique in a broker."""

@@ -1,21 +1,11 @@
 """Every setting: its name, unit, bounds and default.
 
-Owns: the models, and what makes a single value good or bad. How values are found in files, environment and flags is
-`broker.configuration`'s business.
-
-Promises: settings never change once built (the models are frozen), a value of the wrong type is refused rather than
-converted, and an unknown name is refused. `Settings()` reads no file and no environment variable: a program that embeds
-the broker gets exactly what it passes in.
-
-Refuses: to do anything. A setting is data; the code that obeys it lives with its subject.
-
-A limit of 0 means unlimited; where 0 switches something off (an interval, a cache, topic aliases), its text says so.
-Sizes are bytes, times are seconds, rates are per second. `config/default.toml` explains each setting to the people who
-run a broker; a test holds it to these models.
-
+Owns the models, which are frozen, and what makes a single value good or bad; `configuration` finds values in files,
+environment and flags. A value of the wrong type is refused, and so is an unknown name. `Settings()` reads no file and
+no environment variable: a program that embeds the broker gets exactly what it passes in. A limit of 0 means unlimited;
+where 0 switches something off, its text says so. Sizes are bytes, times are seconds, rates are per second.
 `values` has the kinds of values and their bounds, `sections` the sections, `listeners` where clients come in,
-`authenticators` and `security` who does, `rules` who may do what, `upstream` what is about other brokers, and `root`
-the whole.
+`authenticators` and `security` who does, `rules` who may do what, `upstream` the other brokers, and `root` the whole.
 """
 
 from __future__ import annotations

@@ -1,13 +1,4 @@
-"""One tree of errors; each that a peer can cause carries the MQTT reason code to answer with.
-
-    CanopyError
-    └── ProtocolError (reason_code)         the peer broke the protocol: answer with the code, close the connection
-        ├── MalformedPacket       0x81      the bytes are not a packet, or hold an ill-formed topic name or filter
-        ├── ProtocolViolation     0x82      a packet that may not come now, or may not say this
-        ├── PacketTooLarge        0x95      longer than the Maximum Packet Size that was announced
-        ├── ReceiveMaximumExceeded 0x93     more unacknowledged QoS 1/2 publishes than announced
-        ├── TopicAliasInvalid     0x94
-        └── Refused               any       a well-formed packet that this server's settings do not accept
+"""One tree of errors (`CanopyError`); each that a peer can cause carries the MQTT reason code to answer with.
 
 Nothing here is raised for what the operator or this program did wrong: those are other trees (settings, start-up).
 """
@@ -18,7 +9,17 @@ from broker.core.codec import reasons
 
 
 class CanopyError(Exception):
-    """Root of every error that Canopy raises on purpose."""
+    """Root of every error that Canopy raises on purpose.
+
+    CanopyError
+    └── ProtocolError (reason_code)         the peer broke the protocol: answer with the code, close the connection
+        ├── MalformedPacket       0x81      the bytes are not a packet, or hold an ill-formed topic name or filter
+        ├── ProtocolViolation     0x82      a packet that may not come now, or may not say this
+        ├── PacketTooLarge        0x95      longer than the Maximum Packet Size that was announced
+        ├── ReceiveMaximumExceeded 0x93     more unacknowledged QoS 1/2 publishes than announced
+        ├── TopicAliasInvalid     0x94
+        └── Refused               any       a well-formed packet that this server's settings do not accept
+    """
 
 
 class ProtocolError(CanopyError):

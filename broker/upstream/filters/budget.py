@@ -2,30 +2,8 @@
 
 Owns `BudgetLedger`: the filters of the local clients, counted, and a cover of them that it finds and keeps by itself:
 at most `max_filters` filters that match every topic which somebody asks for. It takes the place of `Ledger` where
-nobody wants to write a list of aggregates. `folding` chooses the folds, and says how.
-
-Promises, `max_filters` being K:
-
-- At every moment, also between two calls of the face, at most K filters are declared.
-- Every filter that is asked for, within the roots, is covered by a declared one, or counted in `refused`. What is
-  outside of all roots is not asked for upstream, and counted in `outside`. Nothing declared is wider than the roots
-  allow: a root covers it.
-- What is covered by a filter that somebody else asks for needs no declaration of its own.
-- A filter that overlaps one of `unfolded` has a declaration of its own, spelled as it is; no other one covers it.
-- No gap: a fold is declared before what it covers is withdrawn, and its parts are declared before it is withdrawn. For
-  that one of the K stays free. It is lent when something would be refused otherwise, that is, when nothing can be
-  folded any more. While it is lent, a fold that then becomes possible is declared after one of those under it is
-  withdrawn, and for the moment between the upstream has neither. With K = 1 the only one is always lent: a second
-  filter, or the opening of a fold, goes that way, since there is no other.
-- When the K are not enough, an eighth of them is made free, so that the next folding is some filters away. Folding
-  costs in proportion to K; a filter that finds room, or is covered, costs a walk along its levels.
-- Folds do not flap. One stays while anything is under it, and so does a wide filter that nobody asks for any more; they
-  go when nothing is. Only `tick` opens one: when for `hold` seconds it was not made, nor took in a filter that is new,
-  and everything would fit into three quarters of K (into 1 where K = 1) without it. Where its parts are too many, they
-  are folded, narrower than the fold was, if that makes them fit. The widest are opened first.
-- What is refused comes in the order in which it was asked for, as soon as there is room. Nothing gives way to it.
-
-Refuses: a clock. Points of time are the caller's, in seconds.
+nobody wants to write a list of aggregates. `folding` chooses the folds, and says how. Points of time are the caller's,
+in seconds.
 """
 
 from __future__ import annotations
@@ -51,6 +29,27 @@ class BudgetLedger:
     """The filters of the local clients within a budget.
 
     `subscriptions`: how many ask, in all. `outside`: how many distinct filters are outside of all roots.
+
+    Promises, `max_filters` being K:
+
+    - At every moment, also between two calls of `UpstreamSubscriptions`, at most K filters are declared.
+    - Every filter that is asked for, within the roots, is covered by a declared one, or counted in `refused`. What is
+      outside of all roots is not asked for upstream, and counted in `outside`. Nothing declared is wider than the roots
+      allow: a root covers it.
+    - What is covered by a filter that somebody else asks for needs no declaration of its own.
+    - A filter that overlaps one of `unfolded` has a declaration of its own, spelled as it is; no other one covers it.
+    - No gap: a fold is declared before what it covers is withdrawn, and its parts are declared before it is withdrawn.
+      For that one of the K stays free. It is lent when something would be refused otherwise, that is, when nothing can
+      be folded any more. While it is lent, a fold that then becomes possible is declared after one of those under it is
+      withdrawn, and for the moment between the upstream has neither. With K = 1 the only one is always lent: a second
+      filter, or the opening of a fold, goes that way, since there is no other.
+    - When the K are not enough, an eighth of them is made free, so that the next folding is some filters away. Folding
+      costs in proportion to K; a filter that finds room, or is covered, costs a walk along its levels.
+    - Folds do not flap. One stays while anything is under it, and so does a wide filter that nobody asks for any more;
+      they go when nothing is. Only `tick` opens one: when for `hold` seconds it was not made, nor took in a filter that
+      is new, and everything would fit into three quarters of K (into 1 where K = 1) without it. Where its parts are too
+      many, they are folded, narrower than the fold was, if that makes them fit. The widest are opened first.
+    - What is refused comes in the order in which it was asked for, as soon as there is room. Nothing gives way to it.
     """
 
     def __init__(

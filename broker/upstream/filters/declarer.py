@@ -3,17 +3,7 @@
 Owns the way from `UpstreamSubscriptions` calls to SUBSCRIBE and UNSUBSCRIBE: what was declared and not sent yet, what
 waits for its acknowledgement, what the upstream holds, and the subscription identifiers.
 
-Promises:
-- What was not sent yet and is taken back is never sent: however much comes and goes, no more waits than there are
-  filters.
-- Filters go in the order in which they were declared and withdrawn, many in one packet, few packets at a time.
-- A session that the upstream kept is not declared again, but for what it had not acknowledged; one that it has lost is
-  declared anew as a whole.
-- Of several copies of a message, which some brokers send where several filters match, one is `accepted`: the one that
-  came for the filter which was declared first. Filters that overlap therefore never share a subscription identifier,
-  and so no packet. In doubt a copy is accepted: a message may come twice while filters change, but is not lost.
-
-Refuses: connections and clocks. Times are none of its business.
+It knows no connection and no clock.
 """
 
 from __future__ import annotations
@@ -70,7 +60,19 @@ class Unanswered:
 
 
 class Declarer(UpstreamSubscriptions):
-    """The subscriptions of one link. `qos`: as they are asked for. `packet_filters`: filters in one packet at most."""
+    """The subscriptions of one link. `qos`: as they are asked for. `packet_filters`: filters in one packet at most.
+
+    Promises:
+    - What was not sent yet and is taken back is never sent: however much comes and goes, no more waits than there are
+      filters.
+    - Filters go in the order in which they were declared and withdrawn, many in one packet, few packets at a time.
+    - A session that the upstream kept is not declared again, but for what it had not acknowledged; one that it has lost
+      is declared anew as a whole.
+    - Of several copies of a message, which some brokers send where several filters match, one is `accepted`: the one
+      that came for the filter which was declared first. Filters that overlap therefore never share a subscription
+      identifier, and so no packet. In doubt a copy is accepted: a message may come twice while filters change, but is
+      not lost.
+    """
 
     def __init__(self, qos: int, packet_filters: int = PACKET_FILTERS) -> None:
         self.qos = qos

@@ -4,17 +4,7 @@ Owns `Entry`, a filter with the narrower ones that rest on it, and the choice of
 each is what the upstream has, or is to have. A *fold* is an entry that nobody asked for: it was made here, of two
 entries at least, and stands for what is under it.
 
-Promises, for `shrink`: every fold stays within what is allowed. They are made deepest first, that is, where filters
-share most literal levels at their beginning: what a fold takes in besides is then as little as can be. Of one depth:
-
-1. first one level generalised, where filters differ in nothing else ("a/b/c" and "a/d/c" become "a/+/c"),
-2. then everything below ("a/b/c" and "a/d" become "a/#");
-
-of these those that save most, then by the alphabet. When even depth 0 does not do, the allowed filters themselves are
-folds: the widest that there can be. What begins with `$` is folded with what begins with the same level only: no
-wildcard stands for that [MQTT-4.7.2-1].
-
-Refuses: to know what is declared, when, and how many may be. `budget` does.
+`budget` knows what is declared, when, and how many may be.
 """
 
 from __future__ import annotations
@@ -118,6 +108,17 @@ class Folder:
 
     `allowed`: a fold is included by one of these; empty: everything is allowed. `beneath`: and is narrower than this
     one, if it is not empty.
+
+    Promises, for `shrink`: every fold stays within what is allowed. They are made deepest first, that is, where filters
+    share most literal levels at their beginning: what a fold takes in besides is then as little as can be. Of one
+    depth:
+
+    1. first one level generalised, where filters differ in nothing else ("a/b/c" and "a/d/c" become "a/+/c"),
+    2. then everything below ("a/b/c" and "a/d" become "a/#");
+
+    of these those that save most, then by the alphabet. When even depth 0 does not do, the allowed filters themselves
+    are folds: the widest that there can be. What begins with `$` is folded with what begins with the same level only:
+    no wildcard stands for that [MQTT-4.7.2-1].
     """
 
     def __init__(

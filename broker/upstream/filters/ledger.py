@@ -5,23 +5,7 @@ aggregate includes is a child of it: the first child declares the aggregate, the
 forwarded as it is, once for each distinct filter, however many subscriptions share it. And `UpstreamSubscriptions`, to
 which the ledger speaks: what turns it into packets, or a test.
 
-Filters are in the upstream's terms and without `$share/name/`: a share group asks for its filter like anybody else.
-`$SYS` is left out by the caller. The rules:
-
-- An aggregate takes in a filter when it matches every topic that the filter matches (`topics.covers`); one that begins
-  with a wildcard takes in nothing that begins with `$` [MQTT-4.7.2-1].
-- Of several the widest takes it: an aggregate that another one includes is useless, and ignored. Where none is the
-  widest, the first in the list.
-- A filter that has a topic in common with one of `unfolded` is forwarded as it is.
-- A filter that is spelled like an aggregate is a child of it, so nothing is ever declared twice.
-
-Promises: for each filter, `UpstreamSubscriptions.declare` and `UpstreamSubscriptions.withdraw` alternate, beginning
-with `declare`. What is declared depends on what is asked for now and on nothing that was: coming and going leaves
-nothing behind. Both cost the same however many filters are asked for: a look-up, and for a filter that is new a walk
-along its levels, however many aggregates there are, and a look at each of `unfolded`. Without aggregates a filter
-costs one entry in one table.
-
-Refuses: to limit how many filters are declared. `budget` does that.
+`budget` takes its place where the filters that are declared are limited.
 """
 
 from __future__ import annotations
@@ -46,7 +30,24 @@ class UpstreamSubscriptions:
 
 
 class Ledger:
-    """The filters of the local clients, folded under the aggregates. `subscriptions`: how many ask, in all."""
+    """The filters of the local clients, folded under the aggregates. `subscriptions`: how many ask, in all.
+
+    Filters are in the upstream's terms and without `$share/name/`: a share group asks for its filter like anybody else.
+    `$SYS` is left out by the caller. The rules:
+
+    - An aggregate takes in a filter when it matches every topic that the filter matches (`topics.covers`); one that
+      begins with a wildcard takes in nothing that begins with `$` [MQTT-4.7.2-1].
+    - Of several the widest takes it: an aggregate that another one includes is useless, and ignored. Where none is the
+      widest, the first in the list.
+    - A filter that has a topic in common with one of `unfolded` is forwarded as it is.
+    - A filter that is spelled like an aggregate is a child of it, so nothing is ever declared twice.
+
+    Promises: for each filter, `UpstreamSubscriptions.declare` and `UpstreamSubscriptions.withdraw` alternate, beginning
+    with `declare`. What is declared depends on what is asked for now and on nothing that was: coming and going leaves
+    nothing behind. Both cost the same however many filters are asked for: a look-up, and for a filter that is new a
+    walk along its levels, however many aggregates there are, and a look at each of `unfolded`. Without aggregates a
+    filter costs one entry in one table.
+    """
 
     def __init__(
         self, face: UpstreamSubscriptions, aggregates: Sequence[str] = (), unfolded: Sequence[str] = ()

@@ -2,14 +2,6 @@
 
 Owns the acknowledgements that go up, and the decision whether a message is published here. An `Uplink` has one, and
 owns everything else about a connection.
-
-Promises:
-- A message from upstream is published here before it is acknowledged there, and kept where a store keeps it; a QoS 2
-  message is published once [MQTT-4.3.3-10].
-- Acknowledgements go in the order in which the messages came, also where one of them has to wait until it is known
-  whether a request was served [MQTT-4.6.0-2] [MQTT-4.6.0-3].
-- A message that has been here goes no further; nothing from upstream goes back there.
-- What is not published is counted, by the reason (`LinkStats`).
 """
 
 from __future__ import annotations
@@ -53,6 +45,14 @@ class Downlink(Peer):
     """The receiving side of one connection to an upstream, and the peer of the requests that come from there.
 
     `version`: 4 or 5.
+
+    Promises:
+    - A message from upstream is published here before it is acknowledged there, and kept where a store keeps it; a QoS
+      2 message is published once [MQTT-4.3.3-10].
+    - Acknowledgements go in the order in which the messages came, also where one of them has to wait until it is known
+      whether a request was served [MQTT-4.6.0-2] [MQTT-4.6.0-3].
+    - A message that has been here goes no further; nothing from upstream goes back there.
+    - What is not published is counted, by the reason (`LinkStats`).
     """
 
     def __init__(self, link: LinkState, outbox: Outbox, version: int) -> None:

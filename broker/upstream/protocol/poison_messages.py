@@ -2,28 +2,11 @@
 
 Some brokers answer a message that they do not allow, or find invalid, by closing the connection. At QoS 1 and 2 it is
 sent again on the next one, and again. Owns `PoisonMessageDetector`: whether messages go one by one, which are
-*doubtful*, how often the connection ended with each of them, and the topics of those that were given up. The rules:
-
-- Messages go one by one when two connections in a row were ended by the upstream with the same oldest message
-  unacknowledged, or one was for a message of a topic that is known. Nothing else is then sent beside the one: it goes
-  after the answer to a PINGREQ, or to the one before it.
-- A message that was alone on its way when the upstream ended the connection, within `SOON` seconds, becomes doubtful.
-  A network that cannot be reached, an end of ours, and a DISCONNECT that gives another reason say nothing.
-- While there is a doubtful one, the next message of another topic goes in its place; one of the same topic only after
-  `ENDINGS` connections ended with each doubtful one alone, so that a network that flaps mixes up no topic. If it is
-  acknowledged, the upstream takes messages, and the doubtful ones are tried after it, on the same connection.
-- A doubtful one is tried again only after more answers than the last time. A connection that ends after some time, or
-  some packets, whatever they are, then ends with something else.
-- A doubtful message that is acknowledged is none any more. It is given up after `ENDINGS` connections that ended with
-  it alone, but never before another message was acknowledged in the meantime; at once if a DISCONNECT says that it is
-  the message. So where nothing is acknowledged, nothing is lost: an upstream, or a network, that ends each connection
-  has no message of its own that it ends it for.
-- Of a topic of which one was given up, and none acknowledged since, the next needs one such ending. After `IN_A_ROW`
-  of them the topic is barred for `BARRED` seconds: its messages are not sent then.
+*doubtful*, how often the connection ended with each of them, and the topics of those that were given up.
 
 Promises: bounded, at most `MOST` doubtful messages and `TOPICS` topics. Without trouble it costs nothing.
 
-Refuses: queues and packets (`session`, `uplink`), and a clock: times are the caller's, in seconds.
+Queues and packets are `session`'s and `uplink`'s; times are the caller's, in seconds.
 """
 
 from __future__ import annotations
@@ -108,7 +91,27 @@ class Known:
 
 
 class PoisonMessageDetector:
-    """See the top of this file. `on`: messages go one by one. `alone`: the one that is on its way."""
+    """Rules and state of one link. `on`: messages go one by one. `alone`: the one that is on its way.
+
+    The rules:
+    - Messages go one by one when two connections in a row were ended by the upstream with the same oldest message
+      unacknowledged, or one was for a message of a topic that is known. Nothing else is then sent beside the one: it
+      goes after the answer to a PINGREQ, or to the one before it.
+    - A message that was alone on its way when the upstream ended the connection, within `SOON` seconds, becomes
+      doubtful. A network that cannot be reached, an end of ours, and a DISCONNECT that gives another reason say
+      nothing.
+    - While there is a doubtful one, the next message of another topic goes in its place; one of the same topic only
+      after `ENDINGS` connections ended with each doubtful one alone, so that a network that flaps mixes up no topic. If
+      it is acknowledged, the upstream takes messages, and the doubtful ones are tried after it, on the same connection.
+    - A doubtful one is tried again only after more answers than the last time. A connection that ends after some time,
+      or some packets, whatever they are, then ends with something else.
+    - A doubtful message that is acknowledged is none any more. It is given up after `ENDINGS` connections that ended
+      with it alone, but never before another message was acknowledged in the meantime; at once if a DISCONNECT says
+      that it is the message. So where nothing is acknowledged, nothing is lost: an upstream, or a network, that ends
+      each connection has no message of its own that it ends it for.
+    - Of a topic of which one was given up, and none acknowledged since, the next needs one such ending. After
+      `IN_A_ROW` of them the topic is barred for `BARRED` seconds: its messages are not sent then.
+    """
 
     def __init__(self) -> None:
         self.on = False

@@ -3,19 +3,8 @@
 Owns, for one link, which retained messages are expected to come again (a broker sends them with every new
 subscription), and which of those kept here have lost their source.
 
-Promises:
-- What comes again and is known already is not told again. What has changed meanwhile is. Live messages come with the
-  same flag: while a replay is expected, one that says what is known already cannot be told from it, and is not told.
-- What the upstream had retained before it lost our session, and does not send again, is forgotten here too.
-- When a topic filter is withdrawn, what was retained for it alone is forgotten: a later subscription gets the newest
-  from the upstream, and nothing stale before it.
-- A retained message of ours that still waits to go up, or goes up since the upstream has lost our session, is not
-  undone by what the upstream had before.
-
 What is expected is bounded (`MOST`, `WORK`); beyond that a message may be told twice. The work of a turn is bounded
 too.
-
-Refuses: the wire, and the clock.
 """
 
 from __future__ import annotations
@@ -54,7 +43,18 @@ GOING: Final = 1_024
 
 
 class Replays:
-    """What one link expects to come again."""
+    """What one link expects to come again.
+
+    Promises:
+    - What comes again and is known already is not told again. What has changed meanwhile is. Live messages come with
+      the same flag: while a replay is expected, one that says what is known already cannot be told from it, and is not
+      told.
+    - What the upstream had retained before it lost our session, and does not send again, is forgotten here too.
+    - When a topic filter is withdrawn, what was retained for it alone is forgotten: a later subscription gets the
+      newest from the upstream, and nothing stale before it.
+    - A retained message of ours that still waits to go up, or goes up since the upstream has lost our session, is not
+      undone by what the upstream had before.
+    """
 
     def __init__(self, router: Router, session: UplinkSession) -> None:
         self._router = router

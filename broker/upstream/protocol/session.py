@@ -2,16 +2,6 @@
 
 Owns what a message becomes on its way up: its name there, the brokers that it has come through, and what the upstream
 takes of QoS and RETAIN. Everything else is `Session`'s: queue, window, packet identifiers, ledger.
-
-Promises:
-- A message that has been at the upstream, or has come over as many links as are allowed, is kept back and counted.
-- A message keeps its properties, and its Response Topic is renamed as its topic is.
-- The session lives as long as its link is in the settings, whatever becomes of its connections: what is in flight or
-  waits survives an outage within the bounds.
-- While it is not known which message has the upstream end the connection, they go one by one (`trial`), and QoS 0
-  waits.
-
-Refuses: connections (`uplink`).
 """
 
 from __future__ import annotations
@@ -45,6 +35,14 @@ class UplinkSession(Session):
     """The session of one link. `hop_limit`: brokers that a message may have come through; 0: no limit.
 
     `sessions`: those of the router, by client identifier.
+
+    Promises:
+    - A message that has been at the upstream, or has come over as many links as are allowed, is kept back and counted.
+    - A message keeps its properties, and its Response Topic is renamed as its topic is.
+    - The session lives as long as its link is in the settings, whatever becomes of its connections: what is in flight
+      or waits survives an outage within the bounds.
+    - While it is not known which message has the upstream end the connection, they go one by one (`trial`), and QoS 0
+      waits.
     """
 
     def __init__(

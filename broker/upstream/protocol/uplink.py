@@ -2,11 +2,8 @@
 
 Owns what was offered and negotiated, and what is sent but for messages. What comes down is the `Downlink`'s; what
 goes up is the link's session's; the subscriptions are the declarer's.
-
-Promises:
-- A packet that breaks the protocol ends the connection, and nothing else.
-
-Refuses: sockets, timers, and when to connect (`connection`, `link`).
+Sockets and timers are `connection`'s, and `link` says when to connect. A packet that breaks the protocol ends the
+connection, and nothing else.
 """
 
 from __future__ import annotations
