@@ -54,6 +54,7 @@ def make(settings: Settings, rules: RuleTexts | None = None) -> Store | None:
         synchronous=wanted.synchronous,
         commit_window=wanted.commit_window,
         commit_bytes=wanted.commit_bytes,
+        stall_timeout=wanted.stall_timeout,
         rules=rules,
     )
 
@@ -132,6 +133,10 @@ class StoreWatch(StoreListener):
             seconds = round(self._server.loop.time() - self._since, 3)
             self._server.log.warning("store is written again", seconds=seconds, failures=self.failures)
         self._change()
+
+    def noticed(self, line: str) -> None:
+        """Tell of it."""
+        self._server.log.warning("store", detail=line)
 
     def figures(self) -> Iterator[tuple[str, object]]:
         """Topic below `$SYS/broker/store/` and value; nothing for a store of the process's own memory."""

@@ -6,7 +6,7 @@ one while the client is away. Promises: it is never changed once it stands there
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 NO_ATTRIBUTES: Final[dict[str, str]] = {}
 """What a principal without attributes has. Read it; never change it."""
@@ -14,6 +14,21 @@ NO_ATTRIBUTES: Final[dict[str, str]] = {}
 
 RULE_SIZE: Final = 320
 """What one of its own rules counts for in its size, in characters: about a kilobyte."""
+
+
+LONGEST_NAME: Final = 64
+"""Characters of an attribute's name in a log line."""
+
+
+def _no_text(value: object) -> str:
+    """Why a value is none that can be written as UTF-8; empty: it is one."""
+    if not isinstance(value, str):
+        return f"is no text, but of type {type(value).__name__}"
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return "holds half a surrogate pair"
+    return ""
 
 
 class Principal:
@@ -69,6 +84,27 @@ class Principal:
             self.authenticator,
             self.mount,
         )
+
+    def unfit(self) -> str:
+        """What of its names, groups and attributes is no text of Unicode, in words; empty: nothing.
+
+        It comes from hooks, tokens and services. A store that was given such a value could write nothing any more.
+        """
+        if self.user_name is not None and (fault := _no_text(self.user_name)):
+            return f"its user name {fault}"
+        if fault := _no_text(self.certificate):
+            return f"its certificate {fault}"
+        if self.attributes is NO_ATTRIBUTES and not self.groups:
+            return ""
+        for group in cast("tuple[object, ...]", self.groups):
+            if fault := _no_text(group):
+                return f"a group of it {fault}"
+        for name, value in cast("dict[object, object]", self.attributes).items():
+            if fault := _no_text(name):
+                return f"the name of an attribute {fault}"
+            if fault := _no_text(value):
+                return f"its attribute {str(name)[:LONGEST_NAME]!r} {fault}"
+        return ""
 
     def size(self) -> int:
         """Characters of what an authenticator says of it: groups, attributes, rules, the certificate's subject; and of

@@ -342,6 +342,9 @@ class Store(Section):
     on_failure: Literal["hold", "refuse"] = "hold"
     """What happens to QoS 1 and 2 publishes while the disk cannot be written: nobody gets an acknowledgement until it
     can (`hold`), or they are refused (`refuse`)."""
+    stall_timeout: SecondsOrOff = 10.0
+    """Seconds that a write may take before the disk counts as one that cannot be written. 0: any, and nothing is
+    told."""
 
 
 class Routing(Section):

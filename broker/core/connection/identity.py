@@ -27,10 +27,16 @@ def principal_of(connect: Connect, ticket: Ticket | None, origin: Origin, client
     """Who a client is: as whoever admitted it said, or else as its CONNECT says.
 
     Raises:
-        Refused: its names do not fit the mount of its listener (`mounting`).
+        Refused: its names do not fit the mount of its listener (`mounting`), or what it was given is no text (0x83; the
+            log names it).
     """
     found = None if ticket is None else ticket.principal
     if found is not None:
+        fault = found.unfit()
+        if fault and ticket is not None:
+            ticket.detail = f"{found.authenticator or 'access control'} admits a client that cannot be kept: {fault}"
+            code = reasons.IMPLEMENTATION_SPECIFIC_ERROR
+            raise Refused(reasons.name(code), code)
         return _here(found, origin, client_id)
     principal = Principal(connect.user_name, client_id=client_id, listener=origin.listener, host=origin.host)
     return _certified(principal, origin)
@@ -54,12 +60,17 @@ def renew(session: Session, found: Principal | None, origin: Origin, router: Rou
     """A client has authenticated again on its open connection: what is known of it now is what counts.
 
     Raises:
-        ProtocolError: it came out as another user, whose this session is not (0x87).
+        ProtocolError: it came out as another user, whose this session is not (0x87), or with what is no text (0x83).
     """
     if found is None:
         return
     if found.user_name != session.user_name:
         raise ProtocolError("authenticated again as another user", reasons.NOT_AUTHORIZED)
+    fault = found.unfit()
+    if fault:
+        raise ProtocolError(
+            f"authenticated as somebody who cannot be kept: {fault}", reasons.IMPLEMENTATION_SPECIFIC_ERROR
+        )
     become(session, _here(found, origin, session.client_id), router)
     if session.journal is not None:
         session.journal.session_kept(session.client_id, session.principal, session.expiry_interval, 0.0)

@@ -85,6 +85,8 @@ class Batch:
         # All notes up to this number.
         self.number = number
         self.size = 0
+        # What the clocks were like (`Times.note`), where that is to be written.
+        self.clock: tuple[float, float] | None = None
         self.gone: list[int] = []
         self.sessions: list[object] = []
         self.streamed: list[tuple[int, str]] = []

@@ -11,17 +11,22 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from broker.store.base import StoreError
-from broker.store.sqlite.schema import APPLICATION, OLDEST_SQLITE, SCHEMA, VERSION
+from broker.store.sqlite.schema import APPLICATION, CLOCK, OLDEST_SQLITE, SCHEMA, VERSION
 
 FILE: Final = "canopy.db"
 LOCK: Final = "canopy.lock"
 
 MAGIC: Final = b"SQLite format 3\x00"
+
+TOO_OPEN: Final = 0o027
+"""Permissions that nobody gives on purpose to a file in which payloads and user names stand. That a group may read it,
+as for a backup, is one that somebody may."""
 
 SYNCHRONOUS: Final = ("off", "normal", "full")
 """What `PRAGMA synchronous` may be, by its number."""
@@ -48,11 +53,12 @@ MIGRATIONS: Final[dict[int, Migration]] = {}
 
 
 class Opened:
-    """An open file and its lock."""
+    """An open file and its lock. `notices`: what the operator should know, a line each."""
 
-    def __init__(self, db: sqlite3.Connection, lock: int, path: Path) -> None:
+    def __init__(self, db: sqlite3.Connection, lock: int, path: Path, notices: list[str]) -> None:
         self.db = db
         self.path = path
+        self.notices = notices
         self._lock = lock
 
     def close(self) -> None:
@@ -76,11 +82,27 @@ def open_store(directory: Path, synchronous: str) -> Opened:
     lock = _lock(path.parent)
     try:
         new = _check(path)
+        # The log takes its permissions from the file.
+        notices = [] if new else [line for each in ("", "-wal", "-shm") for line in _tighten(Path(f"{path}{each}"))]
         db = _connect(path, new, synchronous)
     except BaseException:
         os.close(lock)
         raise
-    return Opened(db, lock, path)
+    return Opened(db, lock, path, notices)
+
+
+def _tighten(path: Path) -> list[str]:
+    """Take from others what they may do with a file that was restored or copied with the usual permissions."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if not mode & TOO_OPEN:
+            return []
+        path.chmod(0o600)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        return [f"{path} is open to others ({mode:04o}), and stays so ({error.strerror}): chmod 600 it as its owner"]
+    return [f"{path} was open to others ({mode:04o}): it is 0600 now"]
 
 
 def _file(directory: Path) -> Path:
@@ -177,6 +199,7 @@ def _connect(path: Path, new: bool, synchronous: str) -> sqlite3.Connection:
         # Whether it can be written at all is to be known now, and not with the first message.
         db.execute("BEGIN IMMEDIATE")
         db.execute("DELETE FROM gone_session WHERE id IN (SELECT value FROM json_each('[]'))")
+        db.execute(CLOCK)
         db.execute("COMMIT")
     except sqlite3.Error as error:
         if db is not None:

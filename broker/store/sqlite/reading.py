@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from math import isfinite
 from typing import Any, Final
 
 from broker.core.codec.packets import SubscriptionRequest, Will
@@ -36,6 +37,9 @@ LARGEST_NUMBER: Final = 2**62
 """Of a session, a delivery or a message: no broker gets there, and as many may follow."""
 
 
+CLOCK: Final = "SELECT wall, ahead FROM clock"
+
+
 class Damaged(Exception):
     """Rows that no broker wrote."""
 
@@ -54,6 +58,17 @@ def numbers(db: sqlite3.Connection) -> tuple[int, int, int]:
     if max(session, number, message) > LARGEST_NUMBER:
         raise Damaged(f"a number in it is above {LARGEST_NUMBER}")
     return session, number, message
+
+
+def clock(db: sqlite3.Connection) -> tuple[float, float] | None:
+    """What the last broker noted of its clocks (`Times.note`), where one did. Raises Damaged: no broker wrote that."""
+    found = db.execute(CLOCK).fetchone()
+    if found is None:
+        return None
+    wall, ahead = found
+    if not (isinstance(wall, float) and isinstance(ahead, float) and isfinite(wall) and isfinite(ahead)):
+        raise Damaged("its clock is no time")
+    return wall, ahead
 
 
 def read(db: sqlite3.Connection, now: float, principals: Principals) -> Loaded:

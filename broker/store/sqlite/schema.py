@@ -107,6 +107,14 @@ CREATE TABLE retained (
 );
 """
 
+CLOCK: Final = """
+CREATE TABLE IF NOT EXISTS clock (
+    wall REAL NOT NULL,                -- the system's clock when this was written, at most each hour
+    ahead REAL NOT NULL                -- what is to be added to it: not 0 where it jumped by more than a year
+);
+"""
+"""Of version 1 too; brokers that do not know it have not made it, and pass it over."""
+
 LONGEST_STATEMENT: Final = 2_048
 """Rows of one INSERT. Each statement gives up the interpreter's lock some times, which costs up to 5 ms each time while
 the event loop is busy: few long statements are ten times as fast as many short ones."""
@@ -217,6 +225,9 @@ COMPLETED: Final = (
     " (SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?))"
 )
 RETAINED_CLEARED: Final = "DELETE FROM retained WHERE topic IN (SELECT value FROM json_each(?))"
+
+FORGET_CLOCK: Final = "DELETE FROM clock"
+CLOCK_NOTED: Final = "INSERT INTO clock VALUES (?, ?)"
 
 ALL_DELIVERIES: Final = "SELECT (SELECT min(number) FROM delivery), (SELECT max(number) FROM delivery)"
 MARK_LEFT: Final = (

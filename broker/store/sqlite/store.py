@@ -22,6 +22,7 @@ from broker.store.sqlite.journal import Shell, SqliteJournal
 from broker.store.sqlite.opening import SYNCHRONOUS, Opened, open_store, told
 from broker.store.sqlite.principals import Principals, RuleTexts
 from broker.store.sqlite.reading import Damaged, Loaded, numbers, read
+from broker.store.sqlite.reading import clock as clock_of
 from broker.store.sqlite.schema import DELIVERIES, PLAIN, RETAINED
 from broker.store.sqlite.writer import Writer, Written
 
@@ -38,6 +39,9 @@ FIRST_RETRY: Final = 0.1
 LAST_RETRY: Final = 5.0
 """Seconds until a group that could not be written is tried again; twice as many each time."""
 
+STALL_TIMEOUT: Final = 10.0
+"""Seconds without an outcome of the group that is being written, after which the disk counts as one that fails."""
+
 _Value = TypeVar("_Value")
 
 
@@ -51,11 +55,13 @@ class SqliteStore(Store):
         synchronous: str = "full",
         commit_window: float = WINDOW,
         commit_bytes: int = GROUP_BYTES,
+        stall_timeout: float = STALL_TIMEOUT,
         lasting: Callable[[], float] = time.time,
         rules: RuleTexts | None = None,
     ) -> None:
-        """`synchronous`: full, normal or off; `commit_window` in seconds; `lasting`: the clock that goes on between
-        two brokers, in seconds since the epoch; `rules`: who writes and reads the rules of principals.
+        """`synchronous`: full, normal or off; `commit_window` in seconds; `stall_timeout`: seconds that a group may
+        take to be written, 0: any; `lasting`: the clock that goes on between two brokers, in seconds since the epoch;
+        `rules`: who writes and reads the rules of principals.
 
         Raises:
             ValueError: `synchronous` is none of the three.
@@ -66,7 +72,7 @@ class SqliteStore(Store):
         self._synchronous = synchronous
         self._window = commit_window
         self._group_bytes = commit_bytes
-        self._lasting = lasting
+        self._stall_timeout = stall_timeout
         self._principals = Principals(rules)
         self._times = Times(lasting)
         self._journal = SqliteJournal(self._times, _Ends(self), commit_bytes)
@@ -84,6 +90,9 @@ class SqliteStore(Store):
         # The group that is being written, when it began, and, after a failure, when it is tried again.
         self._air: Batch | None = None
         self._air_began = 0.0
+        # Since when the writer has it, and the timer that looks whether it comes down: one for many groups.
+        self._given = 0.0
+        self._watch: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._pause = FIRST_RETRY
         # Those who wait for the next outcome of a group.
@@ -102,6 +111,7 @@ class SqliteStore(Store):
         opened = await asyncio.to_thread(open_store, self.directory, self._synchronous)
         try:
             highest = await asyncio.to_thread(numbers, opened.db)
+            note = await asyncio.to_thread(clock_of, opened.db)
         except sqlite3.Error as error:
             opened.close()
             raise StoreError(told(opened.path, error)) from error
@@ -109,8 +119,11 @@ class SqliteStore(Store):
             opened.close()
             raise StoreError(_damaged(opened.path, error)) from error
         self._journal.begin_at(*highest)
-        self._times.start(clock)
+        self._times.start(clock, note)
         self._opened = opened
+        for line in opened.notices:
+            self._notice(line)
+        self._notice_jump()
         self._writer = Writer(opened, self._principals)
         self._writer.start()
         # What could not be written when the store was closed, and what was told since.
@@ -124,7 +137,7 @@ class SqliteStore(Store):
         await self.flush()
         opened = self._opened
         assert opened is not None
-        now = self._lasting()
+        now = self._times.now()
         try:
             loaded: Loaded = await self._call(lambda: read(opened.db, now, self._principals))
         except sqlite3.Error as error:
@@ -161,14 +174,18 @@ class SqliteStore(Store):
         try:
             await self.flush()
         finally:
-            for handle in (self._timer, self._soon, self._retry):
+            for handle in (self._timer, self._soon, self._retry, self._watch):
                 if handle is not None:
                     handle.cancel()
-            self._timer = self._soon = self._retry = None
+            self._timer = self._soon = self._retry = self._watch = None
             writer.end()
-            await asyncio.to_thread(writer.join)
+            ended = await asyncio.to_thread(writer.join, self._stall_timeout or None)
             self._opened = self._writer = self._loop = None
-            await asyncio.to_thread(opened.close)
+            if ended:
+                await asyncio.to_thread(opened.close)
+            else:
+                # It is in the middle of a call of the system: file and lock are let go of with the process.
+                raise StoreError(self._stall_reason(opened))
 
     def figures(self) -> Iterator[tuple[str, object]]:
         """See `Store.figures`."""
@@ -220,6 +237,8 @@ class SqliteStore(Store):
             self._timer = None
         self._ripe = False
         batch = self._journal.take()
+        batch.clock = self._times.note()
+        self._notice_jump()
         if batch.empty():
             self._commits.advance(batch.number)
             self._tell("")
@@ -239,7 +258,25 @@ class SqliteStore(Store):
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants to know
                 loop.call_soon_threadsafe(self._written, written)
 
+        self._given = loop.time()
+        if self._watch is None and self._stall_timeout > 0.0:
+            self._watch = loop.call_later(self._stall_timeout, self._look)
         writer.put(job)
+
+    def _look(self) -> None:
+        """Whether the group that is being written takes too long."""
+        loop, opened = self._loop, self._opened
+        self._watch = None
+        if loop is None or opened is None or self._air is None or self._retry is not None:
+            return
+        left = self._given + self._stall_timeout - loop.time()
+        self._watch = loop.call_later(left if left > 0.0 else self._stall_timeout, self._look)
+        if left <= 0.0:
+            self._tell_failure(self._stall_reason(opened))
+
+    def _stall_reason(self, opened: Opened) -> str:
+        remedy = "the disk does not answer: look at the system's log"
+        return f"{opened.path}: {remedy} (a write takes more than {self._stall_timeout:g} s)"
 
     def _written(self, written: Written) -> None:
         """A group came down."""
@@ -269,12 +306,27 @@ class SqliteStore(Store):
         assert opened is not None
         assert loop is not None
         reason = told(opened.path, error) if isinstance(error, sqlite3.Error) else f"{type(error).__name__}: {error}"
-        self._commits.fail()
         self._retry = loop.call_later(self._pause, self._try_again)
         self._pause = min(self._pause * 2, LAST_RETRY)
+        self._tell_failure(reason)
+
+    def _tell_failure(self, reason: str) -> None:
+        self._commits.fail()
         if self.listener is not None:
             self.listener.failed(reason)
         self._tell(reason)
+
+    def _notice(self, line: str) -> None:
+        if self.listener is not None:
+            self.listener.noticed(line)
+
+    def _notice_jump(self) -> None:
+        """Tell that the system's clock is not believed."""
+        jump = self._times.jumped
+        if jump:
+            self._times.jumped = 0.0
+            found = f"{abs(jump) / 86_400:,.0f} days {'ahead' if jump > 0 else 'back'}"
+            self._notice(f"the system's clock has jumped {found}: for sessions and messages no time has passed")
 
     def _try_again(self) -> None:
         self._retry = None

@@ -93,9 +93,10 @@ class Writer:
         """Have the thread end after all that it was given before. Does not wait."""
         self._jobs.put(None)
 
-    def join(self) -> None:
-        """Wait for the end of the thread."""
-        self._thread.join()
+    def join(self, timeout: float | None) -> bool:
+        """Wait for the end of the thread, for so many seconds at most; False: it is still at work."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while True:
@@ -135,6 +136,9 @@ class Writer:
 
     def _statements(self, batch: Batch) -> None:
         execute = self._db.execute
+        if batch.clock is not None:
+            execute(schema.FORGET_CLOCK)
+            execute(schema.CLOCK_NOTED, batch.clock)
         if batch.gone:
             gone = json.dumps(batch.gone)
             execute(schema.SESSION_GONE, (gone,))

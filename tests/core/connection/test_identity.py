@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from broker.core.codec import packets as p
+from broker.core.codec.errors import ProtocolError
 from broker.core.codec.packets import PUBACK, PUBREC, V5, V31, V311, Will
 from broker.core.codec.properties import encode_forward
 from broker.core.connection.identity import renew
@@ -533,6 +536,30 @@ class TestPrincipal:
         assert (kept.client_id, kept.host, kept.listener) == ("a", "10.0.0.1", "mqtt://127.0.0.1:1883")
         assert kept.certificate == "CN=x"
 
+    @pytest.mark.parametrize(
+        ("groups", "attributes", "fault"),
+        [
+            ((), {"room": 7}, "its attribute 'room' is no text, but of type int"),
+            ((), {"seen": ["1"]}, "its attribute 'seen' is no text, but of type list"),
+            ((), {7: "room"}, "the name of an attribute is no text, but of type int"),
+            ((), {"room": "\ud800"}, "its attribute 'room' holds half a surrogate pair"),
+            ((b"staff",), {}, "a group of it is no text, but of type bytes"),
+        ],
+    )
+    @pytest.mark.parametrize("later", [False, True])
+    def test_one_that_no_store_can_keep_is_refused(self, groups: Any, attributes: Any, fault: str, later: bool) -> None:
+        """Where it is given, and not by a store that cannot write any more. The log names the attribute."""
+        network, knows = self.knowing(later)
+        knows.principal = Principal("real", groups, attributes)
+        client = network.idle("a")
+        protocol = client.dial().protocol
+        protocol.origin.host = "10.0.0.1"
+        client.send(p.Connect("a", V5, False, user_name="claimed", properties=bag(i={0x11: HOUR})))
+        network.settle()
+        assert client.connack.reason_code == 0x83
+        assert protocol.close_text == f"access control admits a client that cannot be kept: {fault}"
+        assert not network.router.sessions
+
     def test_its_certificate_when_nobody_says_more(self) -> None:
         """The subject that the listener has verified stands on the principal."""
         network = Network()
@@ -593,3 +620,13 @@ def test_who_a_client_is_since_it_authenticated_again_is_kept() -> None:
     renew(client.session, Principal(groups=("g",)), Origin(certificate=PeerCertificate("CN=c")), network.router)
     assert kept.principal is client.session.principal
     assert (kept.principal.groups, kept.principal.certificate) == (("g",), "CN=c")
+
+
+def test_who_authenticates_again_as_somebody_that_no_store_can_keep() -> None:
+    network = Network()
+    client = network.client("c", clean=False, expiry=100)
+    before = client.session.principal
+    with pytest.raises(ProtocolError, match="its attribute 'room' holds half a surrogate pair") as found:
+        renew(client.session, Principal(attributes={"room": "\udfff"}), Origin(), network.router)
+    assert found.value.reason_code == 0x83
+    assert client.session.principal is before

@@ -19,6 +19,7 @@ class Listener(StoreListener):
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
+        self.notices: list[str] = []
         self.recoveries = 0
 
     def failed(self, reason: str) -> None:
@@ -26,6 +27,9 @@ class Listener(StoreListener):
 
     def recovered(self) -> None:
         self.recoveries += 1
+
+    def noticed(self, line: str) -> None:
+        self.notices.append(line)
 
 
 async def opened(directory: Path, **options: Any) -> SqliteStore:

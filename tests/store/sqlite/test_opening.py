@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import resource
@@ -16,7 +17,7 @@ from broker.core.principal import Principal
 from broker.store import StoreError
 from broker.store.sqlite import SqliteStore, opening
 from broker.store.sqlite.schema import VERSION
-from tests.store.sqlite.place import ask, delivery, message, opened
+from tests.store.sqlite.place import Listener, ask, delivery, message, opened
 
 NOBODY = 65534
 
@@ -342,3 +343,40 @@ async def test_the_file_is_the_brokers_alone_from_the_first_moment_on(
         os.umask(earlier)
     await store.close()
     assert seen == [0o600]
+
+
+def test_a_file_that_others_may_read_is_tightened(tmp_path: Path) -> None:
+    """As after a restore with the usual permissions. One that a group may read, as for a backup, stays so."""
+    file = asyncio.run(made(tmp_path))
+    log = file.with_name("canopy.db-wal")
+    for mode, after in ((0o644, 0o600), (0o640, 0o640)):
+        file.chmod(mode)
+        store = opening.open_store(tmp_path, "full")
+        told = [] if mode == after else [f"{file} was open to others ({mode:04o}): it is {after:04o} now"]
+        assert store.notices == told
+        assert [each.stat().st_mode & 0o777 for each in (file, log)] == [after, after]
+        store.close()
+
+
+def test_a_file_that_is_not_ours_to_tighten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = asyncio.run(made(tmp_path))
+    file.chmod(0o666)
+
+    def refuse(path: Path, mode: int) -> None:
+        raise PermissionError(1, "Operation not permitted", str(path), mode)
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    store = opening.open_store(tmp_path, "full")
+    store.close()
+    assert store.notices == [
+        f"{file} is open to others (0666), and stays so (Operation not permitted): chmod 600 it as its owner"
+    ]
+
+
+async def test_the_log_says_what_was_tightened(tmp_path: Path) -> None:
+    file = await made(tmp_path)
+    await asyncio.to_thread(file.chmod, 0o604)
+    store = await opened(tmp_path)
+    assert isinstance(store.listener, Listener)
+    assert store.listener.notices == [f"{file} was open to others (0604): it is 0600 now"]
+    await store.close()

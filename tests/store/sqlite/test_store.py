@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.core.codec.packets import Will
-from broker.core.persistence.journal import Saved
+from broker.core.persistence.journal import Saved, SessionRecord
 from broker.core.principal import Principal
 from broker.core.queues.delivery import SENT, Delivery
 from broker.core.topics.subscription import Subscriber, Subscription
 from broker.store import MemoryStore, StoreError
 from broker.store.sqlite import RuleTexts, SqliteStore
 from broker.store.sqlite import store as module
+from tests.store.places import Clock
 from tests.store.sqlite.place import Listener, ask, count, delivery, message, opened, see
 from tests.support.runs import examples
 from tests.support.waiting import until
@@ -529,3 +531,96 @@ class Both:
                 # The journal forgets its name for it, so that the model is told first.
                 for journal in reversed(self.journals):
                     journal.finished(client_id, one_of)
+
+
+class Hanging:
+    """A disk whose writes do not return, until it goes on."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        writer = store._writer
+        assert writer is not None
+        self._go_on = threading.Event()
+        writer.put(self._write)
+
+    def _write(self) -> None:
+        self._go_on.wait()
+
+    def go_on(self) -> None:
+        self._go_on.set()
+
+
+async def test_a_disk_that_hangs_is_told_of_and_goes_on(tmp_path: Path) -> None:
+    store = await opened(tmp_path, stall_timeout=0.02)
+    journal, commits, listener = store.journal, store.journal.commits, store.listener
+    assert commits is not None
+    assert isinstance(listener, Listener)
+    journal.session_kept("c", Principal("u"), 300, 0.0)
+    await store.flush()
+    disk = Hanging(store)
+    try:
+        journal.queued("c", delivery(b"1"))
+        committed = commits.committed
+        # Whoever asks hears of it too, and is not kept waiting for ever.
+        with pytest.raises(StoreError, match="the disk does not answer: look at the system's log"):
+            await store.flush()
+        assert listener.reasons[0].startswith(f"{tmp_path}/canopy.db: the disk does not answer")
+        assert (commits.failed, commits.committed) == (True, committed)
+        assert commits.refuses(True)
+        journal.queued("c", delivery(b"2"))
+    finally:
+        disk.go_on()
+    await until(lambda: commits.committed == commits.told)
+    assert (commits.failed, listener.recoveries) == (False, 1)
+    assert ask(tmp_path, "SELECT payload FROM delivery ORDER BY number") == [(b"1",), (b"2",)]
+    await store.close()
+
+
+async def test_a_store_whose_disk_hangs_ends_all_the_same(tmp_path: Path) -> None:
+    store = await opened(tmp_path, stall_timeout=0.02)
+    writer = store._writer
+    assert writer is not None
+    disk = Hanging(store)
+    store.journal.session_kept("c", Principal("u"), 300, 0.0)
+    with pytest.raises(StoreError, match="the disk does not answer"):
+        await store.close()
+    # The file is whole whenever the thread dies, and nobody else's before.
+    with pytest.raises(StoreError, match=f"in use by process {os.getpid()}"):
+        await SqliteStore(tmp_path).open(lambda: 0.0)
+    disk.go_on()
+    assert await asyncio.to_thread(writer.join, None)
+
+
+async def test_a_wrong_clock_ends_no_session(tmp_path: Path) -> None:
+    """Decades ahead at a start, put right while the broker runs: sessions end when they would have."""
+    true, walls = 1_800_000_000.0, Clock(1_800_000_000.0)
+
+    async def saved(wall: float) -> tuple[SqliteStore, SessionRecord]:
+        walls.now = wall
+        store = await opened(tmp_path, lasting=walls)
+        [session] = (await store.load()).sessions
+        return store, session
+
+    store = await opened(tmp_path, lasting=walls)
+    store.journal.session_kept("c", Principal("u"), 3_600, asyncio.get_running_loop().time())
+    await store.close()
+    store, session = await saved(2 * true)
+    assert session.disconnected_for == pytest.approx(0.0, abs=30.0)
+    assert isinstance(store.listener, Listener)
+    assert store.listener.notices == [
+        "the system's clock has jumped 20,833 days ahead: for sessions and messages no time has passed"
+    ]
+    walls.now = true + 100.0
+    store.journal.retained_set(message())
+    await store.close()
+    store, session = await saved(true + 1_000.0)
+    assert session.disconnected_for == pytest.approx(1_000.0, abs=130.0)
+    await store.close()
+
+
+async def test_a_principal_that_no_hook_should_give_is_written(tmp_path: Path) -> None:
+    """Whatever stands in its rules: the group has others' messages."""
+    store = await opened(tmp_path, rules=Shouted())
+    store.journal.session_kept("c", Principal("u", rules=("a\udc00",)), 300, 0.0)
+    [session] = (await store.load()).sessions
+    assert session.principal.rules == ("a\udc00",)
+    await store.close()
