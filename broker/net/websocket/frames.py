@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from librt.strings import BytesWriter, read_i64_le, write_i64_le
 from mypy_extensions import i64
 
 LONGEST_CONTROL: Final = 125
@@ -36,57 +37,44 @@ TOO_LARGE: Final = 1009
 INTERNAL_ERROR: Final = 1011
 
 _RESERVED_CODES: Final = (1004, 1005, 1006, 1015)
-_BY_INTEGERS: Final = 600
-"""Bytes from which on `bytes.translate` unmasks faster than the exclusive or of two integers."""
 _WHOLE: Final = 0x80 | BINARY
 """The first byte of a binary frame that is a message by itself."""
 _HEAD: Final = 14
 """Bytes of the longest header of a client's frame."""
+_COMPILED: Final = not __file__.endswith(".py")
 
 
-def _translations() -> list[bytes]:
-    every = int.from_bytes(bytes(range(256)), "little")
-    return [(every ^ int.from_bytes(bytes([mask]) * 256, "little")).to_bytes(256, "little") for mask in range(256)]
+def unmask(data: bytes, start: i64, end: i64, mask: i64) -> bytes:
+    """Section 5.3: the bytes from `start` to `end`, each of them exclusive or the byte of `mask` whose turn it is.
+
+    `mask` is the four bytes as a little-endian integer. Both ends have to be within the data.
+    """
+    if not _COMPILED:
+        return _unmask_interpreted(data[start:end], mask)
+    # Eight bytes at a time, on native integers: a seventh of what two large integers of Python's cost.
+    out = BytesWriter()
+    pattern: i64 = mask | (mask << 32)
+    at: i64 = start
+    while end - at >= 8:
+        write_i64_le(out, read_i64_le(data, at) ^ pattern)
+        at += 8
+    while at < end:
+        out.append(data[at] ^ (pattern & 0xFF))
+        pattern >>= 8
+        at += 1
+    return out.getvalue()
 
 
-_TRANSLATIONS: Final = _translations()
-"""For each byte of a mask, what `bytes.translate` makes of each byte."""
-
-
-_REPEATED: Final = tuple(sum(1 << (32 * word) for word in range(words)) for words in range(LONGEST_CONTROL // 4 + 2))
-"""For each number of words, what a mask is multiplied by to stand in each of them."""
-_LOW: Final = tuple((1 << (8 * size)) - 1 for size in range(LONGEST_CONTROL + 1))
-"""For each number of bytes, as many of ones."""
-
-
-_integer: Final = int.from_bytes
-"""Looked up once: that costs as much as the call."""
-
-
-def _unmask_short(data: bytes, mask: int) -> bytes:
-    """As `unmask`, for at most 125 bytes and the mask as a little-endian integer, which takes less time."""
+def _unmask_interpreted(data: bytes, mask: int) -> bytes:
+    """The same as one exclusive or: a loop takes ten times as long where nothing is compiled."""
     size = len(data)
-    pattern = mask * _REPEATED[(size + 3) >> 2]
-    if size & 3:
-        pattern &= _LOW[size]
-    plain: int = _integer(data, "little") ^ pattern
-    return plain.to_bytes(size, "little")
+    pattern = (mask.to_bytes(4, "little") * (size // 4 + 1))[:size]
+    return (int.from_bytes(data, "little") ^ int.from_bytes(pattern, "little")).to_bytes(size, "little")
 
 
-def unmask(data: bytes, mask: bytes) -> bytes:
-    """Section 5.3: each byte, exclusive or the byte of the four of `mask` whose turn it is. `data` is not empty."""
-    size = len(data)
-    if size <= LONGEST_CONTROL:
-        return _unmask_short(data, int.from_bytes(mask, "little"))
-    if size < _BY_INTEGERS:
-        pattern = mask * ((size + 3) >> 2)
-        if size & 3:
-            pattern = pattern[:size]
-        return (int.from_bytes(data, "little") ^ int.from_bytes(pattern, "little")).to_bytes(size, "little")
-    out = bytearray(data)
-    for index in range(4):
-        out[index::4] = data[index::4].translate(_TRANSLATIONS[mask[index]])
-    return bytes(out)
+def _mask_at(data: bytes, at: i64) -> i64:
+    """Four bytes as a little-endian integer."""
+    return data[at] | (data[at + 1] << 8) | (data[at + 2] << 16) | (data[at + 3] << 24)
 
 
 _SHORT: Final = tuple(bytes([0x80 | BINARY, size]) for size in range(LONGEST_CONTROL + 1))
@@ -126,7 +114,7 @@ class FrameReader:
         # An incomplete header; payload that the frame still has to bring, and how it is masked from its next byte on.
         self._head = b""
         self._left: i64 = 0
-        self._mask = b""
+        self._mask: i64 = 0
         self._opcode: i64 = CONTINUATION
         # A message has begun whose last fragment has not.
         self._in_message = False
@@ -160,8 +148,7 @@ class FrameReader:
                     if self.frames >= most:
                         return at
                     self.frames += 1
-                    mask: i64 = data[at + 2] | (data[at + 3] << 8) | (data[at + 4] << 16) | (data[at + 5] << 24)
-                    parts.append(_unmask_short(data[at + 6 : end], mask))
+                    parts.append(unmask(data, at + 6, end, _mask_at(data, at + 2)))
                     at = end
                     continue
             if self._left > 0:
@@ -191,16 +178,15 @@ class FrameReader:
         if end > size:
             end = size
         count: i64 = end - at
-        plain = unmask(data[at:end], self._mask)
+        plain = unmask(data, at, end, self._mask)
         if self._opcode >= CLOSE:
             self._control += plain
         else:
             parts.append(plain)
         self._left -= count
         if self._left > 0:
-            turn = count & 3
-            if turn != 0:
-                self._mask = self._mask[turn:] + self._mask[:turn]
+            turn: i64 = 8 * (count & 3)
+            self._mask = (self._mask >> turn) | ((self._mask << (32 - turn)) & 0xFFFFFFFF)
         return end
 
     def _header(self, data: bytes, at: i64, size: i64) -> i64:
@@ -272,7 +258,7 @@ class FrameReader:
             return self._fail(TOO_LARGE, f"a frame of {length} bytes; at most {self.limit} are taken here")
         if size - at < 4:
             return 0
-        self._mask = data[at : at + 4]
+        self._mask = _mask_at(data, at)
         self._left = length
         self._opcode = opcode
         if opcode < CLOSE:

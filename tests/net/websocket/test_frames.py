@@ -29,10 +29,13 @@ def read(reader: FrameReader, data: bytes) -> bytes:
     return b"".join(parts)
 
 
-@given(st.binary(min_size=1, max_size=2000), masks)
-@example(bytes(range(256)) * 4, b"\x01\x02\x03\x04")
-def test_unmasking_is_the_exclusive_or(data: bytes, mask: bytes) -> None:
-    assert frames.unmask(data, mask) == bytes(byte ^ mask[index % 4] for index, byte in enumerate(data))
+@given(st.binary(max_size=2000), masks, st.integers(0, 20), st.integers(0, 20))
+@example(bytes(range(256)) * 4, b"\x01\x02\x03\x04", 6, 0)
+@example(b"\x80" * 15, b"\xff\xfe\xfd\xfc", 0, 0)
+def test_unmasking_is_the_exclusive_or(data: bytes, mask: bytes, before: int, behind: int) -> None:
+    read = b"\x82" * before + data + b"\x82" * behind
+    plain = frames.unmask(read, before, before + len(data), int.from_bytes(mask, "little"))
+    assert plain == bytes(byte ^ mask[index % 4] for index, byte in enumerate(data))
 
 
 @st.composite
