@@ -83,6 +83,8 @@ class Coverage:
     until: datetime | None = None
     ignored: frozenset[str] = frozenset()
     """Kinds of findings that are of no matter to the job."""
+    had: int = field(default=0, compare=False)
+    """The number up to which a stream has read the record before: what went since then is not missed."""
     segments: int = 0
     events: int = 0
     """In the segments that are read, as their manifests say."""
@@ -351,6 +353,8 @@ class _Account:
             self._find(HOLE, None, end + 1, last, lost, f"{numbers} are missing, and the recorder had written them")
 
     def _find(self, kind: str, place: str | None, first: int | None, last: int | None, lost: int, why: str) -> None:
+        if kind != GAP and first is not None and (first if last is None else last) <= self.coverage.had:
+            return
         where = f"{self.path}: " if place is None else f"{self.path.removesuffix(self.below).rstrip('/')}/{place}: "
         self.coverage.add(Finding(kind, place, first, last, lost, where + why))
 

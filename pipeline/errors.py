@@ -1,7 +1,9 @@
 """What can go wrong with a job, as one line for people each.
 
 PipelineError            it could not be done: exit code 1
+├─ GoneError            a segment was removed while it was to be read
 ├─ DamagedError         a segment is not what was written: exit code 3
+├─ UnreadError          a stream cannot find what it was to read next: exit code 3
 └─ MisuseError           it was asked for in a way that makes no sense: exit code 2
 """
 
@@ -19,6 +21,16 @@ class PipelineError(Exception):
     """Why a job cannot be done; the message is one line that names the file or option, and the remedy."""
 
     exit_code = FAILED
+
+
+class GoneError(PipelineError):
+    """A segment was removed while it was to be read."""
+
+
+class UnreadError(PipelineError):
+    """Numbers of a record are gone, or were never there, and a stream has not read them."""
+
+    exit_code = INCOMPLETE
 
 
 class DamagedError(PipelineError):

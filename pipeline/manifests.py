@@ -7,7 +7,9 @@ nobody knows then which segments count.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from pipeline.errors import PipelineError
@@ -37,8 +39,8 @@ class Manifests:
     """Segments whose manifest cannot be read, and why."""
 
 
-def manifests(shelf: Shelf) -> Manifests:
-    """Read all manifests of a record.
+def manifests(shelf: Shelf, known: Mapping[str, dict[str, Any]] = MappingProxyType({})) -> Manifests:
+    """Read all manifests of a record, but for those that are `known` from an earlier look: they do not change.
 
     Raises:
         PipelineError: that of a merged segment cannot be read: nobody knows then which segments count.
@@ -51,7 +53,7 @@ def manifests(shelf: Shelf) -> Manifests:
         segment = file.place.removeprefix(f"{MANIFESTS}/").removesuffix(".json") + ".parquet"
         merged = is_merged(file.place)
         try:
-            about = json.loads(shelf.text(file.place))
+            about = known[segment] if segment in known else json.loads(shelf.text(file.place))
             if not isinstance(about, dict):
                 raise ValueError("no JSON object")
             if merged:
@@ -68,6 +70,12 @@ def manifests(shelf: Shelf) -> Manifests:
             made.vouched.add(segment)
         made.said[segment] = about
     return made
+
+
+def numbers(about: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The first and the last sequence number of a segment, as its manifest says; None where it says none."""
+    first, last = about.get("from_seq"), about.get("to_seq")
+    return (first, last) if isinstance(first, int) and isinstance(last, int) else None
 
 
 def is_merged(place: str) -> bool:

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.coverage import Coverage
-from pipeline.errors import DamagedError, MisuseError, PipelineError
+from pipeline.errors import DamagedError, GoneError, MisuseError, PipelineError
 from pipeline.manifests import is_merged, manifests
 from pipeline.storage import MANIFESTS, File, Local, Storage, local_path, parquet, storage
 
@@ -279,7 +279,7 @@ def reading() -> Iterator[None]:
 
 def _lost(name: str, error: Any) -> PipelineError:
     if "FILE_NOT_EXIST" in str(error) or "FileNotFoundException" in str(error):
-        return PipelineError(f"{name}: was removed while it was to be read; --skip-corrupt leaves it out")
+        return GoneError(f"{name}: was removed while it was to be read; --skip-corrupt leaves it out")
     return DamagedError(
         f"{name}: is damaged: it breaks off, or a checksum in it is wrong; --skip-corrupt leaves it out"
     )

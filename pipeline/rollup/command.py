@@ -42,6 +42,14 @@ def rollup(
     checkpoint: CheckpointOption = None,
     once: OnceOption = False,
     every: EveryOption = None,
+    late: Annotated[
+        str,
+        typer.Option(
+            "--late",
+            metavar="TIME",
+            help="With --checkpoint: how long after the newest message an hour still takes others, as in 48h.",
+        ),
+    ] = "48h",
     since: SinceOption = None,
     until: UntilOption = None,
     run: RunOption = None,
@@ -59,6 +67,7 @@ def rollup(
         raise MisuseError("--since, --until and --run are not for a stream")
     if checkpoint is not None and len(inputs) != 1:
         raise MisuseError("--input: a stream reads one folder")
+    kept = seconds(late, "--late")
     pause = None if once else seconds(every or "10s", "--every")
     from pipeline.session import spark_session
 
@@ -67,11 +76,12 @@ def rollup(
 
     with spark_session("canopy-rollup", master, driver_memory) as spark:
         from pipeline.rollup import job
+        from pipeline.rollup.stream import stream
         from pipeline.segments import Choice
 
         if checkpoint is None:
             outcome = job.run(spark, inputs, output, latency, Choice((), since, until, run), skip_corrupt, say)
         else:
-            outcome = job.stream(spark, inputs[0], output, checkpoint, pause, latency, skip_corrupt, say)
+            outcome = stream(spark, inputs[0], output, checkpoint, pause, latency, skip_corrupt, say, allow_gaps, kept)
     typer.echo(outcome.line())
     close(outcome.coverage, allow_gaps)

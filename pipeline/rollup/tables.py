@@ -3,7 +3,7 @@
     OUT/minutes/date=2026-11-21/hour=16/minutes.parquet       topic and minute
     OUT/hours/date=2026-11-21/hour=16/hours.parquet           topic and hour
     OUT/publishers/date=2026-11-21/hour=16/publishers.parquet topic, client and hour
-    OUT/_state/date=2026-11-21/hour=16/cells-000000000007.parquet   a stream's memory, after batch 5
+    OUT/_state/date=2026-11-21/hour=16/cells-000000000007.parquet   a stream's memory, after batch 7
     OUT/_rollup.json                                          which stream writes here, if one does
     OUT/_staging-…/                                           being written; nobody reads it
 
@@ -18,6 +18,7 @@ import json
 import re
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import DataFrame
@@ -39,6 +40,14 @@ NOTE: Final = "_rollup.json"
 STAGING: Final = "_staging-"
 
 _VERSION: Final = re.compile(r"cells-(\d{12})\.parquet")
+
+
+@dataclass(frozen=True)
+class Folded:
+    """What a batch did: the hours that it changed (date=…/hour=…), and messages for hours that take no more."""
+
+    hours: list[str]
+    late: int
 
 
 class Tables:
@@ -89,38 +98,47 @@ class Tables:
                     self.folder.remove(f"{table}/{place}")
         self.folder.remove(STATE)
 
-    def fold(self, cells: DataFrame, version: int) -> bool:
+    def fold(self, cells: DataFrame, version: int, since: str = "") -> Folded:
         """Add a batch's cells to their hours, as the given version (from 1), and publish these hours.
 
-        False when the batch had no publishes.
+        Hours before `since` (date=…/hour=…) take no more: what comes for them is counted as late.
         """
-        # A stream's batch has a session of its own; frames of two do not go together.
-        spark = cells.sparkSession
         found = cells.persist()
         try:
-            touched = [
-                f"date={row['date']}/hour={row['hour']}"
-                for row in found.select(*_partition("minute")).distinct().collect()
-            ]
+            hours = {
+                f"date={row['date']}/hour={row['hour']}": int(row["n"])
+                for row in found.groupBy(*_partition("minute")).agg(f.sum("messages").alias("n")).collect()
+            }
+            late = sum(n for place, n in hours.items() if place < since)
+            touched = [place for place in hours if place >= since]
             if not touched:
-                return False
+                return Folded([], late)
             before = {place: self._latest(place, version) for place in touched}
             bases = [self.folder.path(f"{STATE}/{place}/{name}") for place, name in before.items() if name]
             whole = found
+            if late:
+                whole = whole.where(f.concat(*_place("minute")) >= since)
             if bases:
-                whole = added(found.unionByName(parquet(spark.read.schema(CELLS), *bases)))
+                whole = added(whole.unionByName(parquet(self.spark.read.schema(CELLS), *bases)))
             places = self._move(self._write(whole, "cells"), STATE, _name(version))
         finally:
             found.unpersist()
         now = [self.folder.path(f"{STATE}/{place}/{_name(version)}") for place in places]
-        self._publish(parquet(spark.read.schema(CELLS), *now))
-        for place, base in before.items():
-            # The base itself stays: this batch may have to be done again.
-            for name in self.folder.names(f"{STATE}/{place}"):
-                if base and _VERSION.fullmatch(name) and name < base:
-                    self.folder.remove(f"{STATE}/{place}/{name}")
+        self._publish(parquet(self.spark.read.schema(CELLS), *now))
         self.folder.remove(self._staging)
-        return True
+        return Folded(touched, late)
+
+    def settle(self, version: int, since: str) -> None:
+        """A batch is done, and will not be done again: one version of each hour's cells stays, and none of those before
+        `since`."""
+        for place in self._hours(STATE):
+            if place < since:
+                self.folder.remove(f"{STATE}/{place}")
+                continue
+            latest = self._latest(place, version + 1)
+            for name in self.folder.names(f"{STATE}/{place}"):
+                if latest and _VERSION.fullmatch(name) and name < latest:
+                    self.folder.remove(f"{STATE}/{place}/{name}")
 
     def _latest(self, place: str, version: int) -> str | None:
         """The newest state of an hour that is older than a version."""
@@ -175,6 +193,11 @@ class Tables:
 
 def _name(version: int) -> str:
     return f"cells-{version:012d}.parquet"
+
+
+def _place(at: str) -> Sequence[Any]:
+    date, hour = _partition(at)
+    return f.lit("date="), date, f.lit("/hour="), hour
 
 
 def _partition(at: str) -> Sequence[Any]:

@@ -18,12 +18,15 @@ import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
+from broker.record.segment import manifest_path
 from pipeline.compact import job as compact
-from pipeline.errors import MisuseError
+from pipeline.errors import MisuseError, PipelineError, UnreadError
+from pipeline.retention import job as retention
 from pipeline.rollup import job
+from pipeline.rollup.stream import stream
 from tests.pipeline.folder import NOW
 from tests.pipeline.mortal import environment
-from tests.pipeline.recorded import write_segment
+from tests.pipeline.recorded import BEGIN, Story, write_segment
 from tests.pipeline.rollup.stories import traffic
 
 pytestmark = pytest.mark.long
@@ -71,11 +74,13 @@ def test_a_stream_that_is_killed_five_times_counts_each_message_once(spark: Spar
                  "--master", "local[2]", "--driver-memory", "512m"]  # fmt: skip
 
     def add() -> None:
-        # Whole under its name, as the recorder does it.
-        path = write_segment(tmp_path / "draft", waiting.pop(0))
-        place = recorded / path.relative_to(tmp_path / "draft")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(path, place)
+        # Whole under its name, and then its manifest, as the recorder does it.
+        draft = tmp_path / "draft"
+        path = write_segment(draft, waiting.pop(0))
+        for file in (path, manifest_path(draft, path.relative_to(draft).as_posix())):
+            place = recorded / file.relative_to(draft)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(file, place)
 
     def there(pattern: str) -> Callable[[], bool]:
         seen = set(tmp_path.glob(pattern))
@@ -85,8 +90,8 @@ def test_a_stream_that_is_killed_five_times_counts_each_message_once(spark: Spar
     # Killed when it has: planned the first batch, done it; of the second, begun to write, kept the cells, and
     # published a part.
     for moment in (
-        "checkpoint/offsets/*",
-        "checkpoint/commits/[0-9]*",
+        "checkpoint/plan-*",
+        "checkpoint/done-*",
         "out/_staging-*/cells",
         "out/_state/*/*/cells-*.parquet",
         "out/_staging-*/hours",
@@ -102,7 +107,7 @@ def test_a_stream_that_is_killed_five_times_counts_each_message_once(spark: Spar
     while waiting:
         add()
     # The last start is one in this process: it need not begin cold.
-    streamed = job.stream(spark, str(recorded), str(out), str(checkpoint), None, "mark")
+    streamed = stream(spark, str(recorded), str(out), str(checkpoint), None, "mark")
     batch = tmp_path / "batch"
     outcome = job.run(spark, [str(recorded)], str(batch), "mark")
     assert outcome.messages == 1200
@@ -120,25 +125,101 @@ def test_checkpoint_and_tables_belong_together(spark: SparkSession, tmp_path: Pa
     shutil.copy(told[0], tmp_path / "kept")
     assert compact.run(str(recorded), NONE, 1 << 20, NONE, now=NOW).removed > 0
     shutil.move(tmp_path / "kept", told[0])
-    write_segment(recorded, traffic(20, first_seq=5000).events)
+    write_segment(recorded, traffic(20, first_seq=103).events)
 
-    def stream(output: Path, place: Path, latency: str = "none") -> job.Outcome:
-        return job.stream(spark, str(recorded), str(output), str(place), None, latency)
+    def kept(output: Path, place: Path, latency: str = "none") -> job.Outcome:
+        return stream(spark, str(recorded), str(output), str(place), None, latency)
 
-    assert stream(out, checkpoint).messages == 120
-    assert stream(out, checkpoint).messages == 120
+    assert kept(out, checkpoint).messages == 120
+    assert kept(out, checkpoint).messages == 120
     with pytest.raises(MisuseError, match="was begun with none"):
-        stream(out, checkpoint, "mark")
+        kept(out, checkpoint, "mark")
     with pytest.raises(MisuseError, match="a stream keeps these tables"):
         job.run(spark, [str(recorded)], str(out))
     with pytest.raises(MisuseError, match="there are tables already"):
-        stream(out, tmp_path / "other")
+        kept(out, tmp_path / "other")
     (tmp_path / "foreign" / "offsets").mkdir(parents=True)
     (tmp_path / "foreign" / "offsets" / "0").touch()
     with pytest.raises(MisuseError, match="another query's"):
-        stream(tmp_path / "new", tmp_path / "foreign")
+        kept(tmp_path / "new", tmp_path / "foreign")
     shutil.rmtree(out)
     with pytest.raises(MisuseError, match="remove the checkpoint to begin again"):
-        stream(out, checkpoint)
+        kept(out, checkpoint)
     with pytest.raises(MisuseError, match="no such folder"):
-        job.stream(spark, str(tmp_path / "absent"), str(out), str(checkpoint), None)
+        stream(spark, str(tmp_path / "absent"), str(out), str(checkpoint), None)
+
+
+def later(recorded: Path, messages: int, first_seq: int, days: int = 0) -> list[Path]:
+    """So many publishes in segments of ten, a while after those with the numbers before."""
+    story = Story(first_seq=first_seq, begin=BEGIN + timedelta(days=days, minutes=first_seq))
+    for _ in range(messages):
+        story.publish("p", "a")
+    return story.write(recorded, segments=messages // 10)
+
+
+@pytest.mark.timeout(600)
+def test_a_stream_finds_what_was_merged_meanwhile_and_stops_before_what_is_gone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    recorded, out, checkpoint = (tmp_path / name for name in ("recorded", "out", "checkpoint"))
+
+    def once(allow_gaps: bool = False) -> job.Outcome:
+        return stream(spark, str(recorded), str(out), str(checkpoint), None, "none", allow_gaps=allow_gaps)
+
+    later(recorded, 20, 1)
+    assert once().messages == 20
+    # A night's outage: what came meanwhile was merged, and what it replaced is gone.
+    later(recorded, 30, 21)
+    # Into one with what was read before.
+    assert compact.run(str(recorded), NONE, 1 << 20, NONE, now=NOW).removed == 4
+    later(recorded, 10, 51)
+    done = once()
+    assert (done.messages, done.coverage.complete) == (60, True)
+    # One file a hour of the stream's memory stays.
+    assert len(list((out / "_state").rglob("cells-*.parquet"))) == len(list((out / "_state").glob("*/*")))
+    # Removed before it was read.
+    later(recorded, 10, 61)
+    [newest] = later(recorded, 10, 71)
+    assert retention.run(str(recorded), None, keep_bytes=newest.stat().st_size + 1).removed
+    before = rows(out, "minutes")
+    with pytest.raises(UnreadError, match="retention removed numbers 61 to 70 before they were read") as told:
+        once()
+    assert "--once --allow-gaps" in str(told.value)
+    assert told.value.exit_code == 3
+    assert rows(out, "minutes") == before
+    done = once(allow_gaps=True)
+    assert (done.messages, done.coverage.missing) == (70, 10)
+    # A segment that is gone, its manifest with it: found by the numbers. Put back, it is read.
+    first, _ = later(recorded, 20, 81)
+    manifest = manifest_path(recorded, first.relative_to(recorded).as_posix())
+    for file in (first, manifest):
+        file.rename(tmp_path / file.name)
+    with pytest.raises(UnreadError, match="numbers 81 to 90 are missing"):
+        once()
+    for file in (first, manifest):
+        (tmp_path / file.name).rename(file)
+    done = once()
+    assert (done.messages, done.coverage.missing) == (90, 10)
+    # Another record under the same name is none that goes on.
+    shutil.rmtree(recorded)
+    later(recorded, 10, 1)
+    with pytest.raises(PipelineError, match="another record"):
+        once()
+
+
+def test_an_hour_that_is_long_over_takes_no_more_and_keeps_no_cells(spark: SparkSession, tmp_path: Path) -> None:
+    recorded, out, checkpoint = (tmp_path / name for name in ("recorded", "out", "checkpoint"))
+    said: list[str] = []
+
+    def once() -> job.Outcome:
+        return stream(spark, str(recorded), str(out), str(checkpoint), None, "none", say=said.append, late=86_400.0)
+
+    later(recorded, 10, 1)
+    later(recorded, 10, 11, days=3)
+    assert once().messages == 20
+    assert [path.parent.name for path in (out / "_state").glob("*/*")] == ["date=2026-11-24"]
+    # Somebody set the clock back.
+    later(recorded, 10, 21)
+    later(recorded, 10, 31, days=3)
+    assert once().messages == 30
+    assert any(line.startswith("10 messages came later than 24 h") for line in said)

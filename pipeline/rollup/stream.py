@@ -1,0 +1,380 @@
+"""The rollup of a record that grows: in batches, with a checkpoint that says how far it has read.
+
+Owns the checkpoint: which stream it is, up to which sequence number the record is in the tables, and what was missing
+on the way. Each batch reads what lies above that number, whichever segments hold it by then.
+
+Promises: no event is counted twice, and none is passed over silently. Where numbers are missing the stream stops before
+them, and names the command that goes on. A batch that was killed anywhere is done again, for the same numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+import uuid
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as f
+
+from pipeline.coverage import GAP, LEFT_OUT, MISSING, UNFINISHED, Coverage, Finding
+from pipeline.errors import GoneError, MisuseError, PipelineError, UnreadError
+from pipeline.manifests import manifests, numbers, removed
+from pipeline.outputs import Folder, check, folder
+from pipeline.progress import progress
+from pipeline.rollup.job import Outcome, explain, finish
+from pipeline.rollup.latency import AUTO, columns
+from pipeline.rollup.tables import MINUTES, Tables
+from pipeline.rollup.transforms import PUBLISHES, cells
+from pipeline.schema import EVENTS, PUBLISH
+from pipeline.segments import Say, altered, broken, reading, unsaid
+from pipeline.storage import File, Storage, local_path, parquet, storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+IDENTITY: Final = "canopy-rollup.json"
+"""In the checkpoint: which stream it is."""
+PLAN: Final = "plan-"
+DONE: Final = "done-"
+"""In the checkpoint: what a batch is to read, and what is in the tables since it ended; their numbers follow."""
+PAGE_EVERY: Final = 60.0
+"""Seconds between two pages of a stream."""
+LATE: Final = 172_800.0
+"""Seconds for which an hour is kept open for late events, behind the newest one."""
+SHOWN: Final = 5
+"""Findings that a stop names; there may be more."""
+
+
+@dataclass
+class Progress:
+    """What is in the tables."""
+
+    version: int = 0
+    """Batches that are done."""
+    through: int = 0
+    """The sequence number up to which everything was read, or is in `lost`."""
+    since: str = ""
+    """The first hour (date=…/hour=…) that takes more events."""
+    late: int = 0
+    """Messages that came for an hour before that, and were not counted."""
+    lost: Coverage = field(default_factory=Coverage)
+    """What was not there when it was to be read."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What lies above the number that is reached."""
+
+    files: list[File]
+    to: int
+    findings: list[Finding]
+
+
+def stream(
+    spark: SparkSession,
+    source: str,
+    output: str,
+    checkpoint: str,
+    every: float | None,
+    latency: str = AUTO,
+    skip_corrupt: bool = False,
+    say: Say = unsaid,
+    allow_gaps: bool = False,
+    late: float = LATE,
+) -> Outcome:
+    """The tables of `job.run`, kept up as segments appear: `every` so many seconds, or, with None, of what is there.
+
+    Raises:
+        MisuseError: an option is wrong, or checkpoint and output do not belong together.
+        UnreadError: numbers are missing that were not read yet, and not `allow_gaps`.
+        PipelineError: a segment cannot be read.
+    """
+    columns(latency)
+    recorded = storage(spark, source)
+    if not recorded.exists():
+        raise MisuseError(f"--input {source}: no such folder")
+    check([source], output)
+    check([], checkpoint, "--checkpoint")
+    tables = Tables(spark, output)
+    reader = _Reader(spark, source, recorded, tables, checkpoint, latency, skip_corrupt, allow_gaps, late)
+    reader.belongs()
+    reader.load()
+    tables.tidy()
+    tables.settle(reader.done.version, reader.done.since)
+    drawn = time.monotonic()
+    try:
+        while True:
+            begun = time.monotonic()
+            repeated = reader.batch(say)
+            if every is not None and time.monotonic() - drawn > PAGE_EVERY:
+                finish(tables, reader.coverage())
+                drawn = time.monotonic()
+            if repeated:
+                continue
+            if every is None:
+                break
+            time.sleep(max(0.0, begun + every - time.monotonic()))
+    except KeyboardInterrupt:
+        say("stopped")
+    finally:
+        tables.tidy()
+    with progress(spark, "rollup"), reading():
+        outcome = finish(tables, reader.coverage())
+    if reader.done.late:
+        say(
+            f"{reader.done.late:,} messages came later than {late / 3600:g} h behind the newest, and are in no table "
+            "(--late keeps hours open for longer)"
+        )
+    explain(outcome, latency, say)
+    return outcome
+
+
+class _Reader:
+    """One stream, from its checkpoint to its tables."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        source: str,
+        recorded: Storage,
+        tables: Tables,
+        checkpoint: str,
+        latency: str,
+        skip_corrupt: bool,
+        allow_gaps: bool,
+        late: float,
+    ) -> None:
+        self.spark = spark
+        self.source = source
+        self.recorded = recorded
+        self.tables = tables
+        self.checkpoint = checkpoint
+        self.place: Folder = folder(spark, checkpoint)
+        self.latency = latency
+        self.skip_corrupt = skip_corrupt
+        self.allow_gaps = allow_gaps
+        self.late = timedelta(seconds=late)
+        self.done = Progress()
+        # What a batch that broke off was to read.
+        self.planned: int | None = None
+        # Manifests that were read: they do not change.
+        self.known: dict[str, dict[str, Any]] = {}
+
+    # -- the checkpoint ------------------------------------------------------------------------------------------------
+
+    def belongs(self) -> None:
+        """Hold checkpoint and output against each other; name both, where both are new."""
+        text = self.place.text(IDENTITY)
+        note = self.tables.note()
+        output = self.tables.output
+        if self.place.names("offsets"):
+            whose = "another query's" if text is None else "an older version's"
+            raise MisuseError(f"--checkpoint {self.checkpoint}: {whose}; give a folder of its own, and a new --output")
+        if text is None:
+            if note is not None or self.tables.folder.names(MINUTES):
+                raise MisuseError(f"--output {output}: there are tables already, of another run; give another")
+            identity: dict[str, Any] = {"stream": uuid.uuid4().hex, "latency": self.latency}
+            self.place.write(IDENTITY, json.dumps(identity) + "\n")
+        else:
+            try:
+                identity = dict(json.loads(text))
+            except ValueError as error:
+                raise PipelineError(
+                    f"{self.checkpoint}/{IDENTITY}: no JSON; begin again with another --checkpoint"
+                ) from error
+        if identity.get("latency") != self.latency:
+            raise MisuseError(f"--latency {self.latency}: this checkpoint was begun with {identity.get('latency')}")
+        if note is None:
+            if self._newest(DONE):
+                raise MisuseError(
+                    f"--output {output}: the tables that belong to --checkpoint {self.checkpoint} are not there; "
+                    "remove the checkpoint to begin again"
+                )
+            self.tables.describe({"stream": identity["stream"], "latency": self.latency})
+        elif note.get("stream") != identity.get("stream"):
+            raise MisuseError(f"--output {output}: these tables do not belong to --checkpoint {self.checkpoint}")
+
+    def load(self) -> None:
+        """How far the tables are, and what a batch was to read that broke off."""
+        for version, said in self._newest(DONE):
+            lost = said["lost"]
+            self.done = Progress(
+                version,
+                int(said["through"]),
+                str(said["since"]),
+                int(said["late"]),
+                Coverage(
+                    missing=int(lost["events"]),
+                    findings=[Finding(**each) for each in lost["findings"]],
+                    kinds=Counter(lost["kinds"]),
+                ),
+            )
+            break
+        for version, said in self._newest(PLAN):
+            if version == self.done.version + 1:
+                self.planned = int(said["to"])
+            break
+
+    def _newest(self, what: str) -> list[tuple[int, dict[str, Any]]]:
+        """The files of a kind that are whole, the newest first: on some storages the last may be half written."""
+        found = []
+        for name in sorted(self.place.names(""), reverse=True):
+            number = name.removeprefix(what).removesuffix(".json")
+            if name == f"{what}{number}.json" and number.isdigit():
+                try:
+                    found.append((int(number), dict(json.loads(self.place.text(name) or ""))))
+                except ValueError:
+                    continue
+        return found
+
+    def _write(self, what: str, version: int, said: dict[str, Any]) -> None:
+        self.place.write(f"{what}{version:012d}.json", json.dumps(said) + "\n")
+        # The one before stays, where this one should not be whole.
+        self.place.remove(f"{what}{version - 2:012d}.json")
+
+    # -- batches -------------------------------------------------------------------------------------------------------
+
+    def batch(self, say: Say) -> bool:
+        """Read what is new; whether that was a batch which had broken off, and there may be more.
+
+        Raises:
+            UnreadError: numbers are missing.
+        """
+        repeated = self.planned is not None
+        try:
+            self._batch(say)
+        except (GoneError, UnreadError):
+            # Something may have been merged between two looks: what is gone is in another file then.
+            self._batch(say)
+        return repeated
+
+    def _batch(self, say: Say) -> None:
+        done = self.done
+        found = self._look()
+        if found is None:
+            return
+        surely = [each for each in found.findings if each.kind != LEFT_OUT]
+        # What was missing before the stream began is named at its end, as by a job that is no stream.
+        if surely and done.version and not self.allow_gaps:
+            raise UnreadError(self._stopped(surely))
+        version = done.version + 1
+        if self.planned is None:
+            self._write(PLAN, version, {"from": done.through + 1, "to": found.to})
+            self.planned = found.to
+        late, newest = 0, ""
+        if found.files:
+            with reading():
+                folded = self.tables.fold(cells(self._rows(found), self.latency), version, done.since)
+            late, newest = folded.late, max(folded.hours, default="")
+        lost = replace(done.lost, findings=[*done.lost.findings], kinds=Counter(done.lost.kinds))
+        for each in found.findings:
+            lost.add(each)
+        since = max(done.since, _before(newest, self.late) if newest else "")
+        self.done = Progress(version, found.to, since, done.late + late, lost)
+        about = lost.summary()
+        self._write(
+            DONE,
+            version,
+            {
+                "through": found.to,
+                "since": since,
+                "late": self.done.late,
+                "lost": {"events": lost.missing, "findings": about["findings"], "kinds": about["kinds"]},
+            },
+        )
+        self.planned = None
+        self.tables.settle(version, since)
+        say(f"batch {version}: done, up to number {found.to:,}")
+
+    def _rows(self, found: Look) -> DataFrame:
+        schema = type(EVENTS)([EVENTS[name] for name in dict.fromkeys(("seq", *PUBLISHES, *columns(self.latency)))])
+        reader = self.spark.read.schema(schema).option("ignoreCorruptFiles", str(self.skip_corrupt).lower())
+        seq = f.col("seq")
+        return parquet(reader, *(file.path for file in found.files)).where(
+            (f.col("kind") == PUBLISH) & (seq > self.done.through) & (seq <= found.to)
+        )
+
+    def _look(self) -> Look | None:
+        """What is new, and what is missing of it; None where nothing is."""
+        through = self.done.through
+        # Segments first: who removes one begins with its manifest.
+        there = {file.place: file for file in self.recorded.files(".parquet")}
+        said = manifests(self.recorded, self.known)
+        self.known = said.said
+        if there and said.vouched is None:
+            raise MisuseError(f"--input {self.source}: no manifests: a stream goes by them (copy _manifests too)")
+        gone = removed(self.recorded)
+        spans = {place: numbers(about) for place, about in said.said.items() if place not in said.gone}
+        end = max((span[1] for span in (*spans.values(), *map(numbers, gone)) if span is not None), default=0)
+        if end < through:
+            raise PipelineError(
+                f"--input {self.source}: the record ends at number {end:,}, and this stream has read up to "
+                f"{through:,}: another record; begin again with a new --checkpoint and --output"
+            )
+        if end == through and self.planned is None:
+            return None
+        to = end if self.planned is None else self.planned
+        files, left = [], {}
+        for place, span in spans.items():
+            if span is None or place not in there or span[1] <= through or span[0] > to:
+                continue
+            why = broken(self.recorded, there[place])
+            if not why and self.skip_corrupt:
+                why = altered(self.recorded, there[place], said.said[place])
+            if why and not self.skip_corrupt:
+                raise PipelineError(f"{there[place].path}: {why}; --skip-corrupt leaves it out")
+            if why:
+                left[place] = why
+            else:
+                files.append(there[place])
+        account = Coverage(had=through, ignored=frozenset({GAP, UNFINISHED}))
+        sizes = {place: file.size for place, file in there.items()}
+        account.take(self.source, said, self.recorded, sizes, left, local=local_path(self.source))
+        findings = [each for each in account.findings if each.from_seq is not None and each.from_seq <= to]
+        if self.done.version:
+            # What retention removed before the stream began is no matter to it.
+            findings += self._unread(gone, there, to)
+        return Look(files, to, findings)
+
+    def _unread(self, gone: list[dict[str, Any]], there: dict[str, File], to: int) -> list[Finding]:
+        """What retention removed before it was read."""
+        found = []
+        for about in gone:
+            span, place = numbers(about), str(about.get("segment"))
+            if span is not None and self.done.through < span[1] and span[0] <= to and place not in there:
+                rows = min(int(about.get("rows") or 0), span[1] - max(span[0] - 1, self.done.through))
+                why = f"{self.source}: retention removed numbers {span[0]:,} to {span[1]:,} before they were read"
+                found.append(Finding(MISSING, place, span[0], span[1], rows, why))
+        return found
+
+    def _stopped(self, findings: list[Finding]) -> str:
+        shown = [each.said for each in findings[:SHOWN]]
+        if len(findings) > SHOWN:
+            shown.append(f"{len(findings) - SHOWN:,} more")
+        places = {"--input": self.source, "--output": self.tables.output, "--checkpoint": self.checkpoint}
+        options = " ".join(f"{name} {shlex.quote(value)}" for name, value in places.items())
+        at = f"the stream stops before these events, at number {self.done.through:,}"
+        shown += [
+            f"{at}. Put the segments back and start it again, or go on without them (its end names them then):",
+            f"canopy pipeline rollup {options} --latency {shlex.quote(self.latency)} --once --allow-gaps",
+        ]
+        return "\n".join(shown)
+
+    def coverage(self) -> Coverage:
+        """What the record lacks by now, and what was missing when it was to be read."""
+        lost = self.done.lost
+        made = replace(lost, findings=[*lost.findings], kinds=Counter(lost.kinds), had=self.done.through)
+        there = {file.place: file.size for file in self.recorded.files(".parquet")}
+        said = manifests(self.recorded, self.known)
+        if there or said.said:
+            made.take(self.source, said, self.recorded, there, {}, local=local_path(self.source))
+        return made
+
+
+def _before(hour: str, time: timedelta) -> str:
+    """The place of the hour that was so long before another."""
+    return f"{datetime.strptime(hour, 'date=%Y-%m-%d/hour=%H') - time:date=%Y-%m-%d/hour=%H}"  # noqa: DTZ007  UTC
