@@ -38,6 +38,7 @@ from broker.security.errors import SecurityError
 from broker.security.passwords.hashes import Kind
 from broker.security.passwords.passwd import delete_user, set_password
 from broker.settings import Settings, parse_endpoint
+from broker.store.cli import app as store
 from broker.storing import unusable as store_unusable
 from broker.upstream.filters.suspicious import warnings
 from broker.upstream.links.choices import unreadable
@@ -67,6 +68,7 @@ app = typer.Typer(
 app.add_typer(load, name="load")
 app.add_typer(acl, name="acl")
 app.add_typer(record, name="record")
+app.add_typer(store, name="store")
 app.add_typer(pipeline, name="pipeline")
 
 

@@ -1,0 +1,196 @@
+"""The command: ``canopy store``.
+
+Exit codes: 0 all is well, 1 the store cannot be used, or something in it is wrong, 2 the command line is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, Final, NoReturn
+
+import typer
+
+from broker.store.base import StoreError
+
+app = typer.Typer(
+    name="store",
+    help="Look at what a broker keeps on disk, check it, take it out and bring it in.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+FAILED: Final = 1
+MISUSED: Final = 2
+STANDARD: Final = "-"
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the store (store.path).")]
+
+
+def _fail(text: str, code: int = FAILED) -> NoReturn:
+    typer.echo(f"canopy: {text}", err=True)
+    raise typer.Exit(code)
+
+
+def _told(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Foreseen failures of a command as lines for people."""
+
+    @wraps(command)
+    def guarded(*arguments: Any, **flags: Any) -> Any:
+        try:
+            return command(*arguments, **flags)
+        except StoreError as error:
+            _fail(str(error))
+        except BrokenPipeError:
+            # Whoever read has had enough, and Python would complain at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(FAILED) from None
+
+    return guarded
+
+
+@app.command()
+@_told
+def info(
+    directory: Directory,
+    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+) -> None:
+    """What is in the store, how large it is, the longest queues, and who uses it. A broker may be running."""
+    from broker.store.tools import figures
+
+    found = figures.info(directory)
+    if as_json:
+        typer.echo(json.dumps(found, ensure_ascii=False))
+        return
+    used_by = found["used_by"]
+    whose = "no broker uses it" if used_by is None else f"process {used_by or '?'} uses it"
+    typer.echo(f"{found['path']}: version {found['version']}, {whose}")
+    typer.echo(
+        f"  size: {_size(found['bytes'])}, {_size(found['free_bytes'])} of it free; log {_size(found['log_bytes'])}"
+    )
+    ended = f"; {found['ended']:,} ended and not cleared away yet" if found["ended"] else ""
+    typer.echo(
+        f"  sessions: {found['sessions']:,}, {found['connected']:,} connected, {found['wills']:,} with a will{ended}"
+    )
+    typer.echo(f"  subscriptions: {found['subscriptions']:,}")
+    states = ", ".join(f"{count:,} {name}" for name, count in found["deliveries"].items())
+    typer.echo(f"  deliveries: {states}; {found['shared_messages']:,} messages that several share")
+    typer.echo(f"  QoS 2 publishes begun: {found['received']:,}")
+    typer.echo(f"  retained messages: {found['retained']:,}, {_size(found['retained_bytes'])}")
+    if (oldest := found["oldest"]) is not None:
+        since = datetime.fromtimestamp(oldest["disconnected_at"]).astimezone().isoformat(" ", "seconds")
+        typer.echo(f"  longest away: {oldest['client_id']!r}, since {since}")
+    for each in found["largest"]:
+        typer.echo(f"  queue of {each['client_id']!r}: {each['messages']:,} messages, {_size(each['bytes'])}")
+
+
+@app.command()
+@_told
+def verify(directory: Directory) -> None:
+    """Check the pages of the file, and that what stands in it can be served. A broker may be running.
+
+    A line for each fault; the exit code is 1 when there is one.
+    """
+    from broker.store.tools import verifying
+
+    faults = 0
+    for line in verifying.verify(directory):
+        faults += 1
+        typer.echo(line)
+    if faults:
+        _fail(f"{directory}: {faults:,} faults: restore it from a backup, or export and import what can be read")
+    typer.echo(f"{directory}: whole")
+
+
+@app.command()
+@_told
+def export(
+    directory: Directory,
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="A file that is not there yet; -: the output.")] = "-",
+) -> None:
+    """Write all of the store as lines of JSON, as of one moment. A broker may be running."""
+    from broker.store.tools import exporting
+    from broker.store.tools.looking import look
+
+    with look(directory) as found:
+        lines = exporting.lines(found)
+        if file == STANDARD:
+            for line in lines:
+                sys.stdout.write(line + "\n")
+            sys.stdout.flush()
+        else:
+            _write(Path(file), lines)
+
+
+def _write(file: Path, lines: Iterable[str]) -> None:
+    """Write a new file, for the user alone: payloads stand in it. All of it, or none."""
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        _fail(f"{file} is there already: move it away, or name another one")
+    except OSError as error:
+        _fail(f"{file} cannot be made ({error.strerror}): name another one")
+    try:
+        with open(descriptor, "w", encoding="utf-8") as out:
+            for line in lines:
+                out.write(line + "\n")
+            out.flush()
+            os.fsync(out.fileno())
+    except OSError as error:
+        file.unlink()
+        _fail(f"{file} cannot be written ({error.strerror}): make room, or name another one")
+    except BaseException:
+        file.unlink()
+        raise
+
+
+@app.command("import")
+@_told
+def bring(
+    directory: Directory,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="What export wrote; -: the input.")],
+) -> None:
+    """Fill an empty or new store with what export wrote: all of it, or nothing. No broker may be running on it."""
+    from broker.store.tools import importing
+
+    if file == STANDARD:
+        counts = importing.bring(directory, sys.stdin.buffer, "input")
+    else:
+        try:
+            with Path(file).open("rb") as source:
+                counts = importing.bring(directory, source, file)
+        except OSError as error:
+            _fail(f"{file} cannot be read ({error.strerror}): name another one, or be a user who may")
+    _tell(directory, counts)
+
+
+def _tell(directory: Path, counts: dict[str, int]) -> None:
+    typer.echo(
+        f"{directory}: {counts['session']:,} sessions with {counts['subscription']:,} subscriptions and "
+        f"{counts['delivery']:,} messages, {counts['retained']:,} retained messages"
+    )
+
+
+@app.command()
+@_told
+def compact(directory: Directory) -> None:
+    """Rewrite the file without empty pages. No broker may be running on it, and the disk needs as much room again."""
+    from broker.store.tools import compacting
+
+    before, after = compacting.compact(directory)
+    typer.echo(f"{directory}: {before:,} bytes before, {after:,} after")
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            break
+        count /= 1024
+    return f"{count:,.0f} B" if unit == "B" else f"{count:,.1f} {unit}"

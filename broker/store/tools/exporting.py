@@ -1,0 +1,83 @@
+"""A store as lines of JSON, one for each row: what `importing` reads, and anybody else can.
+
+Owns the lines. A line is a row of the tables (`sqlite.schema`) under the names of its columns, but for what only a file
+means: `client_id` stands for the session, the order of the lines for numbers, names for states, true and false for
+flags, base64 for bytes; times are those of the system's clock. What is NULL is left out. Equal stores make equal lines.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from broker.store.base import StoreError
+from broker.store.tools import rows
+from broker.store.tools.looking import Look
+
+HEAD: Final = {"type": "canopy-store", "version": 1}
+"""The first line: the version is that of the lines."""
+
+LEFT_OUT: Final = frozenset({"number", "refs"})
+TIMES: Final = frozenset({"disconnected_at", "will_due", "expires_at"})
+TEXTS_OF_JSON: Final = frozenset({"principal", "identifiers"})
+
+USED: Final = "SELECT DISTINCT message FROM delivery WHERE message NOT NULL AND session IN (SELECT id FROM session)"
+
+BEHIND_SESSIONS: Final = {
+    "subscription": "ORDER BY session, filter",
+    "received": "ORDER BY session, packet_id",
+    "delivery": "ORDER BY number",
+}
+
+
+def lines(found: Look) -> Iterator[str]:
+    """All of a store. Raises StoreError: a row cannot be read."""
+    yield _line(HEAD)
+    clients: dict[int, str] = {}
+    for table in rows.TABLES:
+        for row in _rows(found, table):
+            if table == "session":
+                clients[row.pop("id")] = row["client_id"]
+            try:
+                yield _line({"type": table, **_shown(row, clients, found.ahead)})
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                raise StoreError(f"{found.path}: a row of {table} cannot be read: see canopy store verify") from error
+
+
+def _rows(found: Look, table: str) -> Iterator[dict[str, Any]]:
+    """The rows of a table that belong to somebody, in an order that says what their numbers did."""
+    db = found.db
+    names = [column.name for column in rows.columns(db, table)]
+    order = BEHIND_SESSIONS.get(table)
+    chosen = "ORDER BY rowid" if order is None else f"WHERE session IN (SELECT id FROM session) {order}"
+    # There is no index for this, and few messages are shared.
+    used = frozenset(number for (number,) in db.execute(USED)) if table == "message" else frozenset()
+    for values in db.execute(f"SELECT * FROM {table} {chosen}"):
+        if table != "message" or values[0] in used:
+            yield dict(zip(names, values, strict=True))
+
+
+def _shown(row: dict[str, Any], clients: dict[int, str], ahead: float) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    for name, value in row.items():
+        if value is None or name in LEFT_OUT:
+            continue
+        if name == "session":
+            shown["client_id"] = clients[value]
+        elif isinstance(value, bytes):
+            shown[name] = base64.b64encode(value).decode()
+        elif name in rows.FLAGS:
+            shown[name] = value != 0
+        elif name in TIMES:
+            shown[name] = value - ahead
+        elif name in TEXTS_OF_JSON:
+            shown[name] = json.loads(value)
+        else:
+            shown[name] = rows.STATES[value] if name == "state" else value
+    return shown
+
+
+def _line(values: dict[str, Any]) -> str:
+    return json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -1,0 +1,75 @@
+"""What is in a store, in figures: how much of what, how large, whose queues are the longest, who uses it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from broker.store.tools.looking import Look, look, user_of
+from broker.store.tools.rows import STATES
+
+LARGEST: Final = 10
+"""Queues that are named."""
+
+QUEUES: Final = (
+    "SELECT client_id, count(*), sum(ifnull(length(delivery.payload), ifnull(length(message.payload), 0)))"
+    " FROM delivery JOIN session ON session.id = delivery.session LEFT JOIN message ON message.id = delivery.message"
+    " WHERE state < 2 GROUP BY session.id ORDER BY 2 DESC, 3 DESC, 1 LIMIT ?"
+)
+OLDEST: Final = "SELECT client_id, disconnected_at FROM session WHERE disconnected_at NOT NULL ORDER BY 2 LIMIT 1"
+COUNTS: Final = {
+    "sessions": "SELECT count(*) FROM session",
+    "connected": "SELECT count(*) FROM session WHERE disconnected_at IS NULL",
+    "wills": "SELECT count(*) FROM session WHERE will_topic NOT NULL",
+    "ended": "SELECT count(*) FROM gone_session",
+    "subscriptions": "SELECT count(*) FROM subscription WHERE session IN (SELECT id FROM session)",
+    "received": "SELECT count(*) FROM received WHERE session IN (SELECT id FROM session)",
+    "shared_messages": "SELECT count(*) FROM message",
+    "retained": "SELECT count(*) FROM retained",
+    "retained_bytes": "SELECT ifnull(sum(length(payload)), 0) FROM retained",
+}
+
+
+def info(directory: Path) -> dict[str, Any]:
+    """The figures of the store of a directory, as `canopy store info --json` prints them. Raises StoreError."""
+    with look(directory) as found:
+        db = found.db
+        pages, page, free = (
+            db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size", "freelist_count")
+        )
+        figures: dict[str, Any] = {
+            "path": str(found.path),
+            "version": found.version,
+            "used_by": user_of(found.path),
+            "bytes": pages * page,
+            "log_bytes": _log_bytes(found.path),
+            "free_bytes": free * page,
+        }
+        for name, statement in COUNTS.items():
+            figures[name] = db.execute(statement).fetchone()[0]
+        figures["deliveries"] = _deliveries(found)
+        oldest = db.execute(OLDEST).fetchone()
+        figures["oldest"] = (
+            None if oldest is None else {"client_id": oldest[0], "disconnected_at": oldest[1] - found.ahead}
+        )
+        figures["largest"] = [
+            {"client_id": client_id, "messages": count, "bytes": size}
+            for client_id, count, size in db.execute(QUEUES, (LARGEST,))
+        ]
+    return figures
+
+
+def _deliveries(found: Look) -> dict[str, int]:
+    counted = dict(
+        found.db.execute(
+            "SELECT state, count(*) FROM delivery WHERE session IN (SELECT id FROM session) GROUP BY state"
+        ).fetchall()
+    )
+    return {name: counted.get(state, 0) for state, name in STATES.items()}
+
+
+def _log_bytes(path: Path) -> int:
+    try:
+        return path.with_name(path.name + "-wal").stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,205 @@
+"""Lines of JSON as `exporting` writes them, or rows from elsewhere, brought into a store that is empty.
+
+Owns what a line has to be. Promises: all of it comes in, in one transaction, or nothing; the first line that cannot be
+is named with its number. What a broker could not serve does not come in (`rows`).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from broker.core.queues.delivery import QUEUED
+from broker.store.base import StoreError
+from broker.store.sqlite.opening import LOCK, open_store, told
+from broker.store.tools import rows
+from broker.store.tools.exporting import HEAD, TEXTS_OF_JSON
+
+NUMBERS: Final = {name: state for state, name in rows.STATES.items()}
+MADE_HERE: Final = {"session": "id", "delivery": "number", "message": "refs"}
+"""By table: the column that lines do not have."""
+
+
+class FaultyRow(ValueError):
+    """Why a row cannot come in."""
+
+
+class Importer:
+    """An empty store within a transaction. `counts`: rows by table."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._columns = {table: rows.columns(db, table) for table in rows.TABLES}
+        self._inserts = {
+            table: f"INSERT INTO {table} VALUES ({','.join('?' * len(kinds))})"
+            for table, kinds in self._columns.items()
+        }
+        self.counts = dict.fromkeys(rows.TABLES, 0)
+        self._clients: dict[str, int] = {}
+        self._refs: dict[int, int] = {}
+        self._in_flight: set[tuple[int, int]] = set()
+
+    def line(self, values: Any) -> None:
+        """Bring in a line of JSON. Raises FaultyRow."""
+        if not isinstance(values, dict):
+            raise FaultyRow("is no object")
+        fields = dict(values)
+        table = fields.pop("type", None)
+        if table not in self._columns:
+            raise FaultyRow(f"type is none of {', '.join(rows.TABLES)}")
+        row: dict[str, Any] = {}
+        for column in self._columns[table]:
+            if column.name == "session":
+                row["client_id"] = fields.pop("client_id", None)
+            elif column.name != MADE_HERE.get(table):
+                row[column.name] = _value(column, fields.pop(column.name, None))
+        if fields:
+            raise FaultyRow(f"{next(iter(fields))} means nothing for type {table}")
+        self.row(table, row)
+
+    def row(self, table: str, values: Mapping[str, Any]) -> None:
+        """Bring in a row with the values of its columns; `client_id` stands for the session. Raises FaultyRow."""
+        number = self.counts[table] + 1
+        row: dict[str, Any] = {}
+        for column in self._columns[table]:
+            name = column.name
+            if name == "session":
+                row[name] = self._clients.get(values["client_id"]) if isinstance(values["client_id"], str) else None
+                if row[name] is None:
+                    raise FaultyRow("no session of its client_id stands before it")
+                continue
+            if name == MADE_HERE.get(table):
+                row[name] = 0 if name == "refs" else number
+                continue
+            row[name] = values.get(name)
+            if why := rows.type_fault(column, row[name]):
+                raise FaultyRow(f"{name} {why}")
+        if why := rows.fault(table, row):
+            raise FaultyRow(why)
+        if table == "delivery":
+            self._check(row)
+        try:
+            self._db.execute(self._inserts[table], tuple(row.values()))
+        except sqlite3.IntegrityError as error:
+            raise FaultyRow("is there twice") from error
+        except UnicodeEncodeError as error:
+            raise FaultyRow("holds half a surrogate pair") from error
+        self.counts[table] = number
+        if table == "session":
+            self._clients[row["client_id"]] = number
+        elif table == "message":
+            self._refs[row["id"]] = 0
+
+    def _check(self, row: Mapping[str, Any]) -> None:
+        """A delivery against those before it."""
+        message = row["message"]
+        if message is not None:
+            if message not in self._refs:
+                raise FaultyRow(f"message {message} does not stand before it")
+            self._refs[message] += 1
+        if row["state"] != QUEUED:
+            identifier = (row["session"], row["packet_id"])
+            if identifier in self._in_flight:
+                raise FaultyRow(f"packet_id {row['packet_id']} of its client is in flight already")
+            self._in_flight.add(identifier)
+
+    def finish(self) -> None:
+        """All is in. Raises StoreError: something is missing."""
+        for number, refs in self._refs.items():
+            if not refs:
+                raise StoreError(f"message {number} belongs to no delivery: take its line out")
+        self._db.executemany("UPDATE message SET refs = ? WHERE id = ?", ((n, each) for each, n in self._refs.items()))
+
+
+def _value(column: rows.Column, value: Any) -> Any:
+    """A value of a line as that of a column. Raises FaultyRow."""
+    if value is None:
+        return None
+    if column.name in rows.FLAGS:
+        if not isinstance(value, bool):
+            raise FaultyRow(f"{column.name} is neither true nor false")
+        return int(value)
+    if isinstance(value, bool):
+        raise FaultyRow(f"{column.name} {rows.type_fault(column, None) or 'is neither true nor false'}")
+    if column.name == "state":
+        if not isinstance(value, str) or value not in NUMBERS:
+            raise FaultyRow(f"state is none of {', '.join(NUMBERS)}")
+        return NUMBERS[value]
+    if column.name in TEXTS_OF_JSON:
+        return json.dumps(value, ensure_ascii=False)
+    if column.kind == "BLOB":
+        try:
+            return base64.b64decode(value, validate=True)
+        except (ValueError, TypeError) as error:
+            raise FaultyRow(f"{column.name} is no base64") from error
+    return value
+
+
+@contextmanager
+def filling(directory: Path) -> Iterator[Importer]:
+    """The store of a directory, made where there is none, to be filled. Raises StoreError: in use, or not empty."""
+    store = open_store(directory, "full")
+    db = store.db
+    try:
+        for table in (*rows.TABLES, "gone_session"):
+            if db.execute(f"SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT 1)").fetchone()[0]:
+                raise StoreError(f"{store.path} is not empty: name a folder that holds no store yet")
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            importer = Importer(db)
+            yield importer
+            importer.finish()
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    except sqlite3.Error as error:
+        raise StoreError(told(store.path, error)) from error
+    finally:
+        store.close()
+        _hand_over(store.path)
+
+
+def _hand_over(path: Path) -> None:
+    """What root has made belongs to whom the folder belongs to: the broker's user."""
+    if os.geteuid() == 0:
+        folder = path.parent.stat()
+        for each in (path, path.with_name(LOCK)):
+            os.chown(each, folder.st_uid, folder.st_gid)
+
+
+def bring(directory: Path, source: Iterable[bytes], name: str) -> dict[str, int]:
+    """Bring the lines of `source`, which errors call `name`, into the store of a directory; rows by table.
+
+    Raises:
+        StoreError: the store cannot be filled, or a line cannot come in, which is named; then nothing has.
+    """
+    with filling(directory) as importer:
+        number = 0
+        for number, line in enumerate(source, 1):
+            try:
+                values = json.loads(line, parse_constant=_no_number)
+                if number == 1:
+                    if values != HEAD:
+                        raise FaultyRow("is not that of an export (canopy store export)")
+                else:
+                    importer.line(values)
+            except FaultyRow as error:
+                raise StoreError(f"{name}: line {number}: {error}") from error
+            except (ValueError, RecursionError) as error:
+                raise StoreError(f"{name}: line {number}: is no JSON ({error})") from error
+        if not number:
+            raise StoreError(f"{name}: is empty")
+    return importer.counts
+
+
+def _no_number(text: str) -> float:
+    raise FaultyRow(f"{text} is no number")

@@ -1,0 +1,92 @@
+"""Opening the file of a store to read it, beside a broker that may be running.
+
+Owns how that is done without changing anything: no lock is kept, and the file is opened for reading. Promises: all that
+is read is one moment of the file. Faults are `StoreError`, in one line.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from broker.store.base import StoreError
+from broker.store.sqlite import reading
+from broker.store.sqlite.opening import BUSY_SECONDS, FILE, LOCK, told
+from broker.store.sqlite.schema import APPLICATION, VERSION
+
+
+class Look:
+    """An open file, as of one moment. `ahead`: seconds by which its times are ahead of the system's clock."""
+
+    def __init__(self, db: sqlite3.Connection, path: Path, version: int, ahead: float) -> None:
+        self.db = db
+        self.path = path
+        self.version = version
+        self.ahead = ahead
+
+
+def file_of(directory: Path) -> Path:
+    """The file of a store that is there. Raises StoreError: there is none."""
+    path = directory / FILE
+    try:
+        if not path.exists():
+            raise StoreError(f"{directory} holds no store ({FILE}): name the folder of store.path")
+        return path.resolve() if path.is_symlink() else path
+    except OSError as error:
+        raise StoreError(f"{path} cannot be looked at ({error.strerror}): be the broker's user, or root") from error
+
+
+def user_of(path: Path) -> int | None:
+    """The process that has the store open as its own; None: nobody; 0: somebody, who did not say."""
+    try:
+        lock = os.open(path.parent / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        told_by = os.pread(lock, 20, 0).decode(errors="replace").strip()
+        return int(told_by) if told_by.isdecimal() else 0
+    except OSError:
+        return None
+    finally:
+        os.close(lock)
+    return None
+
+
+@contextmanager
+def look(directory: Path) -> Iterator[Look]:
+    """Open the store of a directory to read it. Raises StoreError."""
+    path = file_of(directory)
+    db: sqlite3.Connection | None = None
+    try:
+        db = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS, isolation_level=None
+        )
+        db.execute("PRAGMA cell_size_check = ON")
+        db.execute("BEGIN")
+        if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
+            raise StoreError(f"{path} is no store of Canopy: name the folder of store.path")
+        version = int(db.execute("PRAGMA user_version").fetchone()[0])
+        if version > VERSION:
+            raise StoreError(f"{path} is of version {version}, newer than {VERSION}: use the newer canopy")
+        yield Look(db, path, version, _ahead(db))
+    except sqlite3.Error as error:
+        raise StoreError(told(path, error)) from error
+    except reading.Damaged as error:
+        raise StoreError(f"{path} is damaged: restore it from a backup ({error})") from error
+    finally:
+        if db is not None:
+            db.close()
+
+
+def _ahead(db: sqlite3.Connection) -> float:
+    # A file that no broker of now has opened has no such table.
+    if not db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'clock'").fetchone()[0]:
+        return 0.0
+    note = reading.clock(db)
+    return 0.0 if note is None else note[1]

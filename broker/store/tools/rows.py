@@ -1,0 +1,153 @@
+"""What a row of each table may hold: the columns as the file has them, and what a broker could not have written.
+
+Owns these rules, once, for checking a file and for lines that are brought in. Columns of one name mean the same in all
+tables. Refuses: to know where a row comes from.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Mapping
+from math import isfinite
+from typing import Any, Final, NamedTuple
+
+from broker.core.codec.errors import ProtocolError
+from broker.core.codec.packets import PUBLISH
+from broker.core.codec.properties import ForwardScan
+from broker.core.codec.topic_names import parse_shared, validate_filter, validate_topic
+from broker.core.queues.delivery import QUEUED, RELEASED, SENT
+from broker.core.queues.queue_policy import POLICIES
+from broker.core.queues.windows.in_flight import LARGEST_ID
+from broker.store.sqlite.principals import Principals
+
+TABLES: Final = ("session", "subscription", "received", "message", "delivery", "retained")
+"""In this order each refers to what stands before it alone."""
+
+STATES: Final = {QUEUED: "queued", SENT: "sent", RELEASED: "released"}
+
+FLAGS: Final = frozenset({"no_local", "retain_as_published", "streaming", "retain", "publish_retain", "will_retain"})
+"""Numbers that are 0 or 1."""
+
+NEVER: Final = 0xFFFF_FFFF
+LARGEST_VARINT: Final = 268_435_455
+LONGEST_TEXT: Final = 65_535
+
+
+class Column(NamedTuple):
+    """A column: its type as the schema has it, and whether it has to have a value."""
+
+    name: str
+    kind: str
+    needed: bool
+
+
+def columns(db: sqlite3.Connection, table: str) -> list[Column]:
+    """The columns of a table, in their order."""
+    return [Column(row[1], row[2], bool(row[3])) for row in db.execute(f"PRAGMA table_info({table})")]
+
+
+def type_fault(column: Column, value: object) -> str:
+    """Why a value has not the type of its column; empty: it has."""
+    if value is None:
+        return "is missing" if column.needed else ""
+    if column.kind == "INTEGER":
+        return "" if isinstance(value, int) and -(2**63) <= value < 2**63 else "is no whole number"
+    if column.kind == "REAL":
+        return "" if isinstance(value, (int, float)) and isfinite(value) else "is no time"
+    if column.kind == "TEXT":
+        return "" if isinstance(value, str) else "is no text"
+    return "" if isinstance(value, bytes) else "holds no bytes"
+
+
+def fault(table: str, row: Mapping[str, Any]) -> str:
+    """What of a row, whose values have their types, no broker wrote; empty: nothing."""
+    for name, value in row.items():
+        check = CHECKS.get(name)
+        if value is not None and check is not None:
+            try:
+                why = check(value)
+            except ProtocolError as error:
+                why = f"cannot be: {error}"
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                why = "makes no sense"
+            if why:
+                return f"{name} {why}"
+    return _delivery(row) if table == "delivery" else ""
+
+
+def _delivery(row: Mapping[str, Any]) -> str:
+    state = row["state"]
+    if row["message"] is None and (row["topic"] is None or row["payload"] is None) and state != RELEASED:
+        return "has no message"
+    return "packet_id is missing" if state != QUEUED and row["packet_id"] == 0 else ""
+
+
+def _between(first: int, last: int) -> Callable[[int], str]:
+    def check(value: int) -> str:
+        return "" if first <= value <= last else f"is not between {first} and {last}"
+
+    return check
+
+
+def _topic(text: str) -> str:
+    validate_topic(text)
+    return ""
+
+
+def _filter(text: str) -> str:
+    validate_filter(parse_shared(text)[1])
+    return ""
+
+
+def _properties(data: bytes) -> str:
+    scan = ForwardScan()
+    scan.run(data, 0, len(data), PUBLISH)
+    # What concerned one hop alone is not kept.
+    return "" if scan.forward == data else "are not those of a message that is kept"
+
+
+def _principal(text: str) -> str:
+    Principals().read(text, "")
+    return ""
+
+
+def _identifiers(text: str) -> str:
+    found = json.loads(text)
+    right = isinstance(found, list) and all(type(each) is int and 1 <= each <= LARGEST_VARINT for each in found)
+    return "" if right else "is no list of subscription identifiers"
+
+
+def _client_id(text: str) -> str:
+    return "is too long" if len(text.encode()) > LONGEST_TEXT else ""
+
+
+_QOS: Final = _between(0, 2)
+_FLAG: Final = _between(0, 1)
+_SECONDS: Final = _between(0, NEVER)
+
+CHECKS: Final[dict[str, Callable[[Any], str]]] = {
+    "client_id": _client_id,
+    "principal": _principal,
+    "expiry_interval": _SECONDS,
+    "will_topic": _topic,
+    "will_qos": _QOS,
+    "will_delay": _SECONDS,
+    "will_message_expiry": _between(-1, NEVER),
+    "will_properties": _properties,
+    "filter": _filter,
+    "qos": _QOS,
+    "publish_qos": _QOS,
+    "retain_handling": _between(0, 2),
+    "identifier": _between(0, LARGEST_VARINT),
+    "identifiers": _identifiers,
+    "queue_policy": _between(-1, len(POLICIES) - 1),
+    "topic": _topic,
+    "properties": _properties,
+    "state": _between(QUEUED, RELEASED),
+    "packet_id": _between(0, LARGEST_ID),
+    "attempts": _between(0, 2**62),
+    "share": _filter,
+    **dict.fromkeys(FLAGS, _FLAG),
+}
+"""By column: why a value of the right type cannot be."""

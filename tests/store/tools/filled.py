@@ -1,0 +1,48 @@
+"""A store with something of everything in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker.core.codec.packets import SubscriptionRequest, Will
+from broker.core.principal import Principal
+from broker.core.queues.delivery import SENT, Delivery
+from broker.core.queues.message import Message
+from broker.core.topics.subscription import Subscriber, Subscription
+from broker.store.sqlite import SqliteStore
+from tests.store.sqlite.place import delivery, message, opened
+
+
+async def fill(directory: Path) -> SqliteStore:
+    """An open store with two sessions, one of them away."""
+    store = await opened(directory)
+    journal = store.journal
+    journal.session_kept("away", Principal("u", ("g",), {"room": "7"}), 300, store_now(store))
+    journal.session_kept("da 'n\" é", Principal(None), 0xFFFF_FFFF, 0.0)
+    journal.will_set("away", Will("w/é", b"\x00gone", 1, True, 5, 60, b"\x01\x01"), store_now(store) + 5.0)
+    for name, qos in (("a/+", 1), ("$share/s/b/#", 2)):
+        one = Subscription(Subscriber(), name)
+        one.agree(SubscriptionRequest(name, qos, False, True, 1), 7, 2)
+        journal.subscribed("away", one, qos == 1)
+    journal.received("da 'n\" é", 9)
+    shared = Message(b"shared/\xc3\xa9", b"\xff" * 300, 2, True, b"\x01\x00", store_now(store) + 100.0, "p")
+    for client_id in ("away", "da 'n\" é"):
+        journal.queued(client_id, Delivery(shared, 2, False, (), None))
+    for number in range(3):
+        journal.queued("away", delivery(b"%d" % number))
+    sent = Delivery(message(b"sent"), 2, False, (), None)
+    released = Delivery(message(b"released"), 2, False, (), None)
+    for packet_id, one_sent in enumerate((sent, released), 1):
+        one_sent.packet_id, one_sent.state = packet_id, SENT
+        journal.in_flight("away", one_sent)
+    journal.released("away", released)
+    journal.retained_set(message(b"kept", b"r/1"))
+    journal.retained_set(message(b"", b"r/2", store_now(store) + 50.0))
+    await store.flush()
+    return store
+
+
+def store_now(store: SqliteStore) -> float:
+    loop = store._loop
+    assert loop is not None
+    return loop.time()

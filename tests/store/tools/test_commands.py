@@ -1,0 +1,277 @@
+"""`canopy store`: what is in a store, whether it is whole, out of it and into it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from broker.cli import app
+from tests.store.sqlite.place import see
+from tests.store.tools.filled import fill
+
+
+def canopy(*arguments: str | Path, code: int = 0, given: bytes | None = None) -> str:
+    """What `canopy store …` prints, errors included."""
+    result = CliRunner().invoke(app, ["store", *map(str, arguments)], input=given)
+    assert result.exit_code == code, result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result.output
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    """The folder of a store that no broker uses."""
+
+    async def work() -> None:
+        await (await fill(tmp_path / "s")).close()
+
+    asyncio.run(work())
+    return tmp_path / "s"
+
+
+def damage(directory: Path, statement: str) -> None:
+    db = sqlite3.connect(directory / "canopy.db")
+    with db:
+        db.executescript(statement)
+    db.close()
+
+
+def test_what_is_in_it(filled: Path) -> None:
+    found = json.loads(canopy("info", filled, "--json"))
+    assert {name: found[name] for name in ("version", "used_by", "sessions", "connected", "wills", "ended")} == {
+        "version": 1,
+        "used_by": None,
+        "sessions": 2,
+        "connected": 1,
+        "wills": 1,
+        "ended": 0,
+    }
+    assert {name: found[name] for name in ("subscriptions", "received", "shared_messages", "retained")} == {
+        "subscriptions": 2,
+        "received": 1,
+        "shared_messages": 1,
+        "retained": 2,
+    }
+    assert found["deliveries"] == {"queued": 5, "sent": 1, "released": 1}
+    assert found["oldest"]["client_id"] == "away"
+    assert found["largest"] == [
+        {"client_id": "away", "messages": 5, "bytes": 307},
+        {"client_id": "da 'n\" é", "messages": 1, "bytes": 300},
+    ]
+    assert found["bytes"] == (filled / "canopy.db").stat().st_size
+    text = canopy("info", filled)
+    assert "no broker uses it" in text
+    assert "deliveries: 5 queued, 1 sent, 1 released" in text
+    assert "queue of 'away': 5 messages, 307 B" in text
+
+
+async def test_beside_a_broker(tmp_path: Path) -> None:
+    """What only reads goes on, and sees what is committed; what writes is refused."""
+    store = await fill(tmp_path / "s")
+    try:
+        found = json.loads(await asyncio.to_thread(canopy, "info", tmp_path / "s", "--json"))
+        assert (found["used_by"], found["sessions"]) == (os.getpid(), 2)
+        assert (await asyncio.to_thread(canopy, "verify", tmp_path / "s")).endswith(": whole\n")
+        assert await asyncio.to_thread(canopy, "export", tmp_path / "s")
+        for arguments in (("compact", tmp_path / "s"), ("import", tmp_path / "s", "-")):
+            told = await asyncio.to_thread(canopy, *arguments, code=1, given=b"")
+            assert f"is in use by process {os.getpid()}: stop that one" in told
+    finally:
+        await store.close()
+
+
+def test_out_and_in_again(filled: Path, tmp_path: Path) -> None:
+    """The same lines come out of what they went into, and a broker finds the same."""
+    first, second = tmp_path / "1.jsonl", tmp_path / "2.jsonl"
+    canopy("export", filled, first)
+    assert first.stat().st_mode & 0o777 == 0o600
+    told = canopy("import", tmp_path / "t", first)
+    assert told.endswith(": 2 sessions with 2 subscriptions and 7 messages, 2 retained messages\n")
+    canopy("export", tmp_path / "t", second)
+    assert first.read_bytes() == second.read_bytes()
+    assert canopy("verify", tmp_path / "t").endswith(": whole\n")
+    from tests.store.sqlite.test_store import loaded
+
+    before, after = (see(asyncio.run(loaded(each))) for each in (filled, tmp_path / "t"))
+    assert before == after
+    # Over pipes as well.
+    canopy("import", tmp_path / "u", "-", given=canopy("export", filled).encode())
+    assert canopy("export", tmp_path / "u").encode() == first.read_bytes()
+
+
+def test_times_of_a_store_whose_clock_jumped_are_the_systems(filled: Path) -> None:
+    plain = [json.loads(line) for line in canopy("export", filled).splitlines()]
+    damage(filled, "UPDATE clock SET ahead = -1000000.0")
+    moved = [json.loads(line) for line in canopy("export", filled).splitlines()]
+    for before, after in zip(plain, moved, strict=True):
+        for name in ("disconnected_at", "expires_at", "will_due"):
+            if name in before:
+                assert after.pop(name) == pytest.approx(before.pop(name) + 1_000_000.0)
+        assert after == before
+
+
+HEAD = {"type": "canopy-store", "version": 1}
+SESSION = {"type": "session", "client_id": "c", "principal": {"user_name": "u"}, "expiry_interval": 5}
+RETAINED = {"type": "retained", "topic": "a", "payload": "aGk=", "qos": 1}
+DELIVERY = {
+    "type": "delivery",
+    "client_id": "c",
+    "state": "queued",
+    "packet_id": 0,
+    "attempts": 0,
+    "qos": 1,
+    "retain": False,
+    "topic": "t",
+    "payload": "",
+    "publish_qos": 1,
+    "publish_retain": False,
+}
+SUBSCRIPTION = {
+    "type": "subscription",
+    "client_id": "c",
+    "filter": "a/#",
+    "qos": 1,
+    "no_local": False,
+    "retain_as_published": False,
+    "retain_handling": 0,
+    "identifier": 0,
+    "streaming": False,
+}
+MESSAGE = {"type": "message", "id": 7, "topic": "t", "payload": "", "qos": 1, "retain": False}
+POINTER = {name: value for name, value in DELIVERY.items() if name not in ("topic", "payload")} | {"message": 7}
+SENT = DELIVERY | {"state": "sent", "packet_id": 3}
+
+
+@pytest.mark.parametrize(
+    ("lines", "fault"),
+    [
+        ([], "is empty"),
+        ([RETAINED], "line 1: is not that of an export"),
+        ([HEAD | {"version": 2}], "line 1: is not that of an export"),
+        ([HEAD, []], "line 2: is no object"),
+        ([HEAD, {"type": "x"}], "line 2: type is none of session, subscription"),
+        ([HEAD, RETAINED, RETAINED], "line 3: is there twice"),
+        ([HEAD, RETAINED | {"topic": "a/#"}], "line 2: topic cannot be: topic name holds a wildcard"),
+        ([HEAD, RETAINED | {"topic": 5}], "line 2: topic is no text"),
+        ([HEAD, RETAINED | {"topic": "\ud800"}], "line 2: "),
+        ([HEAD, RETAINED | {"qos": 3}], "line 2: qos is not between 0 and 2"),
+        ([HEAD, RETAINED | {"qos": True}], "line 2: qos is missing"),
+        ([HEAD, RETAINED | {"payload": "%"}], "line 2: payload is no base64"),
+        ([HEAD, RETAINED | {"payload": 5}], "line 2: payload is no base64"),
+        ([HEAD, RETAINED | {"properties": "AQ=="}], "line 2: properties cannot be"),
+        ([HEAD, RETAINED | {"expires_at": float("nan")}], "line 2: NaN is no number"),
+        ([HEAD, RETAINED | {"expires_at": "x"}], "line 2: expires_at is no time"),
+        ([HEAD, RETAINED | {"colour": 1}], "line 2: colour means nothing for type retained"),
+        ([HEAD, {"type": "retained", "topic": "a"}], "line 2: payload is missing"),
+        ([HEAD, SUBSCRIPTION], "line 2: no session of its client_id stands before it"),
+        ([HEAD, SESSION, SUBSCRIPTION | {"filter": "a#"}], "line 3: filter cannot be"),
+        ([HEAD, SESSION, SUBSCRIPTION | {"no_local": 1}], "line 3: no_local is neither true nor false"),
+        ([HEAD, SESSION | {"principal": 7}], "line 2: principal makes no sense"),
+        ([HEAD, SESSION | {"expiry_interval": 2**70}], "line 2: expiry_interval is no whole number"),
+        ([HEAD, SESSION, DELIVERY | {"state": "lost"}], "line 3: state is none of queued, sent, released"),
+        ([HEAD, SESSION, DELIVERY | {"topic": None}], "line 3: has no message"),
+        ([HEAD, SESSION, DELIVERY | {"state": "sent"}], "line 3: packet_id is missing"),
+        ([HEAD, SESSION, SENT, SENT], "line 4: packet_id 3 of its client is in flight already"),
+        ([HEAD, SESSION, POINTER], "line 3: message 7 does not stand before it"),
+        ([HEAD, SESSION, MESSAGE], "message 7 belongs to no delivery"),
+        (["{"], "line 1: is no JSON"),
+    ],
+)
+def test_a_line_that_cannot_come_in_is_named(lines: list[Any], fault: str, tmp_path: Path) -> None:
+    """And nothing has come in."""
+    file = tmp_path / "in.jsonl"
+    file.write_text("".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines))
+    told = canopy("import", tmp_path / "s", file, code=1)
+    assert fault in told
+    assert told.count("\n") == 1
+    found = json.loads(canopy("info", tmp_path / "s", "--json"))
+    assert (found["sessions"], found["retained"]) == (0, 0)
+    # The good part of it does.
+    file.write_text("".join(json.dumps(line) + "\n" for line in (HEAD, SESSION, SUBSCRIPTION, MESSAGE, POINTER, SENT)))
+    canopy("import", tmp_path / "s", file)
+    assert canopy("verify", tmp_path / "s").endswith(": whole\n")
+
+
+def test_a_store_with_something_in_it_is_not_filled(filled: Path, tmp_path: Path) -> None:
+    before = (filled / "canopy.db").read_bytes()
+    file = tmp_path / "in.jsonl"
+    file.write_text(json.dumps(HEAD))
+    assert "is not empty: name a folder that holds no store yet" in canopy("import", filled, file, code=1)
+    assert (filled / "canopy.db").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("statement", "line"),
+    [
+        ("UPDATE message SET refs = 5", "message 1: 5 deliveries should point to it, and 2 do"),
+        ("DELETE FROM message", "its message 1 is missing"),
+        ("DELETE FROM session WHERE client_id = 'away'", "delivery: 6 rows of it belong to no session"),
+        ("INSERT INTO gone_session SELECT id FROM session", "session 'away' has ended, and is there"),
+        ("UPDATE delivery SET packet_id = 1 WHERE state > 0", "packet identifier 1 is in flight to 'away' more than"),
+        ("UPDATE retained SET topic = 'a/+' WHERE rowid = 1", "retained 'a/+': topic cannot be: topic name holds"),
+        ("UPDATE retained SET payload = 'text' WHERE rowid = 1", "retained 'r/1': payload holds no bytes"),
+        ("UPDATE delivery SET state = 9 WHERE number = 3", "delivery 3: state is not between 0 and 2"),
+        ("UPDATE delivery SET topic = NULL WHERE number = 3", "delivery 3: has no message"),
+        ("UPDATE session SET principal = 'x'", "principal makes no sense"),
+        ("DROP INDEX subscription_over; PRAGMA writable_schema = ON; DELETE FROM sqlite_schema WHERE name = 'received'",
+         "never used"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_a_line_each(filled: Path, statement: str, line: str) -> None:
+    damage(filled, statement)
+    told = canopy("verify", filled, code=1)
+    assert line in told
+    assert "canopy: " in told.splitlines()[-1]
+
+
+def test_a_damaged_page(filled: Path) -> None:
+    file = filled / "canopy.db"
+    content = bytearray(file.read_bytes())
+    content[4096 * 3 : 4096 * 5] = b"\xa5" * 8192
+    file.write_bytes(content)
+    assert canopy("verify", filled, code=1)
+
+
+def test_a_compact_store_is_smaller(filled: Path) -> None:
+    damage(
+        filled,
+        "INSERT INTO retained WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 500)"
+        " SELECT 'x/' || i, zeroblob(3000), 1, NULL, NULL, NULL FROM n; DELETE FROM retained WHERE topic LIKE 'x/%'",
+    )
+    before = (filled / "canopy.db").stat().st_size
+    told = canopy("compact", filled)
+    after = (filled / "canopy.db").stat().st_size
+    assert told == f"{filled}: {before:,} bytes before, {after:,} after\n"
+    assert after < before / 4
+    assert canopy("verify", filled).endswith(": whole\n")
+
+
+@pytest.mark.parametrize("command", ["info", "verify", "export", "compact"])
+def test_where_there_is_no_store(tmp_path: Path, command: str) -> None:
+    told = canopy(command, tmp_path, code=1)
+    assert told == f"canopy: {tmp_path} holds no store (canopy.db): name the folder of store.path\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["info", "verify", "export"])
+def test_a_file_that_is_none_of_ours(tmp_path: Path, command: str) -> None:
+    (tmp_path / "canopy.db").write_bytes(b"x" * 5_000)
+    assert "is no SQLite file" in canopy(command, tmp_path, code=1)
+    (tmp_path / "canopy.db").unlink()
+    damage(tmp_path, "CREATE TABLE x (y)")
+    assert "is no store of Canopy" in canopy(command, tmp_path, code=1)
+
+
+def test_what_is_exported_overwrites_nothing(filled: Path, tmp_path: Path) -> None:
+    (tmp_path / "there").write_text("mine")
+    assert "is there already" in canopy("export", filled, tmp_path / "there", code=1)
+    assert (tmp_path / "there").read_text() == "mine"
+    assert "cannot be made" in canopy("export", filled, tmp_path / "no" / "folder", code=1)
+    assert "cannot be read" in canopy("import", tmp_path / "t", tmp_path / "none", code=1)
