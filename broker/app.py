@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from broker.configuration import SettingsError, of_listeners
 from broker.core.hooks import AccessControl, AuthMethod, EventListener
+from broker.core.persistence.journal import SessionRecord
 from broker.exposure import exposed
 from broker.ineffective import ineffective
 from broker.net.listening.listeners import StartupError
@@ -128,7 +129,7 @@ class Broker(Server):
             raise
         try:
             self._reloading = asyncio.Lock()
-            self.links = Links(self)
+            assert self.links is not None
             self.links.start()
             self._sys = SysTopics(
                 self,
@@ -190,6 +191,11 @@ class Broker(Server):
             await self.securing.start()
         except SecurityError as error:
             raise StartupError(str(error)) from error
+
+    def prepare_links(self, records: list[SessionRecord]) -> None:
+        """Make the links of the settings (see `Server.prepare_links`)."""
+        self.links = Links(self)
+        self.links.prepare(records)
 
     async def stop(self) -> None:
         """End in order (see `Server.stop`)."""
@@ -322,8 +328,8 @@ class Broker(Server):
         embedded = own or self._embedded
         lines = [*exposed(settings, embedded), *ineffective(settings, embedded)]
         if self._own_store:
-            # It may have settings of its own; one of ours counts for any store.
-            lines = [line for line in lines if not line.startswith("store.on_failure ")]
+            # It may have settings of its own; these of ours count for any store.
+            lines = [line for line in lines if not line.startswith(("store.on_failure ", "store.removed_link_expiry "))]
             if settings.store.path:
                 lines.append(
                     f"store.path: {show(settings.store.path)} is not used, since the program has a store of its own"

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from broker import Broker, Settings
 from broker.core.hooks import AccessControl
+from broker.core.persistence.journal import SessionRecord
 from broker.health import UnhealthyError, check
 from broker.observe.presence import Presence
 from broker.settings import Address, Endpoint, Federation, Log, Mqtt, Shutdown, Sys, Upstream
@@ -33,9 +34,13 @@ class Links:
         self.calls: list[str] = []
         self.settings: list[Settings] = []
         self.links: dict[str, Any] = {}
+        self.session_count = 0
         self.access_control = asyncio.Event()
         self.access_control.set()
         self.failure: Exception | None = None
+
+    def prepare(self, records: list[SessionRecord]) -> None:
+        assert records == []
 
     def start(self) -> None:
         self.calls.append("start")

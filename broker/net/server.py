@@ -24,6 +24,7 @@ from broker.core.codec import reasons
 from broker.core.codec.packets import NEVER, V5, V31, V311
 from broker.core.hooks import AccessControl, AuthMethod, EventListener
 from broker.core.limits import Limits
+from broker.core.persistence.journal import SessionRecord
 from broker.core.persistence.restore import restore
 from broker.core.queues.queue_policy import POLICIES, UNSET, QueueRule
 from broker.core.routing.router import Router
@@ -179,14 +180,15 @@ class Server:
         self.after_batch()
 
     async def _open_store(self) -> None:
-        """Have the store back, and, the first time, everything that it kept."""
+        """Have the store back, and, the first time, everything that it kept; then links take their places."""
         store = self.store
         if store is None:
+            self.prepare_links([])
             return
         try:
             await store.open(self.loop.time)
-            if not self._restored:
-                await self._restore(store)
+            links = [] if self._restored else await self._restore(store)
+            self.prepare_links(links)
         except StoreError as error:
             raise StartupError(str(error)) from error
         except Exception as error:
@@ -194,14 +196,20 @@ class Server:
             raise StartupError(f"the store cannot be used: {type(error).__name__}: {error}") from error
         self.router.tick(self.loop.time())
 
-    async def _restore(self, store: Store) -> None:
+    def prepare_links(self, records: list[SessionRecord]) -> None:
+        """Called when a store's sessions are back, and before anything is published: for whoever has links to others.
+
+        `records`: what is kept of these.
+        """
+
+    async def _restore(self, store: Store) -> list[SessionRecord]:
         # Millions of objects are made, and hardly one of them is garbage: to look for it each time there is a quarter
         # more of them takes two thirds of the time.
         collecting = gc.isenabled()
         gc.disable()
         try:
             saved = await store.load()
-            restore(self.router, saved, self.loop.time())
+            links = restore(self.router, saved, self.loop.time())
         except Exception:
             await store.close()
             raise
@@ -209,6 +217,7 @@ class Server:
             if collecting:
                 gc.enable()
         self._restored = True
+        return links
 
     async def stop(self) -> None:
         """End in order: stop accepting, drain, say goodbye. Returns when it is done, whoever called it first."""

@@ -271,7 +271,7 @@ class SysTopics:
         # Links are no clients.
         links = [] if self._links is None else list(self._links.links.values())
         connected = len(router.fanout.peers) - sum(1 for link in links if link.connected)
-        sessions = len(router.sessions) - len(links)
+        sessions = len(router.sessions) - (0 if self._links is None else self._links.session_count)
         yield "version", f"canopy {__version__}"
         yield "uptime", f"{int(now - self._started)} seconds"
         yield "load/lag", f"{self._server.pulse.take_worst(now):.3f}"

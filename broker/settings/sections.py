@@ -345,6 +345,9 @@ class Store(Section):
     stall_timeout: SecondsOrOff = 10.0
     """Seconds that a write may take before the disk counts as one that cannot be written. 0: any, and nothing is
     told."""
+    removed_link_expiry: Annotated[int, Field(ge=0, le=NEVER)] = 604_800
+    """Seconds for which what waits for a link is kept when the link is in the settings no more. 0: not at all.
+    4294967295: for ever."""
 
 
 class Routing(Section):

@@ -25,6 +25,8 @@ from broker.core.codec.packets import (
 )
 from broker.core.codec.properties import SUBSCRIPTION_IDENTIFIER
 from broker.core.limits import Limits
+from broker.core.persistence.journal import SessionRecord
+from broker.core.persistence.restore import refill, restore
 from broker.core.queues.outbox import Outbox
 from broker.upstream.filters.declarer import Declarer
 from broker.upstream.filters.mapping import Mapping
@@ -32,6 +34,8 @@ from broker.upstream.protocol.link_state import LinkState
 from broker.upstream.protocol.session import UplinkSession
 from broker.upstream.protocol.uplink import Offer, Uplink
 from tests.core.harness import Network, bag
+from tests.store.grouped import GroupStore
+from tests.store.observed import at_once
 
 Kind = TypeVar("Kind", bound=Packet)
 
@@ -43,15 +47,30 @@ class Scene:
     """A broker with one link. `link` is its present connection, `packets` what it has sent and nobody has asked for."""
 
     def __init__(
-        self, local: str = "", remote: str = "", publish: tuple[str, ...] = ("#",), given: Limits | None = None
+        self,
+        local: str = "",
+        remote: str = "",
+        publish: tuple[str, ...] = ("#",),
+        given: Limits | None = None,
+        store: GroupStore | None = None,
     ) -> None:
+        """`store`: an open one that keeps everything, and of what it has the broker and the link are made."""
         self.network = Network(given)
         router = self.network.router
         router.broker_id = OWN
         mapping = Mapping(local, remote)
         self.session = UplinkSession("up", mapping, OWN, router.limits.hop_limit, router.counters, router.sessions)
+        self.store = store
+        records: list[SessionRecord] = []
+        if store is not None:
+            router.journal = store.journal
+            records = restore(router, at_once(store.load()), self.network.now)
         router.adopt(self.session)
+        for record in records:
+            refill(router, self.session, record, self.network.now)
         for topic_filter in publish:
+            if topic_filter in self.session.subscriptions:
+                continue
             router.subscribe(self.session, "", topic_filter, SubscriptionRequest(topic_filter, 2, True, True, 0), 0)
         self.declarer = Declarer(2)
         self.link_state = LinkState(router, self.session, self.declarer)
@@ -94,6 +113,12 @@ class Scene:
         self.link.receive(data, self.network.now)
         while self.link.unfinished:
             self.link.go_on(self.network.now)
+        self.settle()
+
+    def commit(self) -> None:
+        """Everything that the store was told is safe, and what waited for it leaves."""
+        assert self.store is not None
+        self.store.commit_all()
         self.settle()
 
     def settle(self) -> None:

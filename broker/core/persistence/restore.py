@@ -4,7 +4,7 @@ Subscriptions, queues in their order, deliveries in flight, packet identifiers o
 expiry and delayed wills are as they were, the time between counted: exactly-once delivery goes on where it was
 (section 4.3.3). A session whose client was connected counts as disconnected now, and so does its will's delay. The
 present limits hold: what no longer fits into a queue is dropped and counted. What has fallen due meanwhile is left to
-`Router.tick`, which is called when everybody is there for the wills.
+`Router.tick`, which is called when everybody is there for the wills. Whoever has links to others makes their sessions.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from broker.core.connection.identity import is_link, is_reserved
 from broker.core.persistence.journal import DeliveryRecord, Journal, MessageRecord, Saved, SessionRecord, WillRecord
 from broker.core.queues.delivery import Delivery
 from broker.core.queues.message import Message
+from broker.core.routing.loop_detection import UPLINKS
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
 from broker.core.topics.subscription import Subscription
 
 
-def restore(router: Router, saved: Saved, now: float) -> None:
+def restore(router: Router, saved: Saved, now: float) -> list[SessionRecord]:
     """Fill a new router. `now` is the caller's monotonic clock, above 0; the records' seconds count from it.
 
     `router.journal` is set before, where there is one: it is told of the new objects and of what changes by this.
+    Returns the records of links to other brokers, for `refill`: of what stands under such a name nothing is a client's.
 
     Raises:
         RuntimeError: the router has sessions or retained messages.
@@ -35,8 +37,19 @@ def restore(router: Router, saved: Saved, now: float) -> None:
     for kept in saved.retained:
         message = _message(kept, messages, now)
         router.retained_store.put(message.topic.decode(), message)
+    links: list[SessionRecord] = []
     for record in saved.sessions:
-        _session(router, record, messages, now)
+        if record.client_id.startswith(UPLINKS):
+            links.append(record)
+        else:
+            _session(router, record, messages, now)
+    return links
+
+
+def refill(router: Router, session: Session, record: SessionRecord, now: float) -> None:
+    """Give a link's session, which the router has adopted and in which nothing is yet, what a store kept of it."""
+    _fill(router, session, record, {}, now)
+    router.session_table.count(session)
 
 
 class _Dropped(Journal):
@@ -77,6 +90,27 @@ def _session(router: Router, record: SessionRecord, messages: dict[MessageRecord
     session.expiry_interval = record.expiry_interval
     router.queue_limits.apply(session)
     router.session_table.add(session)
+    _fill(router, session, record, messages, now)
+    journal = router.journal
+    gone_for = record.disconnected_for
+    if gone_for is None:
+        gone_for = 0.0
+        if journal is not None:
+            journal.session_kept(session.client_id, session.principal, session.expiry_interval, now)
+    if not router.limits.persistent:
+        session.expires_at = now
+    elif session.expiry_interval != NEVER:
+        session.expires_at = _time(session.expiry_interval - gone_for, now)
+    if record.will is not None:
+        _will(router, session, record.will, now)
+    router.session_table.count(session)
+    router.schedule(session)
+
+
+def _fill(
+    router: Router, session: Session, record: SessionRecord, messages: dict[MessageRecord, Message], now: float
+) -> None:
+    """Give a session its subscriptions, its deliveries, and the packet identifiers that came."""
     _subscribe(router, session, record)
     if record.received:
         session.incoming_qos2 = set(record.received)
@@ -91,19 +125,6 @@ def _session(router: Router, record: SessionRecord, messages: dict[MessageRecord
             journal.finished(session.client_id, delivery)
     # Only now: what stands above was told of long ago.
     session.keep_in(journal)
-    gone_for = record.disconnected_for
-    if gone_for is None:
-        gone_for = 0.0
-        if journal is not None:
-            journal.session_kept(session.client_id, session.principal, session.expiry_interval, now)
-    if not router.limits.persistent:
-        session.expires_at = now
-    elif session.expiry_interval != NEVER:
-        session.expires_at = _time(session.expiry_interval - gone_for, now)
-    if record.will is not None:
-        _will(router, session, record.will, now)
-    router.session_table.count(session)
-    router.schedule(session)
 
 
 def _will(router: Router, session: Session, record: WillRecord, now: float) -> None:
@@ -131,7 +152,7 @@ def _subscribe(router: Router, session: Session, record: SessionRecord) -> None:
         subscription.agree(kept.request, kept.identifier, router.limits.max_qos)
         router.table.add(session, subscription, group_name, topic_filter)
         router.table.tell(subscription, True)
-        if kept.options is not None or router.limits.rules:
+        if not session.uplink and (kept.options is not None or router.limits.rules):
             # By what is allowed now.
             terms = router.queue_limits.sub_queue_terms(session, topic_filter, kept.options)
             router.queue_limits.give_sub_queue(session, subscription, terms, kept.options)

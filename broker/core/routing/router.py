@@ -308,8 +308,9 @@ class Router(PeerListener):
         return session, present
 
     def adopt(self, session: Session) -> None:
-        """Take in a session that no client's CONNECT has opened: that of a link to another broker."""
+        """Take in a session that no client's CONNECT has opened: that of a link to another broker. It is kept, too."""
         self.session_table.add(session)
+        self.settle(session)
 
     def has_session_room(self, client_id: str, principal: Principal, will: Will | None, now: float) -> bool:
         """Whether the limits leave room for the session of a client; empty ones end for it, if need be."""
@@ -378,7 +379,7 @@ class Router(PeerListener):
         if not publishes_will(event.cause):
             self._forget_will(session)
         expiry = session.expiry_interval
-        if expiry > 0 and session.journal is not None:
+        if expiry > 0 and session.journal is not None and not session.uplink:
             session.journal.session_kept(session.client_id, session.principal, expiry, now)
         if session.will is not None:
             delay = min(session.will.delay, expiry)

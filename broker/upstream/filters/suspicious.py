@@ -22,6 +22,11 @@ EVERYTHING: Final = ("#", "+/#")
 
 ECHO: Final = "MQTT 3.1.1 declines no messages of its own; they come down again unless the bridge bit is known upstream"
 
+TWICE: Final = (
+    "clean_start: the upstream forgets at each start what it has received; beside store.path a QoS 2 message that was "
+    "in flight may arrive twice. With false and a client_id that stays it arrives once"
+)
+
 _DEFAULTS: Final = {key: field.default for key, field in Upstream.model_fields.items()}
 
 
@@ -33,6 +38,8 @@ def warnings(settings: Settings) -> list[str]:
         about = f'upstream[{at}] "{link.name}": '
         told = [*_aggregates(link, settings.presence.topic), *_directions(link), *_places(link)]
         told += [*_without_effect(link), *_session(link, settings.federation.broker_id)]
+        if settings.store.path and link.publish and link.publish_qos == 2 and link.clean_start:
+            told.append(TWICE)
         lines += [about + text for text in told]
     for (first, one), (second, other) in combinations(enumerate(links), 2):
         about = f'upstream[{second}] "{other.name}": '

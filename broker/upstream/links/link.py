@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from broker.core.codec import reasons
 from broker.core.codec.packets import V5, V311, SubscriptionRequest
+from broker.core.persistence.journal import SessionRecord
+from broker.core.persistence.restore import refill
 from broker.core.queues.delivery import Delivery
 from broker.core.queues.message import Message
 from broker.core.queues.outbox import Outbox
@@ -80,9 +82,9 @@ class UpstreamLink(Owner):
         self.loop = server.loop
         router = server.router
         self.mapping = Mapping(settings.local_prefix, settings.remote_prefix)
-        # A broker that was stopped and is started again goes on with what waited.
+        # A broker that was stopped and is started again goes on with what waited; so does a link that was gone.
         kept = router.sessions.get(UPLINKS + settings.name)
-        if isinstance(kept, UplinkSession) and kept.mapping.alike(self.mapping):
+        if isinstance(kept, UplinkSession) and (kept.abandoned or kept.mapping.alike(self.mapping)):
             self.session = kept
             kept.mapping = self.mapping
             kept.broker_id = broker_id
@@ -113,11 +115,24 @@ class UpstreamLink(Owner):
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Take its place among the sessions, and begin to connect."""
-        self.server.router.adopt(self.session)
+    def prepare(self, record: SessionRecord | None) -> None:
+        """Take its place among the sessions: what is published from now on waits. `record`: what a store kept of it.
+
+        What waited has the name upstream that it had got when it was published, whatever the prefixes are now.
+        """
+        router = self.server.router
+        session = self.session
+        session.abandoned = False
+        session.expires_at = 0.0
+        router.deadlines.cancel(session)
+        router.adopt(session)
         self._settle_queue()
+        if record is not None:
+            refill(router, session, record, self.loop.time())
         self._publish()
+
+    def start(self) -> None:
+        """Begin to connect."""
         self.demand.survey(self.settings)
         self._stopping = False
         self._task = self.loop.create_task(self._run(), name=f"upstream {self.name}")
@@ -150,7 +165,7 @@ class UpstreamLink(Owner):
             if elsewhere:
                 self.declarer.move()
                 # Nor are the packet identifiers of what came from there of any meaning, nor what it would not take.
-                self.session.incoming_qos2 = None
+                self.session.forget_received()
                 self.session.forgive()
             elif anew:
                 self.declarer.renew()
@@ -207,13 +222,9 @@ class UpstreamLink(Owner):
             if self.state_changed is not None:
                 self.state_changed(self)
 
-    async def leave(self) -> None:
-        """Give up its place among the sessions: what waits there is lost, and counted.
-
-        What the upstream had retained is forgotten: nobody will say any more when it has changed.
-        """
+    async def forget_retained(self) -> None:
+        """Forget what the upstream had retained: nobody will say any more when it has changed."""
         router = self.server.router
-        router.end_session(self.session, self.loop.time())
         cursor = router.retained.walk(self.mapping.local + "#")
         while not cursor.done:
             for node in cursor.take(LEAVING):

@@ -6,6 +6,7 @@ Promises:
 - A link that is added, removed or changed while the broker runs (`apply`) touches no other link and no client. A link
   whose settings change keeps what waits to go up, unless its prefixes are others.
 - Without links nothing is paid: the router has nobody to tell.
+- With a store, what waits for a link is there again before the first client comes.
 
 Refuses: to know how a link works (`link`).
 """
@@ -13,13 +14,18 @@ Refuses: to know how a link works (`link`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from broker.core.guards import GuardedSubscriptionListener
 from broker.core.hooks import SubscriptionListener
+from broker.core.persistence.journal import SessionRecord
+from broker.core.persistence.restore import refill
+from broker.core.routing.loop_detection import UPLINKS
 from broker.settings import Settings, Upstream
+from broker.upstream.filters.mapping import Mapping
 from broker.upstream.links.link import UpstreamLink
+from broker.upstream.protocol.session import UplinkSession
 
 if TYPE_CHECKING:
     from broker.net.server import Server
@@ -32,14 +38,36 @@ class Links(SubscriptionListener):
         self._server = server
         self.links: dict[str, UpstreamLink] = {}
         self._demanding: list[UpstreamLink] = []
+        # Sessions of links that are in the settings no more; some may be over, or have their link again.
+        self._abandoned: list[UplinkSession] = []
         self.state_changed: Callable[[UpstreamLink], None] | None = None
         """Whoever wants to be told at once when a link, which it knows or which comes later, has another state."""
         self._guarded = GuardedSubscriptionListener(self, server.faults)
 
-    def start(self) -> None:
-        """Make the links of the settings and begin to connect."""
+    def prepare(self, records: Iterable[SessionRecord]) -> None:
+        """Make the links of the settings, with what a store kept of them: before the first client comes.
+
+        Whatever a client publishes waits for them from now on.
+        """
+        for session in self._server.router.sessions.values():
+            if isinstance(session, UplinkSession) and session.abandoned:
+                self._abandoned.append(session)
+        kept = {record.client_id: record for record in records}
         for settings in self._server.settings.upstream:
-            self._add(settings)
+            self._make(settings, kept.pop(UPLINKS + settings.name, None))
+        for record in kept.values():
+            self._abandon(record)
+
+    def start(self) -> None:
+        """Begin to connect."""
+        for link in self.links.values():
+            link.start()
+        self._find_demanding()
+
+    @property
+    def session_count(self) -> int:
+        """How many of the router's sessions are those of links, and no client's."""
+        return len(self.links) + sum(1 for each in self._abandoned if each.abandoned and not each.ended)
 
     async def stop(self) -> None:
         """End all links in order, side by side."""
@@ -85,19 +113,62 @@ class Links(SubscriptionListener):
 
     # -- one link ------------------------------------------------------------------------------------------------------
 
-    def _add(self, settings: Upstream) -> None:
+    def _make(self, settings: Upstream, record: SessionRecord | None = None) -> UpstreamLink:
         router = self._server.router
         link = UpstreamLink(self._server, settings, router.broker_id, router.limits.hop_limit)
         link.state_changed = self.state_changed
         self.links[link.name] = link
-        link.start()
+        link.prepare(record)
+        return link
+
+    def _add(self, settings: Upstream) -> None:
+        self._make(settings).start()
         self._find_demanding()
+
+    def _abandon(self, record: SessionRecord) -> None:
+        """Take back what a store kept for a link that is in the settings no more."""
+        router = self._server.router
+        name = record.client_id.removeprefix(UPLINKS)
+        session = UplinkSession(name, Mapping("", ""), router.broker_id, 0, router.counters, router.sessions)
+        router.adopt(session)
+        refill(router, session, record, self._server.loop.time())
+        # While its link is there, a session is told of as connected.
+        self._set_aside(session, record.disconnected_for or 0.0)
+
+    def _set_aside(self, session: UplinkSession, gone_for: float) -> None:
+        """Have a store keep for a while what waits for a link that went so many seconds ago; nothing new comes to it.
+
+        Without a store what waits is lost, and counted.
+        """
+        server = self._server
+        router, now = server.router, server.loop.time()
+        journal = router.journal
+        for topic_filter in list(session.subscriptions):
+            router.unsubscribe(session, topic_filter)
+        waiting = session.queue.messages + session.inflight.unsent() + len(session.unacknowledged())
+        left = server.settings.store.removed_link_expiry - gone_for
+        if journal is not None and waiting > 0:
+            server.log.warning(
+                "messages wait for an upstream that is not in the settings",
+                upstream=session.client_id.removeprefix(UPLINKS),
+                messages=waiting,
+                dropped_in=round(max(left, 0.0)),
+            )
+        if journal is None or waiting == 0 or left <= 0.0:
+            router.end_session(session, now)
+            return
+        session.abandoned = True
+        self._abandoned.append(session)
+        session.expires_at = now + left
+        router.schedule(session)
+        journal.session_kept(session.client_id, session.principal, session.expiry_interval, now - gone_for)
 
     async def _remove(self, link: UpstreamLink, flush: float) -> None:
         del self.links[link.name]
         self._find_demanding()
         await link.stop(flush, True)
-        await link.leave()
+        self._set_aside(link.session, 0.0)
+        await link.forget_retained()
         self._server.log.info("upstream removed", upstream=link.name)
 
     def _find_demanding(self) -> None:

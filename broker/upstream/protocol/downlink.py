@@ -95,6 +95,8 @@ class Downlink(Peer):
                 self.acknowledge(PUBREC, packet_id, reasons.SUCCESS, now)
                 return
             incoming_qos2.add(packet_id)
+            if session.journal is not None:
+                session.journal.received(session.client_id, packet_id)
         kind = PUBACK if packet.qos == 1 else PUBREC
         looped = figures.looped
         message = self._from_upstream(packet, now)

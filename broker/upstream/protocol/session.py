@@ -63,6 +63,8 @@ class UplinkSession(Session):
         self.hop_limit = hop_limit
         self.uplink = True
         self.expiry_interval = NEVER
+        # Its link is not in the settings any more; what waited is kept for a while, should it come back.
+        self.abandoned = False
         # What the upstream is and takes; `plain_text`: the link has no properties, 3.1.1.
         self.peer_id = ""
         self.plain_text = False
@@ -176,7 +178,11 @@ class UplinkSession(Session):
 
     def fill_outbox(self, now: float) -> bool:
         """Fill the outbox, as `Session.pump`; on trial `send_alone` does that."""
-        return not self.trial.on and super().fill_outbox(now)
+        if not self.trial.on:
+            return super().fill_outbox(now)
+        if self.window.held is not None:
+            self.window.held.go_on()
+        return False
 
     def unacknowledged(self) -> list[Delivery]:
         """What was written and not acknowledged, oldest first."""
@@ -229,7 +235,7 @@ class UplinkSession(Session):
             if not outbox.has_room(size) or (delivery.state == QUEUED and not self._fly(delivery)):
                 return False
             trial.sent(delivery, now)
-            outbox.push(delivery)
+            self.window.push(delivery, outbox)
             return True
 
     def _another(self, now: float) -> Delivery | None:
@@ -330,9 +336,19 @@ class UplinkSession(Session):
         for delivery in self.inflight.values():
             if delivery.state == RELEASED:
                 self.window.finish(delivery)
-        self.incoming_qos2 = None
+        self.forget_received()
         for subscription in self.subscriptions.values():
             self.start_stream(subscription, retained)
+            if self.journal is not None:
+                self.journal.subscribed(self.client_id, subscription, True)
+
+    def forget_received(self) -> None:
+        """The upstream's session is another one: the packet identifiers of its QoS 2 messages mean nothing."""
+        received = self.incoming_qos2
+        self.incoming_qos2 = None
+        if received is not None and self.journal is not None:
+            for packet_id in received:
+                self.journal.completed(self.client_id, packet_id)
 
     def lower(self) -> None:
         """Have nothing that waits be above the QoS that the upstream takes [MQTT-3.2.2-11], nor be retained if it

@@ -462,6 +462,8 @@ class Uplink(Peer):
             code = reasons.SUCCESS
             if incoming_qos2 is not None and packet_id in incoming_qos2:
                 incoming_qos2.discard(packet_id)
+                if session.journal is not None:
+                    session.journal.completed(session.client_id, packet_id)
             elif self.v5:
                 code = reasons.PACKET_IDENTIFIER_NOT_FOUND
             self._downlink.acknowledge(PUBCOMP, packet_id, code, now)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from broker.configuration import load_settings
-from broker.settings import Federation, Presence, Settings, Upstream
-from broker.upstream.filters.suspicious import ECHO, warnings
+from broker.settings import Federation, Presence, Settings, Store, Upstream
+from broker.upstream.filters.suspicious import ECHO, TWICE, warnings
 
 CONFIG = Path(__file__).resolve().parents[3] / "config"
 ANYTHING = "comes down as soon as a client here asks for anything"
@@ -19,6 +19,22 @@ NAMED = Federation(broker_id="site-7")
 def told(*links: dict[str, Any], presence: str = "", federation: Federation = NAMED) -> list[str]:
     made = [Upstream(**{"name": "cloud", "url": "mqtt://h", **keys}) for keys in links]
     return warnings(Settings(upstream=made, federation=federation, presence=Presence(topic=presence)))
+
+
+@pytest.mark.parametrize(
+    ("keys", "path", "said"),
+    [
+        ({"publish": ["a"]}, "/kept", [TWICE]),
+        ({"publish": ["a"]}, "", []),
+        ({"publish": ["a"], "clean_start": False}, "/kept", []),
+        ({"publish": ["a"], "publish_qos": 1}, "/kept", []),
+        ({}, "/kept", []),
+    ],
+)
+def test_qos_2_that_may_arrive_twice_after_a_restart(keys: dict[str, Any], path: str, said: list[str]) -> None:
+    link = Upstream(**{"name": "cloud", "url": "mqtt://h", **keys})
+    made = Settings(upstream=[link], federation=NAMED, store=Store(path=path))
+    assert warnings(made) == [f'upstream[0] "cloud": {each}' for each in said]
 
 
 class TestSensible:

@@ -127,7 +127,7 @@ class SendWindow:
                 else:
                     self.quota -= 1
                     delivery.counted = True
-                    self._push(delivery, outbox)
+                    self.push(delivery, outbox)
             resend.popleft()
         if not resend:
             self.resend = None
@@ -236,10 +236,10 @@ class SendWindow:
             return False
         self.quota -= 1
         delivery.counted = True
-        self._push(delivery, outbox)
+        self.push(delivery, outbox)
         return True
 
-    def _push(self, delivery: Delivery, outbox: Outbox) -> None:
+    def push(self, delivery: Delivery, outbox: Outbox) -> None:
         """Have a delivery be written that is in flight; of QoS 2 when that is committed, if anybody keeps it."""
         journal = self.journal
         if journal is not None and delivery.attempts == 0:

@@ -1,0 +1,170 @@
+"""The session of a link in a store that commits when it is told: what leaves before, and what the next broker finds."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.core.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, V5, V311, Ack, Publish
+from broker.core.routing.loop_detection import UPLINKS
+from tests.core.harness import Client
+from tests.store.grouped import GroupStore
+from tests.store.observed import at_once
+from tests.upstream.protocol.test_poison_messages import GOOD, Fussy, bad
+from tests.upstream.scripted import Scene
+
+Versions = pytest.mark.parametrize("version", [V311, V5])
+
+
+def opened(before: Scene | None = None) -> GroupStore:
+    """A new store, or what a broker that was killed now has left."""
+    store = GroupStore(lambda: 0.0, None if before is None else before.store)
+    at_once(store.open(lambda: 0.0))
+    return store
+
+
+def killed(scene: Scene) -> Scene:
+    """The next broker."""
+    return Scene(publish=("up/#",), store=opened(scene))
+
+
+def publisher(scene: Scene) -> Client:
+    return scene.network.client("publisher")
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene(publish=("up/#",), store=opened())
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_publisher_is_acknowledged_when_what_waits_for_the_link_is_committed(
+    scene: Scene, qos: int, there: bool
+) -> None:
+    """[MQTT-4.3.2-4] [MQTT-4.3.3-8]"""
+    scene.connect()
+    if not there:
+        scene.lose()
+    scene.commit()
+    client = publisher(scene)
+    client.publish("up/a", b"x", qos)
+    assert client.got(Ack) == []
+    scene.commit()
+    assert [each.kind for each in client.got(Ack)][:1] == [PUBACK if qos == 1 else PUBREC]
+    assert scene.network.router.sessions[UPLINKS + "up"].queued() == (0 if there else 1)
+
+
+@Versions
+def test_qos_2_goes_up_when_its_packet_identifier_is_committed(scene: Scene, version: int) -> None:
+    scene.connect(version)
+    scene.commit()
+    publisher(scene).publish("up/a", b"x", 2)
+    assert scene.took(Publish) == []
+    scene.commit()
+    message = scene.took(Publish)[0]
+    scene.say(Ack(PUBREC, message.packet_id))
+    assert scene.took(Ack) == []
+    scene.commit()
+    assert scene.acknowledgements() == [(PUBREL, message.packet_id, 0)]
+
+
+def test_it_goes_up_in_the_same_way_when_messages_go_one_by_one(scene: Scene) -> None:
+    """[MQTT-4.4.0-1]: out of the queue, or out of its turn, it is in the store as in flight."""
+    scene.connect()
+    scene.commit()
+    scene.session.trial.on = True
+    scene.session.trial.proved = True
+    publisher(scene).publish("up/a", b"x", 2)
+    scene.session.send_alone(scene.network.now)
+    assert scene.took(Publish) == []
+    scene.commit()
+    message = scene.took(Publish)[0]
+    after = killed(scene)
+    after.connect(present=True)
+    again = after.took(Publish)[0]
+    assert (again.packet_id, again.payload, again.dup) == (message.packet_id, b"x", True)
+
+
+@Versions
+def test_pubcomp_to_the_upstream_waits_until_the_identifier_is_free(scene: Scene, version: int) -> None:
+    """[MQTT-4.3.3-12]"""
+    scene.connect(version)
+    scene.commit()
+    scene.send("down", qos=2, packet_id=7)
+    assert scene.took(Ack) == []
+    scene.commit()
+    assert scene.acknowledgements() == [(PUBREC, 7, 0)]
+    scene.say(Ack(PUBREL, 7))
+    assert scene.took(Ack) == []
+    scene.commit()
+    assert scene.acknowledgements() == [(PUBCOMP, 7, 0)]
+
+
+def test_retained_messages_on_their_way_up_begin_again(scene: Scene) -> None:
+    """The upstream has lost the session, and the broker is killed while they go."""
+    for number in range(3):
+        publisher(scene).publish(f"up/{number}", b"x", 1, retain=True)
+    scene.offer.max_inflight = 1
+    scene.connect()
+    scene.commit()
+    for _ in range(3):
+        scene.commit()
+        scene.say(Ack(PUBACK, scene.took(Publish)[0].packet_id))
+    scene.lose()
+    scene.connect()
+    scene.commit()
+    first = scene.took(Publish)[0]
+    after = killed(scene)
+    after.connect(present=True)
+    assert first.retain
+    assert {each.topic for each in after.took(Publish)} == {b"up/0", b"up/1", b"up/2"}
+
+
+class Kept(Fussy):
+    """An upstream that closes for some messages, and a link that a store keeps."""
+
+    def __init__(self, qos: int) -> None:
+        super().__init__(V5, bad)
+        self.qos = qos
+        self.use(Scene(publish=("up/#",), store=opened()))
+
+    def use(self, scene: Scene) -> None:
+        scene.offer.session_expiry = 1_000
+        self.scene = scene
+        self.client = scene.network.client("client")
+
+    def kill(self) -> None:
+        self.given_up.clear()
+        self.use(killed(self.scene))
+
+    def turn(self) -> bool:
+        while True:
+            self.scene.commit()
+            before = self.read
+            if not super().turn():
+                return False
+            self.scene.commit()
+            if before == self.read and not self.scene.packets:
+                return True
+
+
+@pytest.mark.parametrize("after", range(1, 7))
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_message_that_it_closes_for_is_found_after_a_restart_too(qos: int, after: int) -> None:
+    """The search begins anew, and what was given up does not come back."""
+    upstream = Kept(qos)
+    upstream.publish(*GOOD[:5], b"bad", *GOOD[5:], qos=qos)
+    for _ in range(after):
+        upstream.connect()
+        if upstream.turn():
+            break
+    upstream.scene.commit()
+    upstream.kill()
+    upstream.run()
+    upstream.scene.commit()
+    assert set(upstream.came) == set(GOOD)
+    upstream.kill()
+    upstream.came.clear()
+    upstream.run()
+    assert upstream.came == []
+    assert upstream.scene.session.queued() == 0
