@@ -1,9 +1,13 @@
-"""docs/architecture.md: the functions that it names stand where it says."""
+"""docs/architecture.md says what is so; and the files have no circles and short headers."""
 
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Collection
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -15,43 +19,90 @@ PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 WAYS = PAGE[PAGE.index("## Four ways") : PAGE.index("## Rooms")]
 
 
-def steps() -> list[tuple[str, str]]:
-    """(file, function) of each step; a function without a file of its own stands in the one before it."""
+Step = list[tuple[str, str]]
+"""The functions that a step names, as (file, function). One without a file stands in the file before it."""
+
+
+def ways() -> list[tuple[list[Step], Step]]:
+    """Of each way its numbered steps, and the functions named behind them: those of a store, and what comes later."""
+    found: list[tuple[list[Step], Step]] = []
+    for way in re.split(r"^\*\*.*\*\*$", WAYS, flags=re.MULTILINE)[1:]:
+        lists = re.findall(r"^\d+\. (.*(?:\n   .*)*)", way, re.MULTILINE)
+        numbered = found[0][0][: int(lists[0].split()[1].rstrip("."))] if "as above" in lists[0] else []
+        steps = [*numbered, *(functions_in(text) for text in lists if "as above" not in text)]
+        found.append((steps, functions_in(re.sub(r"^\d+\. .*(\n   .*)*", "", way, flags=re.MULTILINE))))
+    return found
+
+
+def functions_in(text: str) -> Step:
+    """The functions that a text names."""
     found, file = [], ""
-    for name in re.findall(r"`([^`]+)`", WAYS.partition("**")[2]):
+    for name in re.findall(r"`([^`]+)`", text):
         if name.endswith(".py"):
             file = name
-        elif "." in name or name.islower():
+        elif re.fullmatch(r"[A-Z]\w+\.\w+|[a-z_]+", name):
             found.append((file, name))
     return found
 
 
-def functions(file: Path) -> set[str]:
-    """The functions of a module, those of classes as `Class.function`."""
-    found = set()
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef):
-            found.add(node.name)
-        elif isinstance(node, ast.ClassDef):
-            members = (each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
-            found |= {f"{node.name}.{member.name}" for member in members}
-    return found
+@pytest.fixture(scope="module")
+def called() -> list[list[tuple[str, str]]]:
+    """Of each way the functions that are really called, in the order of their first calls."""
+    command = [sys.executable, "-P", "-m", "tests.support.called"]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return [[(file, name) for file, name in way] for way in json.loads(done.stdout).values()]
 
 
-@pytest.mark.parametrize(("file", "name"), steps())
-def test_a_step_stands_where_the_page_says(file: str, name: str) -> None:
-    elsewhere = {"SubscriptionTable.work_off": "core/routing/subscription_table.py"}
-    assert name in functions(ROOT / "broker" / elsewhere.get(name, file))
+@pytest.mark.parametrize("number", range(4))
+def test_a_way_passes_the_functions_that_the_page_names_in_its_order(
+    number: int, called: list[list[tuple[str, str]]]
+) -> None:
+    steps, later = ways()[number]
+    order = {function: at for at, function in reversed(list(enumerate(called[number])))}
+    assert [step for step in (*steps, later) if not set(step) <= set(order)] == []
+    first = [min(order[function] for function in step) for step in steps]
+    assert [steps[at] for at in range(1, len(first)) if first[at] < first[at - 1]] == []
 
 
 def test_there_are_four_ways_of_some_ten_steps() -> None:
-    assert len(re.findall(r"^\*\*", WAYS, re.MULTILINE)) == 4
-    assert len(steps()) >= 32
+    assert [len(steps) >= 8 for steps, _ in ways()] == [True] * 4
 
 
 def test_every_room_is_named() -> None:
-    rooms = [path.parent.name for path in (ROOT / "broker/core").glob("*/__init__.py")]
-    assert [room for room in rooms if f"`{room}`" not in PAGE] == []
+    rooms = PAGE[PAGE.index("## Rooms") : PAGE.index("## Who owns what")]
+    packages = [file.parent.relative_to(ROOT / "broker") for file in (ROOT / "broker").rglob("*/__init__.py")]
+    modules = [file for file in (ROOT / "broker").glob("*.py") if not file.name.startswith("__")]
+    assert len(packages) > 20
+    assert [str(each) for each in packages if not re.search(rf"[`/]{each.name}[/`]", rooms)] == []
+    assert [file.name for file in modules if f"`{file.name}`" not in rooms] == []
+
+
+def test_every_path_and_every_class_of_the_page_is_there() -> None:
+    """Also the methods and attributes that it names of a class."""
+    names = set(re.findall(r"`([^`\s]+)`", PAGE))
+    paths = {name.rstrip("/…") for name in names if re.fullmatch(r"[a-z_]+(/[a-z_]+)*(\.py|/)?", name) and "/" in name}
+    homes = (ROOT, ROOT / "broker", ROOT / "broker/core")
+    missing = [
+        path for path in paths if not any((home / path).exists() or (home / f"{path}.py").exists() for home in homes)
+    ]
+    assert missing == []
+    members: dict[str, set[str]] = {}
+    for package in ("broker", "loadtest"):
+        for file in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    members.setdefault(node.name, set()).update(re.findall(r"\w+", ast.unparse(node)))
+    classes = {
+        name.split("(")[0] for name in names if re.fullmatch(r"[A-Z][A-Za-z0-9]*[a-z]\w*(\.\w+(\(\w*\))?)?", name)
+    }
+    assert len(paths) > 20
+    assert len(classes) > 60
+    found = {each for each in classes for owner, _, member in [each.partition(".")] if member in members.get(owner, ())}
+    found |= classes & set(members)
+    assert sorted(classes - found - {"Final"}) == []
 
 
 def imported(file: Path, modules: Collection[str]) -> set[str]:
