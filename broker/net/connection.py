@@ -192,8 +192,13 @@ class Connection(Client):
         stream.full = True  # nothing is written any more
         self.hub.wheel.remove(self)
         self._lost_by = causes.WRITE_FAILED if isinstance(exc, BrokenPipeError) else causes.CONNECTION_LOST
-        if self.hub.turns.spent:
-            self.hub.turns.end(self)
+        turns = self.hub.turns
+        session = self.protocol.session
+        waiting: i64 = self.outbox.messages
+        if session is not None:
+            waiting += session.queue.messages
+        if turns.spent or (waiting >= MUCH and not turns.ending):
+            turns.end(self)
         else:
             self.leave()
 

@@ -66,7 +66,7 @@ class FlushScheduler:
         self.loop = loop
         self.time: Callable[[], float] = loop.time
         self.wheel = Wheel(loop)
-        self.turns = Turns(loop)
+        self.turns = Turns(loop, router.counters.load)
         # What clients have begun to send and not finished; `Server` sets its bound.
         self.partial = PartialPackets(0)
         # The settings; `Server` writes them. A time-out of 0: never.

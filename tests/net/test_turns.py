@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 from broker.core.connection.protocol import TURN_WORK
+from broker.core.queues.queue_totals import QueueTotals
+from broker.core.routing.peers import HELD_WORK
 from broker.net.turns import LIGHT_WORK, LITTLE, MUCH, ROUND_WORK, ROUND_WRITES, SHARE, Turn, Turns
+from broker.settings import Queue
 from tests.e2e import wire
 from tests.net.transports import Client, Embed, rounds, until
 
@@ -41,7 +45,7 @@ class Heavy(Turn):
 
 
 async def test_one_who_is_alone_has_whole_rounds() -> None:
-    turns = Turns(asyncio.get_running_loop())
+    turns = Turns(asyncio.get_running_loop(), QueueTotals())
     alone = Heavy(turns, 3 * TURN_WORK)
     assert turns.work == TURN_WORK
     turns.go_on(alone, True)
@@ -52,7 +56,7 @@ async def test_one_who_is_alone_has_whole_rounds() -> None:
 
 async def test_all_together_have_one_round() -> None:
     """However many wait: about as much is done in a round as for one, and everybody gets on."""
-    turns = Turns(asyncio.get_running_loop())
+    turns = Turns(asyncio.get_running_loop(), QueueTotals())
     crowd = [Heavy(turns, 3 * SHARE) for _ in range(100)]
     for each in crowd:
         turns.go_on(each, True)
@@ -69,7 +73,7 @@ async def test_all_together_have_one_round() -> None:
 
 
 async def test_who_comes_anew_comes_before_those_who_had_turns() -> None:
-    turns = Turns(asyncio.get_running_loop())
+    turns = Turns(asyncio.get_running_loop(), QueueTotals())
     crowd = [Heavy(turns, 100 * SHARE) for _ in range(50)]
     for each in crowd:
         turns.go_on(each, False)
@@ -89,7 +93,7 @@ async def test_who_comes_anew_comes_before_those_who_had_turns() -> None:
 
 
 async def test_a_round_that_is_spent_has_room_for_little() -> None:
-    turns = Turns(asyncio.get_running_loop())
+    turns = Turns(asyncio.get_running_loop(), QueueTotals())
     turns.did(ROUND_WORK // 2)
     assert (turns.work, turns.spent) == (ROUND_WORK // 2, False)
     turns.did(ROUND_WORK)
@@ -100,7 +104,7 @@ async def test_a_round_that_is_spent_has_room_for_little() -> None:
 
 async def test_nobody_goes_on_before_those_are_written_to_who_waited() -> None:
     """Those whom the last turns reached; but not again and again those who always have something to be written."""
-    turns = Turns(asyncio.get_running_loop())
+    turns = Turns(asyncio.get_running_loop(), QueueTotals())
     publisher = Heavy(turns, 3 * TURN_WORK)
     endless = [Heavy(turns, 0, writes=1_000) for _ in range(700)]
     for each in endless:
@@ -118,7 +122,7 @@ async def test_nobody_goes_on_before_those_are_written_to_who_waited() -> None:
 
 
 async def test_connections_end_in_turns() -> None:
-    turns = Turns(asyncio.get_running_loop())
+    turns = Turns(asyncio.get_running_loop(), QueueTotals())
     gone = [Heavy(turns, 0) for _ in range(9)]
     for each in gone:
         turns.end(each)
@@ -127,6 +131,61 @@ async def test_connections_end_in_turns() -> None:
         await rounds(1)
         told.append(sum(each.ended for each in gone))
     assert told == [2, 4, 6, 8, 9]
+
+
+async def test_those_for_whom_much_waits_end_in_turns(embed: Embed) -> None:
+    """Ten connections are lost at once: no two of them are forgotten in a round that has room for one."""
+    broker = await embed()
+    crowd = [Client(broker, f"c{number}") for number in range(10)]
+    for client in crowd:
+        client.connection.data_received(wire.subscribe(1, [("t", 1)]))
+    source = Client(broker, "source")
+    each = ROUND_WORK // 2 // HELD_WORK
+    load = broker.router.counters.load
+    while load.messages < 10 * each:
+        source.connection.data_received(wire.publish("t", b"x", qos=1, packet_id=1) * 100)
+        await until(lambda: source.transport.reading and not broker.hub.turns.waiting)
+    for client in crowd:
+        client.connection.connection_lost(None)
+    router = broker.router
+    assert len(router.sessions) == 11
+    lefts = []
+    while len(router.sessions) > 1:
+        before = router.work
+        await rounds(1)
+        lefts.append(len(router.sessions))
+        assert router.work - before <= ROUND_WORK // 2 + 2 * HELD_WORK * each
+    assert lefts == sorted(set(lefts), reverse=True)
+
+
+async def test_no_collection_looks_at_much_while_full_queues_go_on(embed: Embed) -> None:
+    """Each message takes the place of an old one: Python's own count of young objects stays where it is."""
+    broker = await embed(queue=Queue(policy="drop-oldest", session_messages=1_000))
+    crowd = [Client(broker, f"c{number}") for number in range(10)]
+    for client in crowd:
+        client.connection.data_received(wire.subscribe(1, [("t", 1)]))
+    source = Client(broker, "source")
+    burst = wire.publish("t", b"x", qos=1, packet_id=1) * 100
+    seen: list[int] = []
+
+    def looked(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            seen.append(sum(len(gc.get_objects(generation)) for generation in range(info["generation"] + 1)))
+
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(1_000_000)
+    gc.callbacks.append(looked)
+    try:
+        for _ in range(100):
+            source.connection.data_received(burst)
+            await until(lambda: source.transport.reading and not broker.hub.turns.waiting)
+    finally:
+        gc.callbacks.remove(looked)
+        gc.set_threshold(*thresholds)
+    assert broker.router.counters.dropped_in_all() > 70_000
+    # A message that waits for ten is eleven objects and about 500 units of work.
+    assert 0 < max(seen) <= 20_000
 
 
 async def test_hostile_reads_in_one_round_share_it(embed: Embed) -> None:
@@ -216,7 +275,7 @@ async def test_little_is_written_at_once(embed: Embed) -> None:
 
 async def test_nobody_goes_on_in_a_round_that_was_asked_for_before() -> None:
     """The writers that its last turn has woken come after that round: it would fill the queues that they empty."""
-    turns = Turns(asyncio.get_running_loop())
+    turns = Turns(asyncio.get_running_loop(), QueueTotals())
     turns.did(ROUND_WORK)
     order: list[str] = []
     asyncio.get_running_loop().call_soon(order.append, "writer")
@@ -245,7 +304,7 @@ async def test_one_that_raises_keeps_nobody_from_its_turn() -> None:
     loop = asyncio.get_running_loop()
     raised: list[str] = []
     loop.set_exception_handler(lambda _, context: raised.append(str(context["exception"])))
-    turns = Turns(loop)
+    turns = Turns(loop, QueueTotals())
     writing, reading, ending = Heavy(turns, 0, writes=1), Heavy(turns, 1), Heavy(turns, 0)
     turns.write_on(Faulty())
     turns.write_on(writing)

@@ -34,6 +34,14 @@ class Reliever:
         raise NotImplementedError
 
 
+class Worker:
+    """Whoever keeps account of the work that is charged to the client who caused it (`routing.fanout`)."""
+
+    def charge(self, work: i64) -> None:
+        """So much was done, counted as deliveries."""
+        raise NotImplementedError
+
+
 class Losses:
     """Base of a client's ledger of losses (`drop_ledger.Ledger`). It stands here so that this module needs no other."""
 
@@ -55,6 +63,8 @@ class QueueTotals:
     def __init__(self) -> None:
         # When the present batch began. Written by whoever calls the core with a `now`.
         self.now: float = 0.0
+        # The round of the event loop, as the shell counts those in which much is done: a bound on work holds for one.
+        self.round: i64 = 0
         # What waits in all queues: live ones, sessions', in flight and unsent.
         self.messages: i64 = 0
         self.bytes: i64 = 0

@@ -330,27 +330,31 @@ class SessionQueue:
 
     def shed(self, messages: i64, size: i64, cause: int) -> None:
         """Drop the oldest of what waits here until so many messages have gone, and so many bytes; or none is left."""
-        while messages > 0 or size > 0:
-            delivery = self.first()
-            if delivery is None:
-                return
+        count: i64 = 0
+        while (messages > 0 or size > 0) and (delivery := self.first()) is not None:
             messages -= 1
             size -= delivery.message.size()
+            count += 1
             self.pop_first(delivery)
-            self.give_up(delivery, cause)
+            self._forget(delivery)
+        if count > 0:
+            self._ledger.lost(cause, count)
 
     def give_up(self, delivery: Delivery, cause: int) -> None:
         """One that is out of the queue is dropped."""
-        load = self._load
-        load.messages -= 1
-        load.bytes -= delivery.message.size()
+        self._forget(delivery)
+        self._drop(cause)
+
+    def _forget(self, delivery: Delivery) -> None:
+        """One that is out of the queue has no place in the broker's sum any more, nor with anybody else."""
+        self._load.messages -= 1
+        self._load.bytes -= delivery.message.size()
         sub_queue = delivery.sub_queue
         if sub_queue is not None:
             sub_queue.leave(delivery)
         if self.journal is not None:
             self.journal.finished(self._client_id, delivery)
         delivery.settle(True)
-        self._drop(cause)
 
     def _shed_expired(self) -> None:
         """Drop what has expired, from the front on: a queue that is full of it is not full [MQTT-3.3.2-5]."""
@@ -389,10 +393,7 @@ class SessionQueue:
     def shed_stale(self, sub_queue: SubscriptionQueue, now: float, most: i64, outbox: Outbox | None) -> i64:
         """Drop what has waited in a subscription queue for longer than it may, at most so many; how many there were."""
         count: i64 = 0
-        while count < most:
-            delivery = sub_queue.stale(now)
-            if delivery is None:
-                break
+        while count < most and (delivery := sub_queue.stale(now)) is not None:
             self.shed_one(delivery, AGE, outbox)
             count += 1
         return count

@@ -18,7 +18,7 @@ from broker.core.permissions import NEVER_MADE, Permissions
 from broker.core.queues.delivery import queue_of
 from broker.core.queues.message import Message
 from broker.core.queues.outbox import ACCEPTED, KEPT_BACK
-from broker.core.queues.queue_totals import QueueTotals
+from broker.core.queues.queue_totals import QueueTotals, Worker
 from broker.core.queues.requests import RequestMessage
 from broker.core.routing.bursts import Run
 from broker.core.routing.deadlines import Deadlines
@@ -64,7 +64,7 @@ WAITS: Final = 2
 """How many more such deliveries one counts for that has to wait in its session, in memory that is new."""
 
 
-class Fanout:
+class Fanout(Worker):
     """The way from a topic to those who asked for it."""
 
     def __init__(self, table: SubscriptionTable, load: QueueTotals, deadlines: Deadlines) -> None:
@@ -87,6 +87,10 @@ class Fanout:
         # How many of them each topic has.
         self._topics: dict[bytes, int] = {}
         self.kept = False
+
+    def charge(self, work: i64) -> None:
+        """So much was done for whoever publishes now."""
+        self.work += work
 
     def forward(self, route: Route, message: Message, origin: Session | None) -> int:
         """Have a message recorded where its topic is, and offer it to everybody on the route: see `spread`."""

@@ -92,7 +92,7 @@ class Router(PeerListener):
         self.wills = WillQueue(self.publisher, self.counters, self.deadlines, self.delivery)
         self.unfinished = Unfinished(self.delivery, load, self.deadlines)
         self.queue_limits = QueueLimits(limits, self.delivery)
-        load.reliever = GlobalLimiter(self.sessions, load)
+        load.reliever = GlobalLimiter(self.sessions, load, self.delivery)
         self.alias_bytes: i64 = 0  # that the topic aliases of all clients take
         self.permissions: Permissions | None = None  # what access control says, if there is one
         self.event_listener: EventListener | None = None

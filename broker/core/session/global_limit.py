@@ -3,8 +3,8 @@
 `GlobalLimiter` has the fullest queues, live and offline alike, drop what has waited longest (cause `global`). No queue
 gives anything while a fuller one has more to give; a live queue of a single piece gives nothing, and what is in flight
 is not touched. A look at all of them finds the level down to which they give, so that there is room for some more than
-is asked for; then they give. Both are done in pieces, `ROUND` units in a round of the event loop. A look comes once in
-`RETRY` seconds at most where less can be dropped.
+is asked for; then they give. Both are done in pieces, `ROUND` units in a round of the event loop, and charged to
+whoever publishes. A look comes once in `RETRY` seconds at most where less can be dropped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from broker.core.counters import GLOBAL
-from broker.core.queues.queue_totals import QueueTotals, Reliever
+from broker.core.queues.queue_totals import QueueTotals, Reliever, Worker
 from broker.core.session.session import Session
 
 if TYPE_CHECKING:
@@ -26,12 +26,21 @@ if that is more: so that it costs little for each."""
 RETRY: Final = 0.1
 """Seconds after a look that found too little before the next one."""
 
-ROUND: Final = 16_384
-"""Units of work in one round of the event loop (one `QueueTotals.now`): three milliseconds, or seven where the sessions
-are in no cache of the processor. When they are used up, what has no room is dropped."""
+ROUND: Final = 32_768
+"""Work in one round of the event loop (`QueueTotals.round`), in units of `Router.work`: two milliseconds. When it is
+used up, what has no room is dropped."""
 
-DROP_UNITS: Final = 2
-"""What a message that is dropped counts for; a session that is looked at counts one."""
+ROUND_SECONDS: Final = 0.01
+"""After so long it is a new round in any case: where little is done the shell counts none."""
+
+LOOK_UNITS: Final = 4
+LIVE_UNITS: Final = 4
+DROP_UNITS: Final = 12
+"""What a session that is looked at counts for, a message that is dropped from the queue of a connection, and one from a
+session's, which is an object: 0.25 and 0.75 microseconds where they are in no cache of the processor."""
+
+PAUSE: Final = 8_192
+"""Work of one call after which it goes on only until there is room: the rest of what was looked for can come later."""
 
 FRESH: Final = 1.0
 """Seconds for which a look serves."""
@@ -49,14 +58,17 @@ STEPS: Final = 60 * FINE
 class GlobalLimiter(Reliever):
     """Sheds from the sessions of one broker."""
 
-    def __init__(self, sessions: dict[str, Session], load: QueueTotals) -> None:
+    def __init__(self, sessions: dict[str, Session], load: QueueTotals, worker: Worker) -> None:
+        """`worker`: to whom the work is charged."""
         self._sessions = sessions
         self._load = load
-        # Units of work since the start.
+        self._worker = worker
+        # All work since the start.
         self.work: i64 = 0
-        # Until when the work of this round may grow, and which round that is.
+        # Until when it may grow in this round; which round that is, and since when (s).
         self._until: i64 = 0
-        self._round: float = -1.0
+        self._round: i64 = -1
+        self._round_began: float = 0.0
         # Nobody looks before that for as much as this or more.
         self._again_at: float = 0.0
         self._failed: i64 = 0
@@ -85,9 +97,17 @@ class GlobalLimiter(Reliever):
         if messages > load.max_messages or size > load.max_bytes:
             # It would not fit if all else were dropped.
             return False
-        if load.now != self._round:
-            self._round = load.now
+        if load.round != self._round or load.now >= self._round_began + ROUND_SECONDS:
+            self._round = load.round
+            self._round_began = load.now
             self._until = self.work + ROUND
+        before: i64 = self.work
+        relieved = self._relieve(messages, size)
+        self._worker.charge(self.work - before)
+        return relieved
+
+    def _relieve(self, messages: i64, size: i64) -> bool:
+        load = self._load
         while not load.has_room(messages, size):
             by_messages = load.messages + messages > load.max_messages
             if not self._names or by_messages != self._by_messages or load.now > self._begun + FRESH:
@@ -131,7 +151,7 @@ class GlobalLimiter(Reliever):
         while self._at < count and self.work < self._until:
             session = self._sessions.get(names[self._at])
             self._at += 1
-            self.work += 1
+            self.work += LOOK_UNITS
             if session is not None:
                 self._note(session, self._live(session))
                 self._note(session, self._waiting(session))
@@ -191,7 +211,7 @@ class GlobalLimiter(Reliever):
         names = self._names
         count: i64 = len(names)
         load = self._load
-        pause: i64 = self.work + DROP_UNITS * AHEAD
+        pause: i64 = self.work + PAUSE
         while self._left > 0:
             if self.work >= self._until:
                 return False
@@ -205,7 +225,7 @@ class GlobalLimiter(Reliever):
                 self._level -= 1
                 self._at = 0
             session = self._sessions.get(names[self._at])
-            self.work += 1
+            self.work += LOOK_UNITS
             if session is None or not self._gives(session):
                 self._at += 1
         self._end()
@@ -232,17 +252,21 @@ class GlobalLimiter(Reliever):
         """Before all have been looked at: have the fullest so far make room for what is asked for, if it can."""
         load = self._load
         session = self._fullest
-        if session is None or self.work >= self._until + ROUND:
+        if session is None or self._sessions.get(session.client_id) is not session:
             return False
-        more: i64 = load.messages + messages - load.max_messages
-        more_bytes: i64 = load.bytes + size - load.max_bytes
-        if self._sessions.get(session.client_id) is not session:
-            return False
-        live: i64 = self._live(session)
-        waiting: i64 = self._waiting(session)
-        if (live if live > waiting else waiting) < (more if self._by_messages else more_bytes):
-            return False
-        self._shed(session, live >= waiting, more if more > 0 else 0, more_bytes if more_bytes > 0 else 0)
+        while self.work < self._until + ROUND and not load.has_room(messages, size):
+            more: i64 = load.messages + messages - load.max_messages
+            more_bytes: i64 = load.bytes + size - load.max_bytes
+            live: i64 = self._live(session)
+            waiting: i64 = self._waiting(session)
+            if (live if live > waiting else waiting) < (more if self._by_messages else more_bytes):
+                return False
+            if more > PIECE:
+                more = PIECE
+            if more_bytes > PIECE_BYTES:
+                more_bytes = PIECE_BYTES
+            if self._shed(session, live >= waiting, more, more_bytes) == 0:
+                return False
         return load.has_room(messages, size)
 
     def _shed(self, session: Session, live: bool, messages: i64, size: i64) -> i64:
@@ -251,11 +275,13 @@ class GlobalLimiter(Reliever):
         before: i64 = load.messages
         bytes_before: i64 = load.bytes
         outbox = session.outbox
+        each: i64 = DROP_UNITS
         if not live:
             session.shed(messages, size, GLOBAL)
         elif outbox is not None:
+            each = LIVE_UNITS
             outbox.queue.shed(messages, size, GLOBAL)
-        self.work += DROP_UNITS * (before - load.messages)
+        self.work += each * (before - load.messages)
         return before - load.messages if self._by_messages else bytes_before - load.bytes
 
     def _live(self, session: Session) -> i64:

@@ -440,6 +440,8 @@ class Session(Subscriber):
     def unfinished_groups(self) -> list[SharedGroup]:
         """The share groups of which a message is not finished here, also those that were unsubscribed from since."""
         found: dict[SharedGroup, None] = {}
+        if self.memberships is None:
+            return []
         self.inflight.add_groups(found)
         self.queue.add_groups(found)
         return list(found)
@@ -465,8 +467,7 @@ class Session(Subscriber):
     def end(self) -> None:
         """The session is over: what still waits is dropped and counted."""
         self.ended = True
-        for delivery in self.inflight.values():
-            delivery.settle(True)
+        self.inflight.settle()
         if self.answers:
             self.queue.settle()
         queued = self.queued()

@@ -33,7 +33,7 @@ class Subscriber:
     shared: int = 0
     """How many of its subscriptions are members of share groups."""
     memberships: dict[Subscription, None] | None = None
-    """Those subscriptions; None where there are none."""
+    """Those subscriptions; None where there never was one."""
 
 
 class OwnQueue:
@@ -372,8 +372,6 @@ class FilterEntry:
             session.shared -= 1
             if session.memberships is not None:
                 del session.memberships[subscription]
-                if not session.memberships:
-                    session.memberships = None
             group.subscriptions -= 1
             if group.subscriptions == 0 and isinstance(held, SubscriberSet):
                 del held.groups[group.name]

@@ -13,13 +13,25 @@ from broker.core.limits import Limits
 from broker.core.queues.message import OVERHEAD, Message
 from broker.core.queues.outbox import ACCEPTED
 from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST, LATEST
-from broker.core.session.global_limit import AHEAD, DROP_UNITS, PART, PIECE, RETRY, ROUND, GlobalLimiter
+from broker.core.session.global_limit import (
+    AHEAD,
+    DROP_UNITS,
+    LOOK_UNITS,
+    PART,
+    PIECE,
+    RETRY,
+    ROUND,
+    ROUND_SECONDS,
+    GlobalLimiter,
+)
 from broker.core.session.session import Session
 from tests.core.harness import Client, Network, limits
 from tests.core.recount import Found, ask, burst, check, losses, numbers, user_wish
 from tests.support.runs import examples
 
 HOUR = 3_600
+
+SMALL = Message(b"t", b"", 1, False, b"", 0.0, "p")
 
 
 class Sessions(dict[str, Session]):
@@ -38,7 +50,7 @@ def counted(network: Network) -> Sessions:
     sessions = Sessions()
     network.router.sessions = network.router.session_table.sessions = sessions
     load = network.router.counters.load
-    load.reliever = GlobalLimiter(sessions, load)
+    load.reliever = GlobalLimiter(sessions, load, network.router.delivery)
     return sessions
 
 
@@ -372,7 +384,8 @@ class TestCost:
         limiter = load.reliever
         assert isinstance(limiter, GlobalLimiter)
         message = Message(b"t", b"", 1, False, b"", 0.0, "p")
-        waiting = dict.fromkeys(range(ROUND + 2_000), 1) | {5: 20, ROUND + 1_999: 400}
+        last = ROUND // LOOK_UNITS + 999
+        waiting = dict.fromkeys(range(last + 1), 1) | {5: 20, last: 400}
         made = []
         for number, count in waiting.items():
             session = Session(f"c{number}", 0, 0, network.router.counters)
@@ -383,7 +396,7 @@ class TestCost:
         load.max_messages = load.messages
         first = True
         while made[-1].queue.messages == 400:
-            load.now += 0.001
+            load.round += 1
             before = limiter.work
             for _ in range(3):
                 assert made[7].deliver(message, 1, False, (), None) == ACCEPTED
@@ -413,7 +426,7 @@ class TestCost:
             load.max_bytes = load.bytes
         large = Message(b"t", b"x" * 1_000_000, 1, False, b"", 0.0, "p")
         for _ in range(10):
-            load.now += 0.001
+            load.round += 1
             before, work = load.messages, limiter.work
             assert made[1].deliver(small, 1, False, (), None) == ACCEPTED
             assert before - load.messages <= AHEAD + PIECE
@@ -422,6 +435,44 @@ class TestCost:
             assert limiter.work - work <= ROUND + DROP_UNITS * PIECE + 2 * len(made)
             assert load.messages <= load.max_messages
             assert load.bytes <= load.max_bytes
+
+    def full(self, count: int) -> tuple[Network, GlobalLimiter, list[Session]]:
+        """Sessions with so many messages each, which are as many as there may be."""
+        network, _, _ = self.world(0)
+        load = network.router.counters.load
+        limiter = load.reliever
+        assert isinstance(limiter, GlobalLimiter)
+        made = [Session(f"c{number}", 0, 0, network.router.counters) for number in range(10)]
+        for session in made:
+            network.router.adopt(session)
+            for _ in range(count):
+                session.deliver(SMALL, 1, False, (), None)
+        load.max_messages = load.messages
+        return network, limiter, made
+
+    def test_the_work_is_charged_to_whoever_publishes(self) -> None:
+        """In the units in which turns are counted: a full broker is no free work for those who fill it."""
+        network, limiter, made = self.full(1_000)
+        before, work = network.router.work, limiter.work
+        for number in range(500):
+            made[number % 10].deliver(SMALL, 1, False, (), None)
+        assert sum(losses(session)["global"] for session in made) >= 500
+        assert network.router.work - before == limiter.work - work >= 500 * DROP_UNITS
+
+    def test_all_reads_of_a_round_share_what_it_drops(self) -> None:
+        """Each read has a time of its own; a new round is counted by the shell, or comes with a later time."""
+        network, limiter, made = self.full(2_000)
+        load = network.router.counters.load
+        for elapsed in (0.0, ROUND_SECONDS, 2 * ROUND_SECONDS):
+            load.now = elapsed
+            work = limiter.work
+            for _ in range(ROUND // DROP_UNITS):
+                load.now += ROUND_SECONDS / ROUND
+                made[0].deliver(SMALL, 1, False, (), None)
+                made[1].deliver(SMALL, 1, False, (), None)
+            assert ROUND <= limiter.work - work <= ROUND + DROP_UNITS * PIECE
+        load.round += 1
+        assert made[0].deliver(SMALL, 1, False, (), None) == ACCEPTED
 
     def test_what_a_look_has_found_is_given_all_of_it(self) -> None:
         """Also where that is less than it looked for, which puts off the next look and not the giving."""
@@ -436,7 +487,9 @@ class TestCost:
         # As much as would have them give some for each session; it is elsewhere, and nobody's to give.
         load.messages += 100 * AHEAD
         load.max_messages = load.messages
-        assert [made["c1"].deliver(message, 1, False, (), None) for _ in range(2 * AHEAD)] == [ACCEPTED] * (2 * AHEAD)
+        for _ in range(2 * AHEAD):
+            load.round += 1
+            assert made["c1"].deliver(message, 1, False, (), None) == ACCEPTED
         assert load.messages <= load.max_messages
         assert losses(made["c0"]) == {"global": 2 * AHEAD}
 

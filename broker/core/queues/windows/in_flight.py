@@ -119,6 +119,12 @@ class InFlight:
                 count += 1
         return count
 
+    def settle(self) -> None:
+        """Nobody will say any more whom the requests among them reach."""
+        for each in self._slots:
+            if each is not None:
+                each.settle(True)
+
     def add_groups(self, found: dict[SharedGroup, None]) -> None:
         """Name the share groups of which a message is in flight."""
         for delivery in self.values():
