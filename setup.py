@@ -37,7 +37,7 @@ BROKER = [
     "broker/net/listening/terms.py",
     "broker/net/hub.py",
     "broker/net/partial_packets.py",
-    "broker/net/patience.py",
+    "broker/net/time_limits.py",
     "broker/net/stream.py",
     "broker/net/timers.py",
     "broker/net/listening/tls_transport.py",

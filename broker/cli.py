@@ -251,9 +251,9 @@ def health(
 ) -> None:
     """Ask a running broker whether it serves MQTT. The exit code is 0 when it does and 1 when it does not.
 
-    URL is mqtt://HOST:PORT, mqtts://HOST:PORT or mqtt+unix:///PATH. Without --user a broker that refuses strangers is
-    healthy. With it the user has to be let in. A broker whose store cannot be written is not healthy, where the user
-    may read $SYS.
+    URL is mqtt://HOST:PORT, mqtts://HOST:PORT or mqtt+unix:///PATH. Without --user a broker that refuses anonymous
+    clients is healthy. With it the user has to be let in. A broker whose store cannot be written is not healthy, where
+    the user may read $SYS.
     """
     try:
         address = parse_endpoint(target)

@@ -71,7 +71,7 @@ class _Stage:
         pulses = links.open_clients(HOST, process.port, ["pulse"])
         stack.callback(links.close_all, pulses)
         process.settle()
-        self.pulse = Pulse(process, pulses[0])
+        self.lag_monitor = Pulse(process, pulses[0])
 
     def load(self, topics: int) -> Sample:
         """The load on ``topics`` topics of each pair."""
@@ -88,7 +88,7 @@ class _Stage:
 
     def work(self, count: int, act: Callable[[], None]) -> tuple[Sample, float]:
         """``count`` units of work that ``act`` asks for: until the broker is at rest, and how long it was deaf."""
-        done = self.pulse.aftermath(act)
+        done = self.lag_monitor.aftermath(act)
         return Sample(count, done.spent, self.process.resident()), done.deaf
 
 

@@ -22,8 +22,8 @@ from broker.net.client import Client
 from broker.net.connection_table import ConnectionTable
 from broker.net.hub import FlushScheduler
 from broker.net.listening.terms import ListenerTerms
-from broker.net.patience import GRACE, Patience
 from broker.net.stream import FULL_READ, LINGER, STALL_LOOKS, Stream, peer_name
+from broker.net.time_limits import GRACE, TimeLimits
 from broker.net.turns import LARGE, MUCH
 
 
@@ -36,7 +36,7 @@ class Connection(Client):
         self.table = table
         self.hub: FlushScheduler = hub
         self.loop = hub.loop
-        self.patience: Patience  # by connection_made
+        self.time_limits: TimeLimits  # by connection_made
         # The writer task, from the first batch on that is more than a single piece; what it waits for while it sleeps.
         self.writer: asyncio.Task[None] | None = None
         self._asleep: asyncio.Future[None] | None = None
@@ -76,7 +76,7 @@ class Connection(Client):
         if router.access_control is not None:
             self.protocol.answer_later = self.admitted
         self.opened_at = self.hub.time()
-        self.patience = Patience(hub, self.protocol, self.stream, self.opened_at)
+        self.time_limits = TimeLimits(hub, self.protocol, self.stream, self.opened_at)
         hub.counters.connections += 1
         if not self.table.joined(self):
             self.stream.closing_at = self.opened_at
@@ -99,7 +99,7 @@ class Connection(Client):
             now: float = self.hub.time()
             eventful = protocol.receive(data, now, work)
             held: i64 = protocol.decoder.held_size + self.in_transport
-            if held > 0 or self.patience.held > 0:
+            if held > 0 or self.time_limits.held > 0:
                 self.hold(held, len(data))
             if eventful:
                 self._after_turn(now)
@@ -126,7 +126,7 @@ class Connection(Client):
             self._open()
         if protocol.renewed:
             protocol.renewed = False
-            self.patience.watch_expiry(self)
+            self.time_limits.watch_expiry(self)
         self.hub.after_batch(now)
         if protocol.close_cause:
             self._finish()
@@ -300,7 +300,7 @@ class Connection(Client):
             if self.waits_to_write:
                 return False
             if self.protocol.close_cause:
-                self._goodbye()
+                self._write_last_packet()
             else:
                 self.outbox.woken()
         except Exception as error:
@@ -344,7 +344,7 @@ class Connection(Client):
         elif self.writer is not None and self._ended():
             self._wake_writer()
 
-    def _goodbye(self) -> None:
+    def _write_last_packet(self) -> None:
         """Write the last packet and close our half; the rest goes when the peer closes or `LINGER` is over.
 
         Nothing comes after the last packet [MQTT-3.14.4-1]: the writer ends here, and the connection with it
@@ -429,12 +429,12 @@ class Connection(Client):
         if protocol.close_cause:
             self._finish()
             return 0.0
-        patience = self.patience
-        again = patience.look(now)
-        if patience.cause and not patience.text:
-            self.abort(patience.cause)
-        elif patience.cause:
-            self.close(patience.cause, patience.code, patience.text)
+        limits = self.time_limits
+        again = limits.look(now)
+        if limits.cause and not limits.text:
+            self.abort(limits.cause)
+        elif limits.cause:
+            self.close(limits.cause, limits.code, limits.text)
             return self.stream.linger_due(now)
         return again
 
@@ -464,13 +464,13 @@ class Connection(Client):
         self.table.opened(self)
         if self.protocol.keep_alive > 0:
             self.hub.wheel.add(self, self.protocol.last_received + GRACE * self.protocol.keep_alive)
-        self.patience.watch_expiry(self)
+        self.time_limits.watch_expiry(self)
 
     def hold(self, held: int, read: int) -> None:
         """After `read` bytes `held` wait, in the decoder or before it: count them, and see that the rest comes."""
         if self.stream.closing_at > 0.0:
             return
-        for oldest in self.patience.hold(self, held, read):
+        for oldest in self.time_limits.hold(self, held, read):
             assert isinstance(oldest, Connection)
             text = "all clients together hold too much unfinished"
             oldest.close(causes.PARTIAL_PACKETS, reasons.QUOTA_EXCEEDED, text)
@@ -485,7 +485,7 @@ class Connection(Client):
         if not closing and (protocol.waiting or self.outbox.congested or protocol.unfinished):
             self._go_on_soon()
             return
-        self.patience.sign_at = protocol.last_received = self.hub.time()
+        self.time_limits.sign_at = protocol.last_received = self.hub.time()
         self._gone_on = False
         stream.resume_reading()
         if protocol.keep_alive > 0 and not closing:

@@ -67,7 +67,7 @@ HEALTH_CHECK: Final = "canopy-health-"
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", ""})
 """From where its refusals are no news; who comes by a Unix socket has no address. From elsewhere, whoever calls itself
-so is a stranger."""
+so is a client like any other."""
 
 LONGEST_NAME: Final = 256
 """Characters of a client identifier and of a user name in a line: both may have 65,535 bytes in a refused CONNECT."""

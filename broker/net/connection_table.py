@@ -92,7 +92,7 @@ class ConnectionTable:
         return True
 
     def _make_room(self, admission: Admission) -> None:
-        """Let no more sockets pile up than may be open: who is only said goodbye to goes first.
+        """Let no more sockets pile up than may be open: those whose last packet is on its way go first.
 
         Then who has been silent for longest since it connected: a client sends its CONNECT at once, and so connections
         that say nothing keep nobody out.

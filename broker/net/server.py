@@ -112,7 +112,7 @@ class Server:
         self.hub: FlushScheduler
         self.handshakes: Handshakes
         self.monitor: Monitor
-        self.pulse: LagMonitor
+        self.lag_monitor: LagMonitor
         self._stopping = False
         self._stopped: asyncio.Task[None] | None = None
         self._all_gone: asyncio.Future[None] | None = None
@@ -160,7 +160,7 @@ class Server:
         self.handshakes = Handshakes(self.settings.limits.max_handshakes, self.loop)
         now = self.loop.time()
         self.monitor = Monitor(self.router, self.settings, self.log, now, self.admission)
-        self.pulse = LagMonitor(self.loop, self.router.counters.load, self._look)
+        self.lag_monitor = LagMonitor(self.loop, self.router.counters.load, self._look)
         self._stopping = False
         self._stopped = None
         self.connection_table.closed = False
@@ -175,7 +175,7 @@ class Server:
             if self.store is not None:
                 await self.store.close()
             raise
-        self.pulse.start()
+        self.lag_monitor.start()
         # Sessions and delayed wills that a store brought fall due too.
         self.after_batch()
 
@@ -220,7 +220,7 @@ class Server:
         return links
 
     async def stop(self) -> None:
-        """End in order: stop accepting, drain, say goodbye. Returns when it is done, whoever called it first."""
+        """End in order: stop accepting, drain, send DISCONNECT. Returns when it is done, whoever called it first."""
         if self._stopped is None:
             if not hasattr(self, "loop"):
                 return
@@ -261,7 +261,7 @@ class Server:
         except Exception as error:
             # What is left has to end in order all the same.
             self.faults.broke("stop", error)
-        self.pulse.close()
+        self.lag_monitor.close()
         self.monitor.finish(self.loop.time())
         self.connection_log.finish()
         self.hub.close()
@@ -279,7 +279,7 @@ class Server:
             self._all_gone.set_result(None)
 
     async def emptied(self) -> None:
-        """Called while it stops, when all clients are gone: for whoever has to hear of that, and say goodbye too."""
+        """Called while it stops, when all clients are gone: for whoever has to hear of that, and disconnect too."""
 
     @property
     def listening(self) -> list[str]:

@@ -69,7 +69,7 @@ def tune(sock: Any, settings: Settings) -> None:
     options = [("TCP_KEEPIDLE", PROBE_AFTER), ("TCP_KEEPINTVL", PROBE_EVERY), ("TCP_KEEPCNT", PROBES)]
     stall_timeout = settings.queue.stall_timeout
     if stall_timeout > 0:
-        # Without one the system's own patience holds, about a quarter of an hour.
+        # Without one the system's own time-out holds, about a quarter of an hour.
         options.append(("TCP_USER_TIMEOUT", max(1, min(int(stall_timeout * 1000), LONGEST_USER_TIMEOUT))))
     for name, value in options:
         option = getattr(socket, name, None)

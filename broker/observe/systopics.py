@@ -274,7 +274,7 @@ class SysTopics:
         sessions = len(router.sessions) - (0 if self._links is None else self._links.session_count)
         yield "version", f"canopy {__version__}"
         yield "uptime", f"{int(now - self._started)} seconds"
-        yield "load/lag", f"{self._server.pulse.take_worst(now):.3f}"
+        yield "load/lag", f"{self._server.lag_monitor.take_worst(now):.3f}"
         yield "clients/connected", connected
         yield "clients/disconnected", sessions - connected
         yield "clients/total", sessions

@@ -153,7 +153,7 @@ async def test_a_broker_that_lags_takes_nobody_in(embed: Embed, version: int) ->
     broker = await embed(limits={"max_loop_lag": 2.0})
     there = await join(broker, "there", "news")
     load = broker.router.counters.load
-    broker.pulse.close()
+    broker.lag_monitor.close()
     load.lag = 2.1
     for _ in range(3):
         _, connack = await attempt(broker, "late", version=version)

@@ -198,7 +198,7 @@ async def test_a_packet_that_is_not_gone_on_with(embed: Embed) -> None:
         slow.connection.data_received(bytes(LARGE_READ))
     assert 0.0 < trickling.connection.check_at <= now + 31.0
     for client in (trickling, slow):
-        client.connection.patience.sign_at -= 29.0
+        client.connection.time_limits.sign_at -= 29.0
         assert client.connection.check(broker.loop.time()) > 0.0
     slow.connection.data_received(bytes(LARGE_READ))
     assert trickling.connection.protocol.close_cause == slow.connection.protocol.close_cause == ""

@@ -71,7 +71,7 @@ async def test_totals(broker: Broker) -> None:
     assert told(broker, "slow/count") == "0"
     assert told(broker, "slow/1") is None
     load = broker.router.counters.load
-    broker.pulse.close()
+    broker.lag_monitor.close()
     load.messages, load.bytes, load.lag = 12, 3_456, 1.23456
     topics(broker).update()
     assert (told(broker, "messages/queued"), told(broker, "bytes/queued")) == ("12", "3456")

@@ -453,7 +453,7 @@ class TestStartAndStop:
             thread = recorder._thread
             assert thread is not None
             await broker.listeners.close()
-            broker.pulse.close()
+            broker.lag_monitor.close()
             broker._sys.stop()
             recorder._end_turns()
             return recorder, thread

@@ -33,8 +33,8 @@ STEP: Final = 16
 
 # A new filter is added to no more than about so many routes, found in about so many steps (levels looked at): less than
 # half a millisecond compiled. A client can send 10,000 such filters in one read. Beyond, all is forgotten, and each
-# topic that is published again costs one look-up in the trie: dearer in the end, where such filters come all the time,
-# so that the bounds should not be small either.
+# topic that is published again costs one look-up in the trie: more in the end, where such filters come all the time, so
+# that the bounds should not be small either.
 EXTEND_MOST: Final = 1024
 WALK_MOST: Final = 4096
 

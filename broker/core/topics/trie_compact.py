@@ -81,7 +81,7 @@ class Shapes:
                 for shape in more:
                     if shape < limit:
                         found.append(shape)
-            else:  # filters deeper than this topic must not make it dear
+            else:  # filters deeper than this topic must not make it expensive
                 for shape in range(limit):
                     if shape in more:
                         found.append(shape)

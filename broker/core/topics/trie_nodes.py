@@ -61,8 +61,8 @@ class NodeTrie(Trie):
     - `match` walks with a loop and a stack of untried `+` branches, never by recursion: a topic of 65,536 levels needs
       no more of the C stack than one of two.
     - Its cost: each node is visited at most once for a topic, and at most 2^d nodes at depth d. So a match never visits
-      more nodes than the filters of its depth put there: a topic "a/a/a/..." can be made dear only by subscribing to as
-      many mixtures of "a" and "+" first, and limits on subscriptions bound it.
+      more nodes than the filters of its depth put there: a topic "a/a/a/..." can be made expensive only by
+      subscribing to as many mixtures of "a" and "+" first, and limits on subscriptions bound it.
     - `remove` takes the branch away up to the first node that something else needs.
 
     A filter costs memory for each of its levels, some 300 bytes where nobody else has them: `bytes` counts them, and

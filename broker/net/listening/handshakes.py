@@ -2,7 +2,7 @@
 
 What stands between a socket and the client's first packet (TLS, and whatever else is to be said first) counts here from
 the connection's arrival until it is through. A client goes through with it at once: where too many are under way, the
-one that has been for longest ends, so that connections that say nothing keep nobody out. The dear steps, a signature
+one that has been for longest ends, so that connections that say nothing keep nobody out. The costly steps, a signature
 each, wait in one line, of which `STEPS` have their turn before other connections are looked at.
 """
 

@@ -148,7 +148,7 @@ def _context(settings: Tls, scheme: str, certificate: str, key: str, password: s
             context.set_ciphers(settings.ciphers)
         except ssl.SSLError:
             raise TlsError(f'tls.ciphers = "{settings.ciphers}": OpenSSL knows no such cipher suites') from None
-    # One: who connects again saves the dear part once. Nothing is kept for a client, and the keys of tickets die with
+    # One: who connects again saves the costly part once. Nothing is kept for a client, and the keys of tickets die with
     # the context: what was shown is looked at again when the authorities or the list of the revoked change.
     context.num_tickets = 1
     context.set_alpn_protocols(list(settings.alpn or PROTOCOLS[scheme]))

@@ -133,7 +133,7 @@ class TlsTransport(Handshake):
                 self._loop.call_soon(self._listen)
         elif self.state == HANDSHAKE:
             self._rest = data
-            # Nothing more until its turn: what a stranger can have us hold is one read.
+            # Nothing more until its turn: what an unauthenticated client can have us hold is one read.
             self.raw.pause_reading()
             self._handshakes.ready(self)
 

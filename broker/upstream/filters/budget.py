@@ -54,7 +54,7 @@ class BudgetLedger:
 
     def __init__(
         self,
-        face: UpstreamSubscriptions,
+        upstream: UpstreamSubscriptions,
         max_filters: int,
         roots: Sequence[str] = (),
         unfolded: Sequence[str] = (),
@@ -71,7 +71,7 @@ class BudgetLedger:
         self._counts: dict[str, int] = {}
         self._entries: dict[str, Entry] = {}
         # What the upstream has.
-        self._standing = Declared(face, hold)
+        self._declared = Declared(upstream, hold)
         # What has no room, first come first; a plain dict would find the first slowly when many before it have gone.
         # The tree holds what could be under another.
         self._refused: OrderedDict[str, Entry] = OrderedDict()
@@ -90,11 +90,11 @@ class BudgetLedger:
     @property
     def declared(self) -> list[str]:
         """What the upstream is to have now, each filter once; made anew at each call."""
-        return list(self._standing.declared)
+        return list(self._declared.declared)
 
     def children(self, topic_filter: str) -> int:
         """How many distinct filters a declared one stands for, itself among them; 0 for one that is not declared."""
-        entry = self._standing.declared.get(topic_filter)
+        entry = self._declared.declared.get(topic_filter)
         return 0 if entry is None else entry.size
 
     def add(self, topic_filter: str, now: float = 0.0) -> None:
@@ -152,7 +152,7 @@ class BudgetLedger:
         entry.demanded = False
         entry.alone = False
         entry.grow(-1)
-        self._standing.something_went(now)
+        self._declared.something_went(now)
         if topic_filter in self._refused:
             self._forget_refused(entry)
             del self._entries[topic_filter]
@@ -161,7 +161,7 @@ class BudgetLedger:
             # Something rests on it: from now on it is a fold, made now.
             entry.used = now
             if entry.parent is None:
-                self._standing.look_at(entry, now)
+                self._declared.look_at(entry, now)
             if was_alone:
                 # It can be under another from now on. A slot may come back so, and something that waits find room.
                 self._fit_refused(now)
@@ -173,7 +173,7 @@ class BudgetLedger:
         # Nothing rests on it. If nobody asks for it either, it goes.
         gone = prune(entry, self._entries)
         if gone is not None:
-            self._standing.withdraw(gone.topic_filter)
+            self._declared.withdraw(gone.topic_filter)
             self._retry(now)
 
     def tick(self, now: float) -> None:
@@ -181,14 +181,14 @@ class BudgetLedger:
         opened = True
         while opened:
             opened = False
-            for entry in self._standing.ripe(now):
+            for entry in self._declared.ripe(now):
                 if self._open(entry, now):
                     opened = True
-        self._standing.look_again(now)
+        self._declared.look_again(now)
 
     def next_tick(self) -> float:
         """When `tick` has something to do; 0.0: never. It may find nothing, if what was there has gone meanwhile."""
-        return self._standing.due
+        return self._declared.due
 
     def _is_inside(self, topic_filter: str) -> bool:
         return not self._roots or self._wides.first(topic_filter) is not None
@@ -201,15 +201,15 @@ class BudgetLedger:
         # A new entry: under what covers it, or declared, or fitted in.
         topic_filter = entry.topic_filter
         if not entry.alone:
-            above = self._standing.covering(topic_filter)
+            above = self._declared.covering(topic_filter)
             if above is not None:
                 above.take(entry)
                 above.used = now
                 return
-        count = len(self._standing.declared)
-        if not self._standing.covers_some(topic_filter):
+        count = len(self._declared.declared)
+        if not self._declared.covers_some(topic_filter):
             if count < self._capacity():
-                self._standing.declare(entry, now)
+                self._declared.declare(entry, now)
                 return
             if entry.alone and count == self._max_filters:
                 self._refuse(entry)  # that all are taken says that nothing can be folded
@@ -219,17 +219,17 @@ class BudgetLedger:
 
     def _retry(self, now: float) -> None:
         # Each round fills the room, or empties the queue.
-        while self._refused and len(self._standing.declared) < self._max_filters:
+        while self._refused and len(self._declared.declared) < self._max_filters:
             first = next(iter(self._refused.values()))
-            if first.alone and not self._standing.covers_some(first.topic_filter):
+            if first.alone and not self._declared.covers_some(first.topic_filter):
                 self._serve_refused({first.topic_filter: first})
-                self._standing.declare(first, now)
+                self._declared.declare(first, now)
             else:
                 self._fit_refused(now)
 
     def _fit_refused(self, now: float) -> None:
         # What can be folded may fit in any case, and of the rest so many as there is room for.
-        room = self._max_filters - len(self._standing.declared)
+        room = self._max_filters - len(self._declared.declared)
         pending: list[Entry] = []
         for entry in islice(self._refused.values(), RETRIED):
             if entry.alone:
@@ -243,7 +243,7 @@ class BudgetLedger:
 
     def _settle(self, pending: list[Entry], now: float) -> None:
         # Fit new entries in with what is declared.
-        tops = dict(self._standing.declared)
+        tops = dict(self._declared.declared)
         for entry in pending:
             tops[entry.topic_filter] = entry
         self._arrange(tops, now)
@@ -265,7 +265,7 @@ class BudgetLedger:
             absorb(tops)
         if self._refused:
             self._serve_refused(tops)
-        self._standing.move(tops, self._max_filters, now)
+        self._declared.move(tops, self._max_filters, now)
 
     def _serve_refused(self, tops: dict[str, Entry]) -> None:
         # What was refused is needed for a fold after all, or covered, and then needs no room.
@@ -297,7 +297,7 @@ class BudgetLedger:
     def _serving(self) -> set[str]:
         # The tops that are declared, or have something under them that is.
         serving: set[str] = set()
-        for topic_filter in self._standing.declared:
+        for topic_filter in self._declared.declared:
             entry = self._entries.get(topic_filter)
             if entry is not None:
                 serving.add(entry.top().topic_filter)
@@ -326,7 +326,7 @@ class BudgetLedger:
     def _open(self, fold: Entry, now: float) -> bool:
         # Have its parts declared instead of it, if there is room for them; whether there was.
         topic_filter = fold.topic_filter
-        room = max(self._max_filters * 3 // 4, 1) - (len(self._standing.declared) - 1)
+        room = max(self._max_filters * 3 // 4, 1) - (len(self._declared.declared) - 1)
         if room < 1 or (len(fold.parts) > room and len(fold.parts) <= 2 * fold.tried):
             return False  # with about as many parts it has been tried
         # Those first that hold others: the rest may find its place there.
@@ -335,7 +335,7 @@ class BudgetLedger:
         tops: dict[str, Entry] = {}
         for entry in parts:
             entry.leave()
-            above = self._standing.covering(entry.topic_filter, beside=topic_filter)
+            above = self._declared.covering(entry.topic_filter, beside=topic_filter)
             if above is None:
                 tops[entry.topic_filter] = entry
             else:
@@ -351,8 +351,8 @@ class BudgetLedger:
             fold.tried = 0 if fold.again else len(fold.parts)
             return False
         del self._entries[topic_filter]
-        for each, entry in self._standing.declared.items():
+        for each, entry in self._declared.declared.items():
             if each != topic_filter:
                 tops[each] = entry
-        self._standing.move(tops, self._max_filters, now)
+        self._declared.move(tops, self._max_filters, now)
         return True

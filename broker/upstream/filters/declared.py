@@ -25,8 +25,8 @@ LOOK_AGAIN: Final = 1.0
 class Declared:
     """`declared`: what the upstream has. `hold`: seconds. `due`: no fold can be opened before; 0.0: there is none."""
 
-    def __init__(self, face: UpstreamSubscriptions, hold: float) -> None:
-        self._face = face
+    def __init__(self, upstream: UpstreamSubscriptions, hold: float) -> None:
+        self._upstream = upstream
         self.hold = hold
         self.declared: dict[str, Entry] = {}
         # The same filters.
@@ -57,13 +57,13 @@ class Declared:
         self._tree.add(entry.topic_filter)
         if not entry.demanded:
             self.look_at(entry, now)
-        self._face.declare(entry.topic_filter)
+        self._upstream.declare(entry.topic_filter)
 
     def withdraw(self, topic_filter: str) -> None:
         """One less."""
         del self.declared[topic_filter]
         self._tree.discard(topic_filter)
-        self._face.withdraw(topic_filter)
+        self._upstream.withdraw(topic_filter)
 
     def move(self, tops: dict[str, Entry], limit: int, now: float) -> None:
         """From what is declared to `tops`, which are at most `limit`; no more are declared at any moment."""

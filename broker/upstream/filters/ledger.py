@@ -50,10 +50,10 @@ class Ledger:
     """
 
     def __init__(
-        self, face: UpstreamSubscriptions, aggregates: Sequence[str] = (), unfolded: Sequence[str] = ()
+        self, upstream: UpstreamSubscriptions, aggregates: Sequence[str] = (), unfolded: Sequence[str] = ()
     ) -> None:
         """Valid topic filters, in the upstream's terms. Nothing is declared before somebody asks."""
-        self._face = face
+        self._upstream = upstream
         self._aggregates = CoverSet(aggregates)
         self._unfolded = list(unfolded)
         self.subscriptions = 0
@@ -74,13 +74,13 @@ class Ledger:
             return
         aggregate = self._aggregate_of(topic_filter) if self._aggregates.kept else None
         if aggregate is None:
-            self._face.declare(topic_filter)
+            self._upstream.declare(topic_filter)
             return
         self._under[topic_filter] = aggregate
         children = self._children.get(aggregate, 0)
         self._children[aggregate] = children + 1
         if children == 0:
-            self._face.declare(aggregate)
+            self._upstream.declare(aggregate)
 
     def remove(self, topic_filter: str, now: float = 0.0) -> None:
         """One subscription less at a topic filter.
@@ -100,14 +100,14 @@ class Ledger:
         del counts[topic_filter]
         aggregate = self._under.pop(topic_filter, None) if self._under else None
         if aggregate is None:
-            self._face.withdraw(topic_filter)
+            self._upstream.withdraw(topic_filter)
             return
         children = self._children[aggregate] - 1
         if children > 0:
             self._children[aggregate] = children
             return
         del self._children[aggregate]
-        self._face.withdraw(aggregate)
+        self._upstream.withdraw(aggregate)
 
     def tick(self, now: float) -> None:
         """Time passes, and nothing here depends on it."""

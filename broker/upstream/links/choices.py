@@ -27,13 +27,13 @@ def names(topic_filters: Iterable[str], mapping: Mapping) -> list[str]:
     return [name for name in dict.fromkeys(found) if name is not None]
 
 
-def ledger(settings: Upstream, mapping: Mapping, face: UpstreamSubscriptions) -> Ledger | BudgetLedger:
+def ledger(settings: Upstream, mapping: Mapping, upstream: UpstreamSubscriptions) -> Ledger | BudgetLedger:
     """The ledger that the settings ask for, with nothing in it."""
     unfolded = names(settings.unfolded, mapping)
     if settings.aggregate == "auto":
         roots = names(settings.roots, mapping)
-        return BudgetLedger(face, settings.max_filters, roots, unfolded, settings.hold)
-    return Ledger(face, names(settings.aggregate, mapping), unfolded)
+        return BudgetLedger(upstream, settings.max_filters, roots, unfolded, settings.hold)
+    return Ledger(upstream, names(settings.aggregate, mapping), unfolded)
 
 
 def published(settings: Upstream, mapping: Mapping) -> list[str]:

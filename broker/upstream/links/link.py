@@ -6,7 +6,7 @@ Promises:
 - It connects again for as long as it runs, later and later up to `retry_max`, at a time that is not the others'.
 - With `version = "auto"` it speaks 5.0 where the upstream does, and 3.1.1 otherwise, with the bridge bit where that is
   known.
-- An orderly stop gives what waits `flush` seconds to get up, and says goodbye.
+- An orderly stop gives what waits `flush` seconds to get up, and sends a DISCONNECT.
 
 Refuses: to be the only one (`links`).
 """

@@ -24,8 +24,8 @@ CLOCK_LOOKS: Final = 600.0
 """Seconds after which the time at which credentials expire is held against the system's clock again: it may be set."""
 
 
-class Patience:
-    """The patience with one client. Times in seconds of the loop's clock."""
+class TimeLimits:
+    """The time limits of one client. Times in seconds of the loop's clock."""
 
     def __init__(self, hub: FlushScheduler, protocol: ServerProtocol, stream: Stream, opened_at: float) -> None:
         self._hub = hub
