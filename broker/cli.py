@@ -20,6 +20,7 @@ from typing import Annotated, Any, Final, NoReturn, TypeVar, cast, get_args
 import typer
 
 from broker import daemon, logs
+from broker.absent_files import to_be_made
 from broker.acl import app as acl
 from broker.buildinfo import build_info
 from broker.configuration import SettingsError, annotated_defaults, changed, ignored, load_settings, of_tables
@@ -345,4 +346,5 @@ def _run(settings: Settings, make: Callable[[Settings], daemon.Service], read: C
     try:
         daemon.run(settings, make, read=read)
     except (daemon.DaemonError, StartupError) as error:
-        _fail(str(error))
+        # All at once: who starts a broker for the first time has several files to make.
+        _fail(to_be_made(settings) or str(error))

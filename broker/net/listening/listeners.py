@@ -215,7 +215,7 @@ class Listener:
         hub = self.server.hub
         return TlsTransport(
             upper,
-            lambda transport: _secured(connection, transport),
+            partial(_secured, connection, certificates.asks_clients),
             lambda _, error: self._handshake_failed(connection, error),
             certificates.context,
             self.server.handshakes,
@@ -261,10 +261,12 @@ class Listener:
         return f'{url} (listener "{self.name}")' if self.settings.name else url
 
 
-def _secured(connection: Connection, transport: TlsTransport) -> None:
+def _secured(connection: Connection, asked: bool, transport: TlsTransport) -> None:
+    """The handshake is through. `asked`: for a certificate, which the client may have shown."""
     origin = connection.protocol.origin
     origin.secure = True
-    origin.certificate = tls.peer_certificate(transport.tls)
+    if asked:
+        origin.certificate = tls.peer_certificate(transport.tls)
 
 
 class Renewal(NamedTuple):

@@ -74,6 +74,11 @@ class Certificates:
         """The context for a connection that comes now."""
         return self.loaded.first
 
+    @property
+    def asks_clients(self) -> bool:
+        """Whether that context has clients show certificates."""
+        return self.loaded.settings.client_certificates != "none"
+
     def apply(self, loaded: Loaded) -> None:
         """Show these from now on."""
         self.loaded = loaded

@@ -1,0 +1,53 @@
+"""The files that settings name and that nobody has made yet: what `canopy serve` says of them, in one line."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+
+from broker.net.listening.tls import files as tls_files
+from broker.settings import JwtTable, PasswordFileTable, ScramTable, Settings, called
+
+
+def to_be_made(settings: Settings) -> str:
+    """Which files are not there without which no broker starts, and how they are made; "": all are there."""
+    by_way: dict[str, list[str]] = {}
+    seen: set[str] = set()
+    for file, way in _needed(settings):
+        if file not in seen and _is_absent(file):
+            by_way.setdefault(way, []).append(file)
+        seen.add(file)
+    if not by_way:
+        return ""
+    return "to be made first: " + "; ".join(f"{' and '.join(files)} ({way})" for way, files in by_way.items())
+
+
+def _needed(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Each file, and how it is made or what it is."""
+    for listener in settings.listeners:
+        if listener.tls is not None:
+            for file in tls_files(listener.tls):
+                yield file, "PEM files of TLS: docs/listeners.md makes some to try it with"
+    for table in settings.authenticator:
+        if isinstance(table, PasswordFileTable):
+            yield table.path, f"canopy passwd --create {shlex.quote(table.path)} USER"
+        elif isinstance(table, ScramTable):
+            yield table.path, f"canopy passwd --scram --create {shlex.quote(table.path)} USER"
+        elif isinstance(table, JwtTable):
+            for file in (table.secret_file, table.key_file):
+                if file:
+                    yield file, f'the key to the tokens of the authenticator "{called(table)}"'
+    if settings.access.acl_file:
+        yield settings.access.acl_file, "access rules as mosquitto's acl_file: docs/rules.md"
+
+
+def _is_absent(file: str) -> bool:
+    """Whether there is nothing of this name. What cannot be looked at may be there."""
+    try:
+        os.stat(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
