@@ -14,7 +14,7 @@ import os
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -116,6 +116,19 @@ class Coverage:
         self.missing += finding.events
         if len(self.findings) < LISTED:
             self.findings.append(finding)
+
+    def asks(self, about: Mapping[str, Any]) -> bool:
+        """Whether a segment may hold events of the times that are asked for, as its manifest says."""
+        if self.since is None and self.until is None:
+            return True
+        stretch = _stretch("", about)
+        return stretch is None or self.within(stretch.begin, stretch.end)
+
+    def within(self, begin: datetime | None, end: datetime | None) -> bool:
+        """Whether something from `begin` to `end` is within the times that are asked for; None: nobody knows."""
+        early = self.since is not None and end is not None and end < self.since
+        late = self.until is not None and begin is not None and begin >= self.until
+        return not early and not late
 
     def headline(self) -> str:
         """In a line, whether everything was read."""
@@ -246,7 +259,7 @@ class _Account:
             first, last, lost = (int(each) for each in gap)
             self.named.append(_Stretch(first, last, lost, stretch.place))
         place, numbers = stretch.place, _numbers(stretch.first, stretch.last)
-        if not self._asked(place) or not self._wanted(stretch.begin, stretch.end):
+        if not self._asked(place) or not self.coverage.within(stretch.begin, stretch.end):
             return
         if place not in self.there:
             self._find(MISSING, place, stretch.first, stretch.last, stretch.rows, f"is not there ({numbers})")
@@ -265,7 +278,7 @@ class _Account:
         if stretch is None:
             return
         self.dropped.append(stretch)
-        if self._asked(stretch.place) and self._wanted(stretch.begin, stretch.end):
+        if self._asked(stretch.place) and self.coverage.within(stretch.begin, stretch.end):
             self.coverage.removed += stretch.rows
         for gap in about.get("gaps") or ():
             first, last, lost = (int(each) for each in gap)
@@ -308,7 +321,7 @@ class _Account:
         rows = sorted(self.held, key=lambda each: each.first)
         firsts = [each.first for each in rows]
         for at in rows:
-            if not at.rows or not self._asked(at.place) or not self._wanted(at.begin, at.end):
+            if not at.rows or not self._asked(at.place) or not self.coverage.within(at.begin, at.end):
                 continue
             short = at.last - at.first + 1 - at.rows
             if short <= 0:
@@ -361,12 +374,6 @@ class _Account:
     def _asked(self, place: str) -> bool:
         return not self.below or place.startswith(f"{self.below}/")
 
-    def _wanted(self, begin: datetime | None, end: datetime | None) -> bool:
-        since, until = self.coverage.since, self.coverage.until
-        early = since is not None and end is not None and end < since
-        late = until is not None and begin is not None and begin >= until
-        return not early and not late
-
     def _between(self, first: int, last: int) -> bool:
         """Whether events of these numbers may have happened when it matters: between their neighbours."""
         if self.coverage.since is None and self.coverage.until is None:
@@ -376,11 +383,11 @@ class _Account:
         # What lies inside of a segment happened in its time.
         around = [each for each in self.held if each.first <= first and each.last >= last and each.begin and each.end]
         if around:
-            return any(self._wanted(each.begin, each.end) for each in around)
-        return self._wanted(max(ends, default=None), min(begins, default=None))
+            return any(self.coverage.within(each.begin, each.end) for each in around)
+        return self.coverage.within(max(ends, default=None), min(begins, default=None))
 
 
-def _stretch(place: str, about: dict[str, Any]) -> _Stretch | None:
+def _stretch(place: str, about: Mapping[str, Any]) -> _Stretch | None:
     try:
         times = [datetime.fromisoformat(about[name]) for name in ("first_ts", "last_ts")]
         begin, end = (each if each.tzinfo else each.replace(tzinfo=UTC) for each in times)

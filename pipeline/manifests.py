@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -18,6 +21,8 @@ from pipeline.storage import MANIFESTS, File
 
 class Shelf(Protocol):
     """A place that files are listed and read in, as `Storage` is."""
+
+    calls: int
 
     def files(self, suffix: str, under: str = "") -> list[File]:
         """All files whose names end so."""
@@ -49,27 +54,43 @@ def manifests(shelf: Shelf, known: Mapping[str, dict[str, Any]] = MappingProxyTy
     listed = shelf.files(".json", MANIFESTS)
     if listed:
         made.vouched = set()
-    for file in listed:
-        segment = file.place.removeprefix(f"{MANIFESTS}/").removesuffix(".json") + ".parquet"
-        merged = is_merged(file.place)
-        try:
-            about = known[segment] if segment in known else json.loads(shelf.text(file.place))
-            if not isinstance(about, dict):
-                raise ValueError("no JSON object")
-            if merged:
-                made.gone.update(str(name) for name in about["replaces"])
-        except FileNotFoundError:
-            # Whoever removes a segment begins with its manifest.
-            continue
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            if merged:
-                raise PipelineError(f"{file.path}: not a manifest of a merged segment") from error
-            made.spoilt[segment] = "its manifest cannot be read"
-            continue
-        if merged and made.vouched is not None:
-            made.vouched.add(segment)
-        made.said[segment] = about
+    with ThreadPoolExecutor(shelf.calls) if shelf.calls > 1 else nullcontext() as pool:
+        texts = (map if pool is None else pool.map)(partial(_about, shelf, known), listed)
+        for file, about in zip(listed, texts, strict=True):
+            segment, merged = _segment(file), is_merged(file.place)
+            try:
+                if isinstance(about, Exception):
+                    raise about
+                if merged:
+                    made.gone.update(str(name) for name in about["replaces"])
+            except FileNotFoundError:
+                # Whoever removes a segment begins with its manifest.
+                continue
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                if merged:
+                    raise PipelineError(f"{file.path}: not a manifest of a merged segment") from error
+                made.spoilt[segment] = "its manifest cannot be read"
+                continue
+            if merged and made.vouched is not None:
+                made.vouched.add(segment)
+            made.said[segment] = about
     return made
+
+
+def _segment(file: File) -> str:
+    return file.place.removeprefix(f"{MANIFESTS}/").removesuffix(".json") + ".parquet"
+
+
+def _about(shelf: Shelf, known: Mapping[str, dict[str, Any]], file: File) -> dict[str, Any] | Exception:
+    """What a manifest says, or why it cannot be read."""
+    place = _segment(file)
+    if place in known:
+        return known[place]
+    try:
+        about = json.loads(shelf.text(file.place))
+    except (OSError, ValueError) as error:
+        return error
+    return about if isinstance(about, dict) else ValueError("no JSON object")
 
 
 def numbers(about: Mapping[str, Any]) -> tuple[int, int] | None:

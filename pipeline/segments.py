@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 from pipeline.coverage import Coverage
 from pipeline.errors import DamagedError, GoneError, MisuseError, PipelineError
@@ -23,11 +24,13 @@ from pipeline.manifests import is_merged, manifests
 from pipeline.storage import MANIFESTS, File, Local, Storage, local_path, parquet, storage
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 PARQUET: Final = b"PAR1"
 SMALLEST: Final = 12
 """Bytes of a file that could be Parquet: the magic number twice, and a length."""
+MANY: Final = 256
+"""Files from which on they are read by their folders."""
 SHOWN: Final = 5
 """Corrupt segments that an error names; there may be more."""
 
@@ -64,8 +67,10 @@ def find(
     skip_corrupt: bool = False,
     say: Say = unsaid,
     coverage: Coverage | None = None,
+    choice: Choice = Choice(),
 ) -> list[File]:
-    """The whole segments under some folders, merged ones in place of those they replace.
+    """The whole segments under some folders, merged ones in place of those they replace; with a time in `choice`, those
+    that hold events of it, as far as their manifests say.
 
     `coverage` takes note of what the manifests say of them, and of what is missing.
 
@@ -75,6 +80,8 @@ def find(
     """
     found: dict[str, File] = {}
     corrupt: list[str] = []
+    whole = 0
+    wanted = covering(choice)
     for path in inputs:
         # What replaces what is known where the record begins, also to who names a day or an hour of it.
         root, below = record_of(path)
@@ -96,9 +103,11 @@ def find(
                 continue
             if file.path in found:
                 raise MisuseError(f"--input {path}: {file.path} is in another input already")
-            why = broken(place, file)
-            if not why and skip_corrupt:
-                why = altered(place, file, said.said.get(file.place))
+            about = said.said.get(file.place)
+            if about is not None and not wanted.asks(about):
+                whole += 1
+                continue
+            why = fault(place, file, about, skip_corrupt)
             if why:
                 corrupt.append(f"{file.path}: {why}")
                 left[file.place] = why
@@ -112,7 +121,7 @@ def find(
         raise PipelineError("\n".join(corrupt[:SHOWN]) + f"{more}; --skip-corrupt leaves out what cannot be read")
     for line in corrupt:
         say(f"left out: {line}")
-    if not found:
+    if not found and not whole:
         raise PipelineError(
             f"--input {' '.join(inputs)}: no segment in it (the recorder finishes one every minute, or when it stops)"
         )
@@ -123,6 +132,13 @@ def record_of(path: str) -> tuple[str, str]:
     """The folder of the record that a path names a day or an hour of, and which; of any other path itself, and ""."""
     found = _PART.fullmatch(path)
     return (found[1] or ".", found[2]) if found is not None else (path, "")
+
+
+def fault(place: Storage, file: File, about: Mapping[str, Any] | None, thorough: bool) -> str:
+    """What is wrong with a segment, given its manifest; empty when nothing is. `thorough`: by its checksum too."""
+    # One that is as long as its manifest says is whole: to ask for the ends of each costs a call for each.
+    why = "" if about is not None and about.get("bytes") == file.size else broken(place, file)
+    return why or (altered(place, file, about) if thorough else "")
 
 
 def altered(place: Storage, file: File, said: Mapping[str, Any] | None) -> str:
@@ -171,7 +187,7 @@ def events(
     """
     from pipeline.schema import EVENTS
 
-    files = find(spark, inputs, skip_corrupt, say, coverage)
+    files = find(spark, inputs, skip_corrupt, say, coverage, choice)
     names = [file.path for file in files]
     leave_out = str(skip_corrupt).lower()
     # Of the newest that can be read: older ones may lack columns that came later.
@@ -190,8 +206,26 @@ def events(
         if not columns
         else type(EVENTS)([EVENTS[name] for name in dict.fromkeys((*columns, *_chosen_by(choice)))])
     )
+    if not files:
+        # None of them holds an event of that time.
+        return spark.createDataFrame([], wanted)
     reader = spark.read.schema(wanted).options(ignoreCorruptFiles=leave_out, ignoreMissingFiles=leave_out)
-    return narrowed(parquet(reader, *names), choice)
+    return narrowed(_read(reader, names), choice)
+
+
+def _read(reader: DataFrameReader, names: list[str]) -> DataFrame:
+    """The rows of these files: by their folders, where they are many and nothing else is in them.
+
+    Spark asks for each file that it is given by name, and lists a folder in one call.
+    """
+    if len(names) >= MANY:
+        folders = list(dict.fromkeys(name.rpartition("/")[0] for name in names))
+        rows = parquet(reader, *folders)
+        if sorted(unquote(name).rpartition("/")[2] for name in rows.inputFiles()) == sorted(
+            name.rpartition("/")[2] for name in names
+        ):
+            return rows
+    return parquet(reader, *names)
 
 
 def check_columns(path: str, has: set[str], columns: Sequence[str] = ()) -> None:

@@ -105,6 +105,7 @@ class _Shelf:
 
     def __init__(self, depot: Depot) -> None:
         self.depot = depot
+        self.calls = 1 if depot.local is not None else 32
 
     def files(self, suffix: str, under: str = "") -> list[File]:
         listed = self.depot.listed(under, suffix)

@@ -30,7 +30,7 @@ from pipeline.rollup.latency import AUTO, columns
 from pipeline.rollup.tables import MINUTES, Tables
 from pipeline.rollup.transforms import PUBLISHES, cells
 from pipeline.schema import EVENTS, PUBLISH
-from pipeline.segments import Say, altered, broken, reading, unsaid
+from pipeline.segments import Say, fault, reading, unsaid
 from pipeline.storage import File, Storage, local_path, parquet, storage
 
 if TYPE_CHECKING:
@@ -322,9 +322,7 @@ class _Reader:
         for place, span in spans.items():
             if span is None or place not in there or span[1] <= through or span[0] > to:
                 continue
-            why = broken(self.recorded, there[place])
-            if not why and self.skip_corrupt:
-                why = altered(self.recorded, there[place], said.said[place])
+            why = fault(self.recorded, there[place], said.said[place], self.skip_corrupt)
             if why and not self.skip_corrupt:
                 raise PipelineError(f"{there[place].path}: {why}; --skip-corrupt leaves it out")
             if why:

@@ -14,10 +14,13 @@ from pyspark.sql import SparkSession
 
 from broker.record.schema import SCHEMA
 from broker.record.segment import Segment
+from pipeline import segments
 from pipeline.compact import job as compact
 from pipeline.errors import DamagedError, MisuseError, PipelineError
 from pipeline.schema import EVENTS
 from pipeline.segments import Choice, events, find, reading
+from pipeline.storage import MANIFESTS, Local, Remote, parquet
+from tests.pipeline.folder import record
 from tests.pipeline.recorded import BEGIN, Story
 
 
@@ -165,3 +168,53 @@ def test_recorder_and_compaction_put_a_checksum_beside_every_page(tmp_path: Path
             content[begin + column.total_compressed_size - 1] ^= 1
             with pytest.raises(OSError, match=r"(?i)crc|checksum"):
                 pq.ParquetFile(pa.BufferReader(bytes(content)), page_checksum_verification=True).read()
+
+
+def test_a_time_is_read_from_the_segments_that_hold_it(spark: SparkSession, tmp_path: Path) -> None:
+    written = told().write(tmp_path, segments=6)
+    # Events 5 and 6 of 12, in the third of six; a minute each from the second on.
+    chosen = Choice(since="2026-11-21T16:03", until="2026-11-21T16:05")
+    assert [file.path for file in find(spark, [str(tmp_path)], choice=chosen)] == [f"file:{written[2]}"]
+    assert events(spark, [str(tmp_path)], chosen).count() == 2
+    assert events(spark, [str(tmp_path)], Choice(since="2027-01-01")).count() == 0
+
+
+def test_many_segments_are_read_by_their_folders_and_only_they(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[str, ...]] = []
+
+    def noted(reader: object, *paths: str) -> object:
+        read.append(paths)
+        return parquet(reader, *paths)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(segments, "MANY", 6)
+    monkeypatch.setattr(segments, "parquet", noted)
+    told().write(tmp_path / "a b", segments=6)
+    assert events(spark, [str(tmp_path / "a b")]).count() == 12
+    assert read[-1] == (f"file:{tmp_path}/a b/date=2026-11-21/hour=16",)
+    # Another file in the folder: they are read by their names.
+    extra = Story(first_seq=13)
+    extra.publish("p", "a")
+    extra.write(tmp_path / "a b")[0].rename(tmp_path / "a b" / "date=2026-11-21" / "hour=16" / "merged-13-13.parquet")
+    assert events(spark, [str(tmp_path / "a b")]).count() == 12
+    assert len(read[-1]) == 6
+
+
+def test_storage_is_listed_by_folders_and_no_whole_segment_is_opened(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path / "a b,{c", hours=3)
+    here, there = Local(tmp_path / "a b,{c"), Remote(spark, f"file:{tmp_path}/a b,{{c")
+    for suffix, under in ((".parquet", ""), (".json", MANIFESTS), (".parquet", "date=2026-11-21/hour=17")):
+        listed = there.files(suffix, under)
+        assert [(file.place, file.size) for file in listed] == [
+            (file.place, file.size) for file in here.files(suffix, under)
+        ]
+        assert listed
+    asked: list[str] = []
+    for call in ("ends", "_file"):
+        monkeypatch.setattr(Remote, call, lambda *_: asked.append("a file"))
+    monkeypatch.setattr(segments, "storage", lambda *_: there)
+    assert len(find(spark, [str(tmp_path)])) == 12
+    assert not asked
