@@ -2,7 +2,8 @@
 
 A connection by itself cannot hold more than one packet and one read, but there are many connections. When the bytes of
 all exceed the bound, the connection goes first whose packet has been incomplete for longest: a client that sends at an
-ordinary pace completes its packet within moments and is never the oldest, one that trickles is.
+ordinary pace completes its packet within moments and is never the oldest, one that trickles is. Whoever holds very
+little is passed over: it may wait for us, as a CONNECT does that is being decided on.
 """
 
 from __future__ import annotations
@@ -15,6 +16,13 @@ from broker.net.timers import Checked
 
 EVICTIONS: Final = 16
 """Connections that are ended for one read, at most, when all clients together hold too much of incomplete packets."""
+
+
+LOOKS: Final = 64
+"""Connections that are looked at for one read, at most, to find those."""
+
+LITTLE: Final = 4
+"""Who holds less than the average by so many powers of two is not ended."""
 
 
 class PartialPackets:
@@ -48,8 +56,17 @@ class PartialPackets:
     def take_oldest(self) -> list[Checked]:
         """The connections to end because all together hold too much, at most `EVICTIONS`. They count no more."""
         oldest: list[Checked] = []
-        while 0 < self.limit < self.bytes and len(oldest) < EVICTIONS:
-            oldest.append(next(iter(self._held)))
+        left = LOOKS
+        while 0 < self.limit < self.bytes and len(oldest) < EVICTIONS and left > 0:
+            left -= 1
+            connection = next(iter(self._held))
+            held = self._held[connection]
+            if held < self.bytes // len(self._held) >> LITTLE:
+                # To the end of the line: it is not looked at again before the others.
+                del self._held[connection]
+                self._held[connection] = held
+                continue
+            oldest.append(connection)
             self.evicted += 1
-            self.remove(oldest[-1])
+            self.remove(connection)
         return oldest

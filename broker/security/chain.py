@@ -237,6 +237,8 @@ class Chain:
         # As many as may be worked on may wait; who comes beyond is told at once.
         if delay <= 0.0 or len(self._delayed) >= self._settings.max_authentications:
             return verdict.reason_code
+        # It is wrong; while its client waits to hear that, nobody needs it.
+        attempt.connect.password = None
         loop = asyncio.get_running_loop()
         self._delayed[ticket] = loop.call_later(delay, self._tell, ticket, verdict.reason_code)
         return LATER

@@ -8,6 +8,7 @@ import resource
 import pytest
 
 from broker.core.causes import PACKET_TIMEOUT, PARTIAL_PACKETS, PROTOCOL_ERROR
+from broker.core.codec.framing import DECODED
 from broker.core.codec.packets import Connect
 from broker.core.connection.protocol import LARGE_READ, TURN_WORK
 from broker.core.hooks import LATER, AccessControl, Origin, Ticket
@@ -114,21 +115,36 @@ async def test_the_oldest_unfinished_packet_goes_first(embed: Embed) -> None:
 
 
 async def test_connects_that_are_decided_on_count_until_they_are(embed: Embed) -> None:
-    """With what was made of them. The one that has waited for longest goes first."""
+    """For what may have been made of them: a text has up to four bytes for each byte. The oldest goes first."""
     broker = await embed(limits={"max_partial_bytes": 500_000, "packet_timeout": 5})
     broker.hub.router.access_control = Undecided()
     says = wire.connect("", user="u" * 20_000, password=bytes(30_000), clean=True)
     clients = [Client(broker, "", says=says) for _ in range(10)]
     assert broker.hub.partial.bytes <= 500_000
-    assert broker.hub.partial.bytes == 2 * len(says) * len(broker.hub.partial)
+    assert broker.hub.partial.bytes == DECODED * len(says) * len(broker.hub.partial)
+    assert all(len(client.connection.protocol.decoder.buffer) == 0 for client in clients)
     gone = [client.connection.protocol.close_cause for client in clients]
-    assert gone == [PARTIAL_PACKETS] * 6 + [""] * 4
+    assert gone == [PARTIAL_PACKETS] * 8 + [""] * 2
     clients[-1].connection.admitted(0)
-    assert broker.hub.partial.bytes == 2 * len(says) * 3
+    assert broker.hub.partial.bytes == DECODED * len(says)
     # And nothing of it is incomplete any more, however long it is silent.
     later = broker.loop.time() + 60.0
     clients[-1].connection.check(later)
     assert clients[-1].connection.protocol.close_cause == ""
+
+
+async def test_who_holds_little_is_not_ended_for_those_who_hold_much(embed: Embed) -> None:
+    """Untrusted clients with CONNECTs of 100 kB do not keep others from being decided on, however long that takes."""
+    broker = await embed(limits={"max_partial_bytes": 2_000_000})
+    broker.hub.router.access_control = Undecided()
+    waiting = [Client(broker, f"c{number}") for number in range(100)]
+    says = wire.connect("", user="u" * 45_000, password=bytes(45_000), clean=True)
+    hostile = [Client(broker, "", says=says) for _ in range(40)]
+    await rounds()
+    assert broker.hub.partial.bytes <= 2_000_000
+    assert broker.hub.partial.evicted >= 34
+    assert [client.connection.protocol.close_cause for client in waiting] == [""] * 100
+    assert hostile[0].connection.protocol.close_cause == PARTIAL_PACKETS
 
 
 async def test_many_that_trickle(embed: Embed) -> None:

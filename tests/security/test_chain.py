@@ -232,8 +232,9 @@ async def test_no_more_than_so_many_are_worked_on(chains: Chains) -> None:
 async def test_wrong_credentials_are_told_later(chains: Chains) -> None:
     chain = chains(Scripted("users", {"alice": b"1"}, at_once=True), failure_delay=0.05, max_authentications=1)
     began = asyncio.get_running_loop().time()
-    waiting, beyond = Asked(), Asked()
-    assert chain.admit(connect("alice", b"x"), origin(), waiting.ticket) == LATER
+    waiting, beyond, wrong = Asked(), Asked(), connect("alice", b"x")
+    assert chain.admit(wrong, origin(), waiting.ticket) == LATER
+    assert wrong.password is None
     # As many as may be worked on wait; the next is told at once. So is who gave no credentials.
     assert chain.admit(connect("alice", b"x"), origin(), beyond.ticket) == reasons.BAD_USER_NAME_OR_PASSWORD
     assert chain.admit(connect(), origin(), Asked().ticket) == reasons.NOT_AUTHORIZED

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 LARGEST_PACKET: Final = 268_435_460
 """Bytes of the largest packet: a fixed header of five, and the largest Remaining Length (section 2.1.4)."""
 
+DECODED: Final = 4
+"""What each byte of a packet counts for that was decoded and waits for a decision: a text of which one character is
+beyond U+FFFF takes four bytes for each."""
+
 # Packets whose fixed header flags must be 0b0010 (section 2.1.3), as a mask of `1 << kind`.
 _FLAGS_0010: Final = 1 << packets.PUBREL | 1 << packets.SUBSCRIBE | 1 << packets.UNSUBSCRIBE
 
@@ -47,21 +51,25 @@ class Frames:
         self._tail: bytes = b""
         self._held: bytearray = bytearray()
         self._need: i64 = 0
-        # Bytes of a frame that was decoded, and whose packet waits for a decision.
+        # Bytes of a packet that was decoded and waits for a decision.
         self._undecided: i64 = 0
 
     @property
     def held_size(self) -> i64:
         """Bytes kept for what has not been acted on: an incomplete packet, the read that an unfinished turn left, and a
-        packet that waits for a decision (`undecided`), which is there beside the read it came in."""
+        packet that waits for a decision (`undecided`)."""
         held: i64 = len(self.buffer) + self._undecided
         if self._need > 0:
             held += len(self._tail) + len(self._held)
         return held
 
     def undecided(self) -> None:
-        """The packet of the current frame is kept until `decided`."""
-        self._undecided = self.end - self.start
+        """The packet of the current frame, which is decoded, is kept until `decided`; the bytes it came in are not."""
+        self._undecided = DECODED * (self.end - self.start)
+        self.buffer = self.buffer[self.end :]
+        self.start = 0
+        self.body = 0
+        self.end = 0
 
     def decided(self, max_packet_size: int) -> None:
         """It is kept no longer; how large packets may be from now on."""
