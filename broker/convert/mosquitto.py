@@ -188,9 +188,11 @@ class _Conversion:
         draft, on, where = self._draft, self._store.get("persistence"), self._store.get("persistence_location")
         wanted = on is not None and self._value(on, Setting("", yes_or_no))
         if on is not None and wanted:
-            folder = f"{where.value.rstrip('/')}/canopy" if where is not None and where.value else FOLDER
+            theirs = where.value.rstrip("/") + "/" if where is not None and where.value else ""
+            folder = f"{theirs}canopy" if theirs else FOLDER
             draft.set("store.path", folder, on, *([] if where is None else [where]))
-            draft.note(on, Kind.MISSING, "store.path keeps all from now on; what mosquitto has saved is not read")
+            command = f"canopy store import {folder} --mosquitto {theirs}mosquitto.db"
+            draft.note(on, Kind.MISSING, f"what mosquitto has saved is taken over by {command}, before the first start")
             return
         if on is not None and wanted is not None:
             draft.note(on, Kind.NOTHING, "it is off here too")

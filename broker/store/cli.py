@@ -155,12 +155,30 @@ def _write(file: Path, lines: Iterable[str]) -> None:
 @_told
 def bring(
     directory: Directory,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="What export wrote; -: the input.")],
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="What export wrote; -: the input.")] = "",
+    mosquitto: Annotated[
+        Path | None,
+        typer.Option("--mosquitto", metavar="FILE", help="In its place: what mosquitto saved."),
+    ] = None,
 ) -> None:
-    """Fill an empty or new store with what export wrote: all of it, or nothing. No broker may be running on it."""
+    """Fill an empty or new store with what export or mosquitto wrote: all, or nothing. No broker may be using it."""
+    if (file == "") is (mosquitto is None):
+        _fail("name one file: FILE, or --mosquitto FILE", MISUSED)
     from broker.store.tools import importing
 
-    if file == STANDARD:
+    if mosquitto is not None:
+        from broker.store.tools import mosquitto as source_of
+
+        counts, saved = source_of.bring(directory, mosquitto)
+        for why, count in sorted(saved.left.items()):
+            typer.echo(f"canopy: not taken over: {count:,} × {why}", err=True)
+        for client_id in saved.doubtful:
+            typer.echo(
+                f"canopy: {client_id!r}: its user name may be another's, by a fault of mosquitto 2.0: see "
+                'docs/from-mosquitto.md if it is refused with "another user\'s"',
+                err=True,
+            )
+    elif file == STANDARD:
         counts = importing.bring(directory, sys.stdin.buffer, "input")
     else:
         try:

@@ -99,15 +99,15 @@ class Importer:
     def _check(self, row: Mapping[str, Any]) -> None:
         """A delivery against those before it."""
         message = row["message"]
-        if message is not None:
-            if message not in self._refs:
-                raise FaultyRow(f"message {message} does not stand before it")
-            self._refs[message] += 1
+        if message is not None and message not in self._refs:
+            raise FaultyRow(f"message {message} does not stand before it")
         if row["state"] != QUEUED:
             identifier = (row["session"], row["packet_id"])
             if identifier in self._in_flight:
                 raise FaultyRow(f"packet_id {row['packet_id']} of its client is in flight already")
             self._in_flight.add(identifier)
+        if message is not None:
+            self._refs[message] += 1
 
     def finish(self) -> None:
         """All is in. Raises StoreError: something is missing."""
