@@ -1,16 +1,6 @@
 """What folding saves an upstream broker, and what it costs the edge.
 
-Owns: five measurements, each printed as a table that docs/benchmarks-upstream.md shows.
-
-- `table`: N branches with K topic filters each, linked to one upstream process, with and without `aggregate`: entries
-  in its table (counted by itself, `$SYS/broker/subscriptions/count`) and its resident memory. The branches are whole
-  brokers with a client each, all in one process.
-- `fold`: what the ledger costs for a filter that comes and goes.
-- `local`: CPU for each message that stays at the edge, with and without a link.
-- `bridge`: CPU of the edge and of the upstream for each message that goes up, beside mosquitto's bridge.
-
-- `outage`: a publisher of QoS 1 at the edge while the upstream is killed, and started again after six minutes: the
-  edge's memory, what was dropped, and whether all the rest arrived.
+Owns five measurements (`main` lists them), each printed as a table that docs/benchmarks-upstream.md shows.
 
     python -m benchmarks.upstream [table] [fold] [local] [bridge] [outage] [--quick]
 """
@@ -414,7 +404,17 @@ def outage(seconds: float) -> None:
 
 
 def main() -> int:
-    """Print the tables that are asked for; all of them when none is."""
+    """Print the tables that are asked for; all of them when none is.
+
+    - `table`: N branches with K topic filters each, linked to one upstream process, with and without `aggregate`:
+      entries in its table (counted by itself, `$SYS/broker/subscriptions/count`) and its resident memory. The branches
+      are whole brokers with a client each, all in one process.
+    - `fold`: what the ledger costs for a filter that comes and goes.
+    - `local`: CPU for each message that stays at the edge, with and without a link.
+    - `bridge`: CPU of the edge and of the upstream for each message that goes up, beside mosquitto's bridge.
+    - `outage`: a publisher of QoS 1 at the edge while the upstream is killed, and started again after six minutes: the
+      edge's memory, what was dropped, and whether all the rest arrived.
+    """
     if sys.argv[1:2] == ["branches"]:
         port, count, each, folded = (int(part) for part in sys.argv[2:])
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -134,7 +134,7 @@ def test_there_are_no_circles(package: str, least: int) -> None:
     TopologicalSorter(needs).prepare()
 
 
-@pytest.mark.parametrize("package", ["broker"])
+@pytest.mark.parametrize("package", ["benchmarks", "broker", "loadtest", "pipeline", "tools"])
 def test_a_module_begins_with_at_most_eight_lines(package: str) -> None:
     """What it owns and promises, without blank lines; more than that stands with the class that it is about."""
     headers = {}
@@ -142,4 +142,4 @@ def test_a_module_begins_with_at_most_eight_lines(package: str) -> None:
         header = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
         headers[str(file)] = sum(bool(line) for line in header.splitlines())
     assert {file: lines for file, lines in headers.items() if lines > 8} == {}
-    assert len(headers) > 200
+    assert headers

@@ -1,19 +1,12 @@
 #!/usr/bin/env python3
 """The conformance table: which normative statement is kept where in the code, and which test proves it.
 
-Owns: reading `docs/conformance/*.toml` (the statements), finding the tags `[MQTT-a.b.c-n]` and `[MQTT3-a.b.c-n]` in
-`broker/` and `tests/`, and writing `docs/conformance.md` from the two.
+Owns reading `docs/conformance/*.toml` (the statements), finding the tags `[MQTT-a.b.c-n]` and `[MQTT3-a.b.c-n]` in
+`broker/` and `tests/`, and writing `docs/conformance.md` from the two: the same tree gives the same text. `--check`
+refuses a table that is out of date, a tag that names no statement, and a statement that applies to a server and has no
+place in the code or no test.
 
-Promises: the same tree gives the same text (no line numbers, no dates, sorted places); a tag counts to the innermost
-function or class around it, else to the module-level name it stands in or directly above, else to the file; a 3.1.1
-statement that is the `same` as 5.0 statements counts as covered when all of those are.
-
-Refuses: to pass (`--check`) a table that is out of date, a tag that names no statement, a statement that applies to a
-server and has no place in the code or no test.
-
-    python tools/conformance.py --write     write docs/conformance.md
-    python tools/conformance.py --check     exit 1, with a list, when something of the above is wrong
-    python tools/conformance.py --missing   list what lacks code or test
+    python tools/conformance.py --write|--check|--missing   write the table, hold it against the tree, list what lacks
 """
 
 from __future__ import annotations
@@ -84,7 +77,12 @@ class Place:
 
 @dataclass
 class Tags:
-    """The places of every tag found, by statement."""
+    """The places of every tag found, by statement.
+
+    A tag counts to the innermost function or class around it, else to the module-level name it stands in or directly
+    above, else to the file. A 3.1.1 statement that is the `same` as 5.0 statements counts as covered when all of those
+    are.
+    """
 
     code: dict[str, set[Place]] = field(default_factory=dict)
     tests: dict[str, set[Place]] = field(default_factory=dict)

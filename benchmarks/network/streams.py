@@ -6,15 +6,6 @@ publisher, one for the merged stream of many publishers, one for QoS 1 and 2 wit
 Promises: every message is accounted for, at the speed of ``memcmp``. What a subscriber gets from one publisher is known
 in advance: the publisher's frames in order, sequence numbers counting up modulo the cycle. So a check compares each
 read with the expected stream at once, and only takes frames apart where the two differ.
-
-Refuses: to tell a reordered message from a lost and a doubled one: a message that comes late was counted lost when its
-successor came, and counts as doubled itself. No broker may reorder one publisher's messages of one topic and QoS, so
-either figure above zero is a fault. A gap of half a cycle or more cannot be told from a repetition: loads keep fewer
-messages in flight than that.
-
-Theory: ``expected`` is the cycle written twice, so that a read that begins anywhere in the cycle and is no longer than
-the cycle is one slice of it. QoS 1 and 2 frames differ in their packet identifiers, which the broker chooses; all
-frames have one size, so each byte of the identifier and of the sequence number is a column: a slice with a stride.
 """
 
 from __future__ import annotations
@@ -40,7 +31,13 @@ class Ledger:
 
 
 class Template:
-    """The stream of frames one subscriber must receive from one publisher: a cycle of frames of one shape."""
+    """The stream of frames one subscriber must receive from one publisher: a cycle of frames of one shape.
+
+    ``expected`` is the cycle written twice, so that a read that begins anywhere in the cycle and is no longer
+    than the cycle is one slice of it. QoS 1 and 2 frames differ in their packet identifiers, which the broker chooses;
+    all frames have one size, so each byte of the identifier and of the sequence number is a column: a slice with a
+    stride.
+    """
 
     def __init__(self, built: Sequence[bytes], shape: PublishShape) -> None:
         self.shape = shape
@@ -123,6 +120,11 @@ class StreamCheck:
 
     ``feed`` takes reads as they come, at most one cycle long each, and returns how far the stream advanced: messages
     delivered plus messages now known to be lost, which is what goes back into the publisher's window.
+
+    A reordered message is not told from a lost and a doubled one: a message that comes late was counted lost when
+    its successor came, and counts as doubled itself. No broker may reorder one publisher's messages of one topic and
+    QoS, so either figure above zero is a fault. A gap of half a cycle or more cannot be told from a repetition: loads
+    keep fewer messages in flight than that.
     """
 
     def __init__(self, templates: Templates, ledger: Ledger) -> None:

@@ -1,15 +1,8 @@
 """How a broker's costs grow with what it holds (``python -m benchmarks.scale filters|clients``).
 
-Owns: two measurements of one broker process over the network. ``filters``: very many wildcard subscriptions, what they
+Owns two measurements of one broker process over the network. ``filters``: very many wildcard subscriptions, what they
 cost to make, to hold, to route past and to drop. ``clients``: very many connected clients that are mostly silent, what
-they cost to accept, to hold, to keep alive and to serve others beside.
-
-Promises: every size gets a fresh broker process, pinned and metered as in ``benchmarks.network``; what is measured
-beside the filters or clients is also measured without them. A size that the system's limits do not allow says so.
-
-Refuses: to change a limit of the system, or a setting of the broker that was not asked for.
-
-Modules: ``phases`` (what came of a size) · ``spread`` (one load on very many topics) · ``crowd`` (idle clients that
-ping) · ``rest`` (until the broker is at rest, and how long it was deaf) · ``filters`` · ``clients`` · ``report`` ·
-``cli`` · ``plot`` (the picture of how each cost grows).
+they cost to accept, to hold, to keep alive and to serve others beside. Promises: every size gets a fresh broker process
+with its own settings, pinned and metered as in ``benchmarks.network``; what is measured beside the filters or clients
+is also measured without them. A size that the system's limits do not allow says so.
 """

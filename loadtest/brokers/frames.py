@@ -8,13 +8,6 @@ frames of one topic, QoS and payload size have the same length, which is what le
 
 Refuses: to be a codec. It reads just enough of a packet to find its end and, for a PUBLISH, its parts; properties are
 skipped, not understood.
-
-Payload layout, big-endian, followed by filler up to the payload's size:
-
-    0  publisher index  u16   who sent it
-    2  sequence number  u16   counts up for each publisher, modulo the load's cycle
-    4  reserved         u32   zero
-    8  send time        u64   nanoseconds of the monotonic clock, zero in loads that measure no latency
 """
 
 from __future__ import annotations
@@ -121,7 +114,15 @@ def publish(topic: str, payload: bytes, qos: int = 0, packet_id: int = 0, level:
 
 
 def payload(publisher: int, sequence: int, size: int, stamp: int = 0) -> bytes:
-    """A payload of ``size`` bytes (at least MIN_PAYLOAD) in the layout this module's docstring shows."""
+    """A payload of ``size`` bytes (at least MIN_PAYLOAD) in this layout.
+
+    Big-endian, followed by filler up to the payload's size:
+
+        0  publisher index  u16   who sent it
+        2  sequence number  u16   counts up for each publisher, modulo the load's cycle
+        4  reserved         u32   zero
+        8  send time        u64   nanoseconds of the monotonic clock, zero in loads that measure no latency
+    """
     if size < MIN_PAYLOAD:
         raise ValueError(f"a bench payload has at least {MIN_PAYLOAD} bytes, not {size}")
     return PAYLOAD_HEAD.pack(publisher, sequence, 0, stamp) + b"x" * (size - MIN_PAYLOAD)

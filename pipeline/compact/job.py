@@ -1,10 +1,5 @@
 """Small segments merged, while the recorder writes and others read.
 
-A merged segment stands for those that its manifest names in `replaces`; that manifest, renamed into place, is the
-moment from which it does. Before that moment readers ignore it, from then on they ignore what it replaces, so that at
-no time a row is seen twice or not at all. The replaced segments stay for a while (`remove_after`), for readers that
-listed them before, and are removed by a later run.
-
 Owns: which segments are merged: finished, vouched for, in a folder whose hour is over for `older_than`, smaller than
 the target, never the newest of all, and never one that is merged already.
 
@@ -77,6 +72,11 @@ def run(
     now: datetime | None = None,
 ) -> Outcome:
     """Merge what is small, and remove what was replaced long enough ago.
+
+    A merged segment stands for those that its manifest names in `replaces`; that manifest, renamed into place, is the
+    moment from which it does. Before that moment readers ignore it, from then on they ignore what it replaces, so that
+    at no time a row is seen twice or not at all. The replaced segments stay for a while (`remove_after`), for readers
+    that listed them before, and are removed by a later run.
 
     Raises:
         MisuseError: there is no such folder.

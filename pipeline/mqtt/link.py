@@ -6,10 +6,6 @@ of ``step``: no thread of paho's runs, so a message is never acknowledged beside
 Promises: a failure that would come again the same way is a ``RefusedError`` (credentials, certificates, a refused
 filter, another client with the same identifier); everything else is a ``LostError``, and ``connect`` may be called
 again.
-
-paho answers PUBREC as soon as a QoS 2 message arrives, which would lose it in a crash before it is on disk.
-``_Client`` holds PUBREC back until ``acknowledge``, as paho's `manual_ack` does with PUBACK, and looks at the reason
-code of PUBREC.
 """
 
 from __future__ import annotations
@@ -124,6 +120,10 @@ class Link:
 
     `session_expiry` 0 is a session that begins clean and ends with the connection. With `hold` nothing is acknowledged
     before ``acknowledge``. `receive_maximum` bounds what a broker of MQTT 5.0 sends before that.
+
+    paho answers PUBREC as soon as a QoS 2 message arrives, which would lose it in a crash before it is on disk.
+    ``_Client`` holds PUBREC back until ``acknowledge``, as paho's `manual_ack` does with PUBACK, and looks at the
+    reason code of PUBREC.
     """
 
     def __init__(

@@ -8,16 +8,6 @@ there `qos`, `retain`, `properties` (array of struct<key, value>), `content_type
 `correlation_data`, `payload_format`, `message_expiry`; null means: as the options say, or without. `dup`, `ts` and
 `recv_ns` are left alone, so that what the source gives can be written as it is. With `payload_json` all columns that
 are not of these make the payload, as a JSON object; with the option `topic`, a column `topic` is one of them.
-
-At least once: Spark repeats a task that failed and a micro-batch that was not committed, and everything of it is
-published again. With MQTT 5.0 each message therefore has three user properties, and a receiver that wants each row
-once keeps the first of those that agree in all of them:
-
-    canopy-batch      identifier of the streaming query / number of the micro-batch; for a batch write a random name
-    canopy-partition  number of the task
-    canopy-row        number of the row in the task, from 0
-
-That holds as long as the plan gives the same rows to the same task in the same order when it is repeated.
 """
 
 from __future__ import annotations
@@ -93,7 +83,18 @@ class _Writer:
 
 
 class MqttBatchWriter(_Writer, DataSourceArrowWriter):
-    """For `write`."""
+    """For `write`.
+
+    At least once: Spark repeats a task that failed and a micro-batch that was not committed, and everything of it is
+    published again. With MQTT 5.0 each message therefore has three user properties, and a receiver that wants each row
+    once keeps the first of those that agree in all of them:
+
+        canopy-batch      identifier of the streaming query / number of the micro-batch; for a batch write a random name
+        canopy-partition  number of the task
+        canopy-row        number of the row in the task, from 0
+
+    That holds as long as the plan gives the same rows to the same task in the same order when it is repeated.
+    """
 
 
 class MqttStreamWriter(_Writer, DataSourceStreamArrowWriter):

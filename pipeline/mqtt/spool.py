@@ -3,12 +3,6 @@
 Owns: a folder of segments. MQTT has no offsets: a message's offset is its number here, counted from 0 over all
 restarts.
 
-    lock                           held (flock) by the one query that uses the folder
-    state.json                     whose it is, what was committed, what is subscribed
-    seg-<first>-<rows>.arrow       rows first … first+rows-1, an Arrow IPC file; it stands under its name only when it
-    is whole
-    .seg-….part                    being written; thrown away at the next start, since nobody had it acknowledged
-
 Promises: when ``append`` returns, the rows survive a kill and a loss of power: the file was fsynced, renamed, and the
 folder fsynced. A row keeps its offset for good. ``commit`` notes the offset before it unlinks anything, so that numbers
 are never given twice, even when no segment is left. All methods may be called from any thread. Nothing is written
@@ -68,6 +62,11 @@ class Slice:
 
 class Spool:
     """The spool of one query, locked until ``close``. `wait`: seconds that another one has to leave it.
+
+        lock                           held (flock) by the one query that uses the folder
+        state.json                     whose it is, what was committed, what is subscribed
+        seg-<first>-<rows>.arrow       rows first … first+rows-1, an Arrow IPC file; named so only when it is whole
+        .seg-….part                    being written; thrown away at the next start, since nobody had it acknowledged
 
     Raises:
         SpoolError: it is in use, belongs to another client identifier, has a hole, or cannot be read or written.

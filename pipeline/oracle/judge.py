@@ -1,15 +1,7 @@
 """Which runs of the broker can be judged, and how far.
 
 The recorder numbers all events of a run without a break, and names what it lost. So the numbers themselves tell what
-the oracle may rely on:
-
-- A run whose first event is not the first there was (older segments were deleted) has subscriptions that nobody knows:
-  nothing of it is judged.
-- Numbers that are missing and that no `gap` names (a segment was deleted, or left out as corrupt), or a gap whose
-  reason ends in `+state`: from there to the run's end nobody knows the subscriptions.
-- A gap whose reason says no such thing lost publishes and deliveries. A delivery of a publish that is in a gap cannot
-  be judged, nor the absence of one where the broker was at that publish when the gap began: at the gap's `edge`. The
-  end of what was recorded counts as such a gap: the broker may have been killed, or may still be running.
+the oracle may rely on (`runs`).
 """
 
 from __future__ import annotations
@@ -47,6 +39,15 @@ def runs(counted: DataFrame, named: DataFrame) -> DataFrame:
 
     `whole`: its beginning is there. Publishes below `known_until` can be judged; it is 0 where the run is not whole,
     and beyond the last event where nothing ended what is known.
+
+    - A run whose first event is not the first there was (older segments were deleted) has subscriptions that nobody
+      knows: nothing of it is judged.
+    - Numbers that are missing and that no `gap` names (a segment was deleted, or left out as corrupt), or a gap whose
+      reason ends in `+state`: from there to the run's end nobody knows the subscriptions.
+    - A gap whose reason says no such thing lost publishes and deliveries. A delivery of a publish that is in a gap
+      cannot be judged, nor the absence of one where the broker was at that publish when the gap began: at the gap's
+      `edge`. The end of what was recorded counts as such a gap: the broker may have been killed, or may still be
+      running.
     """
     ends = counted.groupBy("run_id").agg(f.min("low").alias("first_seq"), f.max("high").alias("last_seq"))
     before = ends.select(f.col("run_id").alias("earlier"), (f.col("last_seq") + 1).alias("first_seq"))

@@ -1,12 +1,5 @@
 """Where the rollup's tables lie, and how an hour of them is replaced.
 
-    OUT/minutes/date=2026-11-21/hour=16/minutes.parquet       topic and minute
-    OUT/hours/date=2026-11-21/hour=16/hours.parquet           topic and hour
-    OUT/publishers/date=2026-11-21/hour=16/publishers.parquet topic, client and hour
-    OUT/_state/date=2026-11-21/hour=16/cells-000000000007.parquet   a stream's memory, after batch 7
-    OUT/_rollup.json                                          which stream writes here, if one does
-    OUT/_staging-…/                                           being written; nobody reads it
-
 Promises: an hour of a table is one file, written aside and moved into its place, so that a reader of this machine finds
 the old one or the new one. A batch of a stream makes its hours' cells from the version before that batch, and no
 version is removed that could be wanted again: a batch that is done twice, or broke off anywhere, comes to the same.
@@ -51,7 +44,15 @@ class Folded:
 
 
 class Tables:
-    """The tables of one output folder."""
+    """The tables of one output folder.
+
+    OUT/minutes/date=2026-11-21/hour=16/minutes.parquet       topic and minute
+    OUT/hours/date=2026-11-21/hour=16/hours.parquet           topic and hour
+    OUT/publishers/date=2026-11-21/hour=16/publishers.parquet topic, client and hour
+    OUT/_state/date=2026-11-21/hour=16/cells-000000000007.parquet   a stream's memory, after batch 7
+    OUT/_rollup.json                                          which stream writes here, if one does
+    OUT/_staging-…/                                           being written; nobody reads it
+    """
 
     def __init__(self, spark: SparkSession, output: str) -> None:
         self.spark = spark

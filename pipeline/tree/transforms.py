@@ -3,13 +3,6 @@
 A prefix is a topic, or the first levels of one. The root is depth 0 and an empty text; the first level of "/a" is empty
 too, so that depth and text together name a prefix. Publishes are counted by topic first, and only these few rows are
 laid out by prefix.
-
-Topic explosion: a prefix with many children that carry little each, such as one topic for each request, or an
-identifier that is new each time. Its mean of messages for each child is at most `per_child`, and either
-
-- it has `children` of them or more ("many"), or
-- it has `growing` of them or more, and new ones came in at least `steady` of the `SLICES` equal parts of the time that
-  the events span ("growing"): a fleet that was there from the beginning does not grow, and is none.
 """
 
 from __future__ import annotations
@@ -87,7 +80,15 @@ PUBLISHES: Final = ("kind", "ts", "topic", "size")
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When a prefix is called an explosion."""
+    """When a prefix is called an explosion.
+
+    Topic explosion: a prefix with many children that carry little each, such as one topic for each request, or an
+    identifier that is new each time. Its mean of messages for each child is at most `per_child`, and either
+
+    - it has `children` of them or more ("many"), or
+    - it has `growing` of them or more, and new ones came in at least `steady` of the `SLICES` equal parts of the time
+      that the events span ("growing"): a fleet that was there from the beginning does not grow, and is none.
+    """
 
     children: int = 1000
     growing: int = 100

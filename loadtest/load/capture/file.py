@@ -2,20 +2,9 @@
 
 Owns: the columns, ``Writer`` (whole files only), and ``rows``, which reads any capture back in batches.
 
-Columns: `ts` (UTC, microseconds), `recv_ns` (monotonic, since the capture began), `topic`, `payload` (absent when sizes
-only were wanted), `size` (bytes of the payload), `qos`, `retain`, `dup`, `properties` (user properties in their order),
-and of MQTT 5.0 `payload_format`, `content_type`, `response_topic`, `correlation_data`, `message_expiry` (seconds); null
-where a message has none. The file's metadata, under `canopy.capture.`: `format`, `broker`, `target`, `mqtt`, `filters`
-(JSON), `begun` (ISO 8601, UTC), `count`.
-
 Promises: a file that stands under its name is whole: it is written under another one and renamed at the end. Memory is
-bounded by one batch, for reading and for writing. Columns are found by name: a reader needs `topic`, one of `recv_ns`
-and `ts`, and one of `size` and `payload`; others that it does not know it leaves alone. A folder is read as its
-`.parquet` files in the order of their names, by `ts`, since `recv_ns` begins anew in each. A folder of the broker's
-recorder is read too, with all folders in it: hidden files and folders of metadata are left alone, so are segments that
-a merged one replaces and merged ones without a manifest; of the rows, those of the kind `publish` are messages.
-
-Refuses: to guess. A file that is no capture is a ``CaptureError`` with one line for people.
+bounded by one batch, for reading and for writing. A file that is no capture is a ``CaptureError`` with one line for
+people.
 """
 
 from __future__ import annotations
@@ -71,7 +60,14 @@ class CaptureError(Exception):
 
 
 def schema(sizes_only: bool) -> Any:
-    """The Arrow schema of a capture, without `payload` where sizes only are kept."""
+    """The Arrow schema of a capture, without `payload` where sizes only are kept.
+
+    Columns: `ts` (UTC, microseconds), `recv_ns` (monotonic, since the capture began), `topic`, `payload` (absent when
+    sizes only were wanted), `size` (bytes of the payload), `qos`, `retain`, `dup`, `properties` (user properties in
+    their order), and of MQTT 5.0 `payload_format`, `content_type`, `response_topic`, `correlation_data`,
+    `message_expiry` (seconds); null where a message has none. The file's metadata, under `canopy.capture.`: `format`,
+    `broker`, `target`, `mqtt`, `filters` (JSON), `begun` (ISO 8601, UTC), `count`.
+    """
     return pa.schema([(name, kind) for name, kind in COLUMNS.items() if name != "payload" or not sizes_only])
 
 
@@ -185,6 +181,12 @@ def about(path: Path) -> About:
 def rows(found: About) -> Iterator[Any]:
     """All messages in batches of at most `BATCH` rows with the columns `time` (nanoseconds, never falling), `topic`,
     `size`, `qos` and `retain`; the last two 0 and false where the capture does not have them. Blocks.
+
+    Columns are found by name: a reader needs `topic`, one of `recv_ns` and `ts`, and one of `size` and `payload`;
+    others that it does not know it leaves alone. A folder is read as its `.parquet` files in the order of their names,
+    by `ts`, since `recv_ns` begins anew in each. A folder of the broker's recorder is read too, with all folders in it:
+    hidden files and folders of metadata are left alone, so are segments that a merged one replaces and merged ones
+    without a manifest; of the rows, those of the kind `publish` are messages.
 
     Raises:
         CaptureError: a file cannot be read to its end, or holds what no message can be.

@@ -8,8 +8,6 @@ Promises:
   session that the broker kept stays continuous for QoS 1 and 2; messages of QoS 0 are not due to one who is away.
 - Memory is bounded by streams and by `MAX_GAPS`: gaps are kept as intervals, and beyond `MAX_GAPS` of one stream the
   oldest are settled: a message that comes later still counts as a duplicate, though it may be a late one.
-
-Refuses: to know what was sent in all (``expect`` does).
 """
 
 from __future__ import annotations

@@ -8,11 +8,6 @@ message.
     bytes 8..11  stream     one publisher's one topic, counted through the whole scenario
     bytes 12..15 sequence   counts up from 0 in each stream
 
-The filler says the payload's size, last digit first, and goes on in one endless pattern, so that a changed payload is
-noticed, and one that was cut short. In a template the mark stands as "mark:" and 32 hexadecimal digits. The run's
-second byte is above 127 and its first is not (``run_number``): no text in UTF-8 begins like that, and none is taken for
-a mark of the other form.
-
 Promises: reading never fails, it answers whether there is a mark of this run.
 """
 
@@ -35,7 +30,13 @@ _PERIOD: Final = bytes(range(97, 123)) + bytes(range(48, 58)) + b"\n"
 
 
 class Mark:
-    """A mark that was read; one object serves for any number of payloads."""
+    """A mark that was read; one object serves for any number of payloads.
+
+    The filler behind a mark says the payload's size, last digit first, and goes on in one endless pattern, so that a
+    payload that was changed or cut short is noticed. In a template the mark stands as "mark:" and 32 hexadecimal
+    digits. The run's second byte is above 127 and its first is not (``run_number``): no text in UTF-8 begins like that,
+    and none is taken for a mark of the other form.
+    """
 
     def __init__(self, run: int) -> None:
         self.run: i64 = run

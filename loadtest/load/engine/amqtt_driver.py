@@ -3,13 +3,7 @@
 Owns: ``Link``, which stands where a client's socket would: it takes apart what the client writes, lets amqtt do it, and
 answers with what amqtt said. Every byte on the network is amqtt's, marks and judges are ours.
 
-Promises:
-- Packets leave in the order in which they were written. A PUBACK, PUBCOMP, SUBACK or PINGRESP is given to the client
-  only when amqtt says that the broker's own has come; where amqtt gives up, the message stays unacknowledged.
-- amqtt never connects again by itself: reconnections are the scenario's.
-- A connection that is over leaves no task and no socket.
-
-Refuses: MQTT 5.0 and slow readers, which amqtt does not have (``drivers.fitted`` says so before a run), and high rates:
+It has no MQTT 5.0 and no slow readers, as amqtt (``drivers.fitted`` says so before a run), and is not for high rates:
 every message costs amqtt some tasks.
 """
 
@@ -73,7 +67,15 @@ async def open_amqtt(pool: ClientPool, client: Client, wire: Wire) -> None:
 
 
 class Link(asyncio.Transport):
-    """A transport to the wire, an application to amqtt."""
+    """A transport to the wire, an application to amqtt.
+
+    Promises:
+    - Packets leave in the order in which they were written. A PUBACK, PUBCOMP, SUBACK or PINGRESP is given to the
+      client only when amqtt says that the broker's own has come; where amqtt gives up, the message stays
+      unacknowledged.
+    - amqtt never connects again by itself: reconnections are the scenario's.
+    - A connection that is over leaves no task and no socket.
+    """
 
     def __init__(self, pool: ClientPool, client: Client, wire: Wire) -> None:
         super().__init__()

@@ -2,15 +2,6 @@
 
 Owns: ``Sender`` (when the next message is due, which topic and size it gets, its sequence number) and ``Session`` (the
 packet identifiers under way, which outlive a connection). Compiled.
-
-Promises:
-- Open loop: a message's intended time is the schedule's, however late it is written. While the connection is down or
-  does not take more, messages stay due and are sent with their old times.
-- Closed loop: never more than the window is under way.
-- A frame is laid out by the broker's codec once for each topic and size; after that only its packet identifier and
-  its mark are new.
-
-Refuses: to know sockets (``wire``) and clocks (``pace`` calls `pump`).
 """
 
 from __future__ import annotations
@@ -107,7 +98,15 @@ class Layout:
 
 
 class Sender(Schedule):
-    """One `publish` entry of one client."""
+    """One `publish` entry of one client.
+
+    Promises:
+    - Open loop: a message's intended time is the schedule's, however late it is written. While the connection is down
+      or does not take more, messages stay due and are sent with their old times.
+    - Closed loop: never more than the window is under way.
+    - A frame is laid out by the broker's codec once for each topic and size; after that only its packet identifier and
+      its mark are new.
+    """
 
     def __init__(
         self,

@@ -7,13 +7,6 @@ Promises: a scenario that validates can be played: patterns expand to well-forme
 filters, every stage that is named exists, and what contradicts itself is refused with the key it stands under.
 
 Refuses: to read files (``library``) and to expand patterns (``names``).
-
-Patterns, in `client_id`, `topic`, `filter` and templates:
-
-    %c  the client's number in its group, from 0     %n  the number of the topic (or filter), from 0
-    %g  the group's name                             %r  the run's identifier, 8 hexadecimal digits
-    %{c%N}, %{c/N}, %{n%N}, %{n/N}  that number modulo N, or divided by N and rounded down
-    %%  a percent sign
 """
 
 from __future__ import annotations
@@ -39,7 +32,15 @@ Size = Annotated[int, Field(ge=MIN_PAYLOAD, le=268_000_000)]
 
 
 class Part(BaseModel):
-    """Base of everything in a scenario: unknown keys are errors, and nothing changes after it was read."""
+    """Base of everything in a scenario: unknown keys are errors, and nothing changes after it was read.
+
+    Patterns, in `client_id`, `topic`, `filter` and templates:
+
+        %c  the client's number in its group, from 0     %n  the number of the topic (or filter), from 0
+        %g  the group's name                             %r  the run's identifier, 8 hexadecimal digits
+        %{c%N}, %{c/N}, %{n%N}, %{n/N}  that number modulo N, or divided by N and rounded down
+        %%  a percent sign
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
