@@ -10,14 +10,14 @@ from broker.core.codec.packets import V5, V31, V311
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.codec.properties import Properties
 from broker.core.connection.protocol import TURN_WORK
-from broker.core.connection.subscribing import FILTER_WORK, LENGTH_WORK, MOST_TOLD
-from broker.core.hooks import AccessControl
+from broker.core.connection.subscribing import FILTER_WORK, LENGTH_WORK, MANY_FILTERS, MOST_TOLD, TOLD_WORK
+from broker.core.hooks import AccessControl, EventListener, SubscriptionListener
 from broker.core.limits import Limits
 from broker.core.queues.message import Message
 from broker.core.queues.queue_policy import QueueRule
 from tests.core.harness import Client, Network, bag, limits
 
-MANY = 3_000
+MANY = 6_000
 
 
 def _names(count: int = MANY) -> list[str]:
@@ -76,7 +76,7 @@ def test_one_packet_is_many_turns(version: int, kind: str) -> None:
             # Nothing is said yet, neither to the SUBSCRIBE nor to what came behind it.
             assert client.wire.outbox.empty
             _ping_alone(other)
-    assert turns >= MANY * FILTER_WORK // TURN_WORK
+    assert turns > MANY * FILTER_WORK // TURN_WORK
     network.settle()
     answers = [type(packet) for packet in client.packets if not isinstance(packet, p.Connack)][-2:]
     assert answers == [p.Suback if kind == "subscribe" else p.Unsuback, p.Pingresp]
@@ -101,6 +101,46 @@ def test_long_filters_count_for_more() -> None:
     assert turns >= 2 * 40 * (65_000 >> LENGTH_WORK) // TURN_WORK
     network.settle()
     assert client.got(p.Suback)[0].reason_codes == [0] * 40
+
+
+@pytest.mark.parametrize("heard", ["access control", "listener", "links", "queue options", "queue rules"])
+def test_filters_that_somebody_hears_of_count_for_more(heard: str) -> None:
+    """Where nobody does, a turn has room for more of them."""
+
+    def charge(network: Network, wanted: Properties | None = None) -> int:
+        client = network.client("c")
+        client.send(_subscribe(100, wanted))
+        return _turn(client)
+
+    plain, given = charge(Network()), limits()
+    if heard == "queue rules":
+        given.rules = (QueueRule(topic_filter="t/1", depth=3),)
+    network = Network(given)
+    wanted: Properties | None = None
+    match heard:
+        case "access control":
+            network.router.access_control = AccessControl()
+        case "listener":
+            network.router.event_listener = EventListener()
+        case "links":
+            network.router.table.listener = SubscriptionListener()
+        case "queue options":
+            wanted = bag(("canopy-queue", "latest"))
+    for_rules = 100 * len(given.rules)
+    assert charge(network, wanted) == plain + 100 * TOLD_WORK + for_rules
+
+
+def test_filters_among_many_count_for_more() -> None:
+    """A million subscriptions make each new one dearer by what they take of the processor's caches."""
+    network = Network()
+    client = network.client("c")
+    client.send(_subscribe(100))
+    few = _turn(client)
+    network.settle()
+    network.router.table.count += 1_000_000
+    client.send(_unsubscribe(100))
+    many = _turn(client)
+    assert many - few == 100 * ((1_000_000 + 100) >> MANY_FILTERS)
 
 
 @pytest.mark.parametrize("version", [V311, V5])
