@@ -72,14 +72,8 @@ def _small_buffers(broker: Broker, *options: int) -> None:
 
 async def join(broker: Broker, client_id: str, *filters: str | tuple[str, int], **options: Any) -> Peer:
     """A client that behaves."""
-    peer = await Peer.open("127.0.0.1", broker.ports[0], options.get("version", 5))
-    opened.append(peer)
-    await peer.send(wire.connect(client_id, keep_alive=0, **options))
-    peer.connack = await peer.expect(wire.CONNACK)
-    assert peer.connack.code == 0
-    if filters:
-        assert all(code < 0x80 for code in await peer.subscribe(*filters))
-    return peer
+    opened.append(await Peer.join(broker.ports[0], client_id, *filters, **options))
+    return opened[-1]
 
 
 def outbox_of(broker: Broker, client_id: str) -> Outbox:

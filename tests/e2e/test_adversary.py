@@ -21,7 +21,7 @@ from broker.core.queues.message import Message
 from broker.net.connection import Connection
 from broker.settings import Settings
 from tests.e2e import wire
-from tests.e2e.wire import Peer, Properties
+from tests.e2e.wire import Peer
 from tests.support.waiting import until
 
 Serve = Callable[..., Awaitable[Broker]]
@@ -51,25 +51,10 @@ async def serve() -> AsyncIterator[Serve]:
     assert not trouble
 
 
-async def join(
-    broker: Broker,
-    client_id: str = "",
-    *,
-    version: int = 5,
-    clean: bool = True,
-    keep_alive: int = 0,
-    props: Properties = (),
-    will: wire.Will | None = None,
-) -> Peer:
+async def join(broker: Broker, client_id: str = "", **options: Any) -> Peer:
     """A connection that was accepted."""
-    peer = await Peer.open("127.0.0.1", broker.ports[0], version)
-    _joined.append(peer)
-    await peer.send(
-        wire.connect(client_id, version=version, clean=clean, keep_alive=keep_alive, props=props, will=will)
-    )  # fmt: skip
-    peer.connack = await peer.expect(wire.CONNACK)
-    assert peer.connack.code == 0
-    return peer
+    _joined.append(await Peer.join(broker.ports[0], client_id, **options))
+    return _joined[-1]
 
 
 class Counting(asyncio.Protocol):

@@ -15,7 +15,7 @@ import struct
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Any, Final, Self
 
 TIMEOUT: Final = 15.0
 """Seconds that any single read may take; far above what a broker needs, far below the test's own limit."""
@@ -442,6 +442,24 @@ class Peer:
         async with asyncio.timeout(TIMEOUT):
             reader, writer = await asyncio.open_connection(host, port)
         return cls(reader, writer, version)
+
+    @classmethod
+    async def join(
+        cls, port: int, client_id: str = "", *filters: str | tuple[str, int], wishes: Properties = (), **options: Any
+    ) -> Self:
+        """Connect, be accepted, and subscribe to `filters`, with `wishes`. Options are those of `connect`."""
+        peer = await cls.open("127.0.0.1", port, options.get("version", 5))
+        try:
+            await peer.send(connect(client_id, **options))
+            peer.connack = await peer.expect(CONNACK)
+            assert peer.connack.code == 0, peer.connack
+            if filters:
+                codes = await peer.subscribe(*filters, props=wishes)
+                assert all(code < 0x80 for code in codes), codes
+        except BaseException:
+            peer.abort()
+            raise
+        return peer
 
     @property
     def client_id(self) -> str:

@@ -18,7 +18,8 @@ from broker.net.admission import HALF_OPEN_ROOM, Admission
 from broker.net.connection import Connection
 from broker.net.stream import LINGER
 from tests.e2e import wire
-from tests.net.transports import Client, Embed, lose_all, rounds, until
+from tests.net.transports import Client, Embed, lose_all, rounds
+from tests.support.waiting import until
 
 
 @pytest.fixture

@@ -35,7 +35,8 @@ from broker.net.time_limits import GRACE
 from broker.settings.sections import Shutdown, Sys
 from broker.store import MemoryStore
 from tests.e2e import wire
-from tests.net.transports import Client, lose_all, rounds, until
+from tests.net.transports import Client, lose_all, rounds
+from tests.support.waiting import until
 
 MANY = 50
 

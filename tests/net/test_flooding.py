@@ -18,7 +18,8 @@ from broker.net.hub import WAKES
 from broker.net.stream import FULL_READ
 from broker.net.turns import LITTLE_BYTES
 from tests.e2e import wire
-from tests.net.transports import Client, Embed, rounds, until
+from tests.net.transports import Client, Embed, rounds
+from tests.support.waiting import until
 
 
 class Undecided(AccessControl):

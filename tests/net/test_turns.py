@@ -11,7 +11,8 @@ from broker.core.routing.peers import HELD_WORK
 from broker.net.turns import LIGHT_WORK, LITTLE, MUCH, ROUND_WORK, ROUND_WRITES, SHARE, Turn, Turns
 from broker.settings import Queue
 from tests.e2e import wire
-from tests.net.transports import Client, Embed, rounds, until
+from tests.net.transports import Client, Embed, rounds
+from tests.support.waiting import until
 
 
 class Heavy(Turn):

@@ -94,10 +94,3 @@ class Client:
 async def rounds(count: int = 3) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that is about to happen."""
-    async with asyncio.timeout(20.0):
-        while not condition():  # noqa: ASYNC110 (nothing tells of it)
-            await asyncio.sleep(0.01)

@@ -47,10 +47,7 @@ async def broker() -> AsyncIterator[Broker]:
 
 
 async def join(broker: Broker, client_id: str, **keys: Any) -> Peer:
-    peer = await Peer.open("127.0.0.1", broker.ports[0])
-    await peer.send(wire.connect(client_id, **keys))
-    assert (await peer.expect(wire.CONNACK)).code == 0
-    return peer
+    return await Peer.join(broker.ports[0], client_id, **keys)
 
 
 async def listener(broker: Broker, topic_filter: str = f"{TOPIC}/+") -> Peer:

@@ -19,8 +19,9 @@ from broker.settings import Federation, Limits, Log, Queue, Shutdown, Sys, Upstr
 from tests.e2e import wire
 from tests.e2e.clients.frozen import Frozen
 from tests.e2e.wire import Peer
-from tests.net.transports import Client, rounds, until
+from tests.net.transports import Client, rounds
 from tests.support.losses import dropped_by_cause
+from tests.support.waiting import until
 
 PREFIX = "$SYS/broker/"
 
@@ -54,11 +55,8 @@ def told(broker: Broker, topic: str) -> str | None:
 
 
 async def join(broker: Broker, client_id: str, *, clean: bool = True, expiry: int = 0) -> Peer:
-    peer = await Peer.open("127.0.0.1", broker.ports[0])
     props = ((wire.SESSION_EXPIRY, expiry),) if expiry else ()
-    await peer.send(wire.connect(client_id, clean=clean, props=props))
-    assert (await peer.expect(wire.CONNACK)).code == 0
-    return peer
+    return await Peer.join(broker.ports[0], client_id, clean=clean, props=props)
 
 
 def session_of(broker: Broker, client_id: str) -> Session:

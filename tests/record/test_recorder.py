@@ -100,11 +100,8 @@ def open_files(root: Path) -> int:
 
 
 async def join(broker: Broker, client_id: str = "c", version: int = 5) -> Peer:
-    peer = await Peer.open("127.0.0.1", broker.ports[0], version)
-    await peer.send(wire.connect(client_id, version=version))
-    peers.append(peer)
-    peer.connack = await peer.expect(wire.CONNACK)
-    return peer
+    peers.append(await Peer.join(broker.ports[0], client_id, version=version))
+    return peers[-1]
 
 
 async def until(condition: Callable[[], bool], peer: Peer) -> None:

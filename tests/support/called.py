@@ -46,11 +46,9 @@ def called() -> Iterator[Calls]:
 
 async def join(running: Broker, client_id: str, clean: bool = True) -> wire.Peer:
     """A client whose session, and whose will, go when its connection was lost for an hour."""
-    peer = await wire.Peer.open("127.0.0.1", running.ports[0])
     will = wire.Will("will", properties=[(wire.WILL_DELAY, 3600)])
-    await peer.send(wire.connect(client_id, clean=clean, props=[(wire.SESSION_EXPIRY, 3600)], will=will))
-    await peer.expect(wire.CONNACK)
-    return peer
+    props = [(wire.SESSION_EXPIRY, 3600)]
+    return await wire.Peer.join(running.ports[0], client_id, clean=clean, props=props, will=will)
 
 
 def is_away(running: Broker, client_id: str) -> bool:

@@ -30,15 +30,9 @@ def settings(port: int = 0, **sections: Any) -> Settings:
     return Settings(listen=(f"mqtt://127.0.0.1:{port}",), **sections)
 
 
-async def join(broker: Broker, client_id: str, *filters: tuple[str, int], version: int = 5, **options: Any) -> Peer:
+async def join(broker: Broker, client_id: str, *filters: tuple[str, int], **options: Any) -> Peer:
     """A connected client."""
-    peer = await Peer.open("127.0.0.1", broker.ports[0], version)
-    await peer.send(wire.connect(client_id, version=version, keep_alive=0, **options))
-    peer.connack = await peer.expect(wire.CONNACK)
-    assert peer.connack.code == 0
-    if filters:
-        assert all(code < 0x80 for code in await peer.subscribe(*filters))
-    return peer
+    return await Peer.join(broker.ports[0], client_id, *filters, **options)
 
 
 def open_sockets() -> int:

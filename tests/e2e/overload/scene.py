@@ -121,14 +121,8 @@ async def join(
     port: int, client_id: str, *filters: str | tuple[str, int], wishes: Properties = (), **options: Any
 ) -> Peer:
     """A client that was accepted. Options are those of `wire.connect`; `filters` are subscribed to, with `wishes`."""
-    peer = await Peer.open("127.0.0.1", port, options.get("version", 5))
+    peer = await Peer.join(port, client_id, *filters, wishes=wishes, **options)
     at_end.append(peer.abort)
-    await peer.send(wire.connect(client_id, **options))
-    peer.connack = await peer.expect(wire.CONNACK)
-    assert peer.connack.code == 0, peer.connack
-    if filters:
-        codes = await peer.subscribe(*filters, props=wishes)
-        assert all(code < 0x80 for code in codes), codes
     return peer
 
 

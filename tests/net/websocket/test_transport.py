@@ -18,8 +18,9 @@ from broker.net.websocket.frames import FrameReader
 from broker.net.websocket.transport import FRAME_WORK, FRAMES_A_TURN, ROOM, WebSocketTransport
 from broker.net.websocket.upgrade import Upgrade
 from tests.e2e import wire
-from tests.net.transports import Client, Embed, Transport, rounds, until
+from tests.net.transports import Client, Embed, Transport, rounds
 from tests.net.websocket.framing import BINARY, CLOSE, PING, PONG, TEXT, Frame, close, frame, frames, request
+from tests.support.waiting import until
 
 MASK = bytes(4)
 WEB: Final = {"url": "ws://127.0.0.1:0", "name": "web"}
