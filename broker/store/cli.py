@@ -76,9 +76,9 @@ def info(
         f"  size: {_size(found['bytes'])}, {_size(found['free_bytes'])} of it free; log {_size(found['log_bytes'])}"
     )
     ended = f"; {found['ended']:,} ended and not cleared away yet" if found["ended"] else ""
-    typer.echo(
-        f"  sessions: {found['sessions']:,}, {found['connected']:,} connected, {found['wills']:,} with a will{ended}"
-    )
+    links = f", {found['links']:,} of links to upstream brokers" if found["links"] else ""
+    connected = f"{found['connected']:,} connected{links}"
+    typer.echo(f"  sessions: {found['sessions']:,}, {connected}, {found['wills']:,} with a will{ended}")
     typer.echo(f"  subscriptions: {found['subscriptions']:,}")
     states = ", ".join(f"{count:,} {name}" for name, count in found["deliveries"].items())
     typer.echo(f"  deliveries: {states}; {found['shared_messages']:,} messages that several share")

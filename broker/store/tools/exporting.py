@@ -19,6 +19,8 @@ from broker.store.tools.looking import Look
 HEAD: Final = {"type": "canopy-store", "version": 1}
 """The first line: the version is that of the lines."""
 
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
 LEFT_OUT: Final = frozenset({"number", "refs"})
 TIMES: Final = frozenset({"disconnected_at", "will_due", "expires_at"})
 TEXTS_OF_JSON: Final = frozenset({"principal", "identifiers"})
@@ -80,4 +82,4 @@ def _shown(row: dict[str, Any], clients: dict[int, str], ahead: float) -> dict[s
 
 
 def _line(values: dict[str, Any]) -> str:
-    return json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _ENCODER.encode(values)

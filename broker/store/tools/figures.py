@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+from broker.core.routing.loop_detection import UPLINKS
 from broker.store.tools.looking import Look, look, user_of
 from broker.store.tools.rows import STATES
 
@@ -20,6 +21,7 @@ OLDEST: Final = "SELECT client_id, disconnected_at FROM session WHERE disconnect
 COUNTS: Final = {
     "sessions": "SELECT count(*) FROM session",
     "connected": "SELECT count(*) FROM session WHERE disconnected_at IS NULL",
+    "links": f"SELECT count(*) FROM session WHERE substr(client_id, 1, {len(UPLINKS)}) = '{UPLINKS}'",
     "wills": "SELECT count(*) FROM session WHERE will_topic NOT NULL",
     "ended": "SELECT count(*) FROM gone_session",
     "subscriptions": "SELECT count(*) FROM subscription WHERE session IN (SELECT id FROM session)",

@@ -58,7 +58,8 @@ class Importer:
             if column.name == "session":
                 row["client_id"] = fields.pop("client_id", None)
             elif column.name != MADE_HERE.get(table):
-                row[column.name] = _value(column, fields.pop(column.name, None))
+                value = fields.pop(column.name, None)
+                row[column.name] = None if value is None else _value(column, value)
         if fields:
             raise FaultyRow(f"{next(iter(fields))} means nothing for type {table}")
         self.row(table, row)
@@ -77,8 +78,8 @@ class Importer:
             if name == MADE_HERE.get(table):
                 row[name] = 0 if name == "refs" else number
                 continue
-            row[name] = values.get(name)
-            if why := rows.type_fault(column, row[name]):
+            value = row[name] = values.get(name)
+            if (value is not None or column.needed) and (why := rows.type_fault(column, value)):
                 raise FaultyRow(f"{name} {why}")
         if why := rows.fault(table, row):
             raise FaultyRow(why)
@@ -119,8 +120,6 @@ class Importer:
 
 def _value(column: rows.Column, value: Any) -> Any:
     """A value of a line as that of a column. Raises FaultyRow."""
-    if value is None:
-        return None
     if column.name in rows.FLAGS:
         if not isinstance(value, bool):
             raise FaultyRow(f"{column.name} is neither true nor false")
@@ -184,9 +183,10 @@ def bring(directory: Path, source: Iterable[bytes], name: str) -> dict[str, int]
     """
     with filling(directory) as importer:
         number = 0
+        decoder = json.JSONDecoder(parse_constant=_no_number)
         for number, line in enumerate(source, 1):
             try:
-                values = json.loads(line, parse_constant=_no_number)
+                values = decoder.decode(line.decode())
                 if number == 1:
                     if values != HEAD:
                         raise FaultyRow("is not that of an export (canopy store export)")

@@ -21,6 +21,7 @@ from broker.core.codec.packets import PUBLISH
 from broker.core.codec.properties import ForwardScan
 from broker.core.codec.topic_names import matches
 from broker.core.queues.delivery import QUEUED, RELEASED, SENT
+from broker.core.routing.loop_detection import UPLINKS
 from broker.store.base import StoreError
 from broker.store.tools.importing import FaultyRow, Importer, filling
 from broker.store.tools.rows import NEVER
@@ -125,7 +126,10 @@ class Saved:
         if version > 5:
             name = fields.take(_CLIENT_NAME.unpack_from(part, 16)[1])
             user_name = self._user_name(client_id, name) if name else None
-        if interval == 0:
+        if client_id.startswith(UPLINKS):
+            # The session of a link here, and nothing that a client of mosquitto may bring about.
+            self._leave(client_id, f"sessions whose client identifiers begin with {UPLINKS}")
+        elif interval == 0:
             self._leave(client_id, "sessions that end with their connection")
         elif interval != NEVER and 0 < expires_at <= self.now:
             self._leave(client_id, "sessions that have expired")

@@ -30,6 +30,7 @@ FLAGS: Final = frozenset({"no_local", "retain_as_published", "streaming", "retai
 """Numbers that are 0 or 1."""
 
 NEVER: Final = 0xFFFF_FFFF
+LARGEST_NUMBER: Final = 2**62
 LARGEST_VARINT: Final = 268_435_455
 LONGEST_TEXT: Final = 65_535
 
@@ -63,8 +64,8 @@ def type_fault(column: Column, value: object) -> str:
 def fault(table: str, row: Mapping[str, Any]) -> str:
     """What of a row, whose values have their types, no broker wrote; empty: nothing."""
     for name, value in row.items():
-        check = CHECKS.get(name)
-        if value is not None and check is not None:
+        check = None if value is None else CHECKS.get(name)
+        if check is not None:
             try:
                 why = check(value)
             except ProtocolError as error:
@@ -146,7 +147,7 @@ CHECKS: Final[dict[str, Callable[[Any], str]]] = {
     "properties": _properties,
     "state": _between(QUEUED, RELEASED),
     "packet_id": _between(0, LARGEST_ID),
-    "attempts": _between(0, 2**62),
+    "attempts": _between(0, LARGEST_NUMBER),
     "share": _filter,
     **dict.fromkeys(FLAGS, _FLAG),
 }

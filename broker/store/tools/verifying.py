@@ -9,6 +9,9 @@ from typing import Any, Final
 from broker.store.tools import rows
 from broker.store.tools.looking import Look, look
 
+LONGEST_NAME: Final = 256
+"""Characters of what a row is called in a finding."""
+
 PAGES: Final = 100
 """Findings of SQLite about pages and indexes, at most."""
 
@@ -61,7 +64,7 @@ def _rows(found: Look, table: str) -> Iterator[str]:
     for values in found.db.execute(f"SELECT * FROM {table}"):
         fault = _type_fault(kinds, values) or rows.fault(table, dict(zip(names, values, strict=True)))
         if fault:
-            yield f"{table} {values[0]!r}: {fault}"
+            yield f"{table} {values[0]!r:.{LONGEST_NAME}}: {fault}"
 
 
 def _type_fault(kinds: list[rows.Column], values: tuple[Any, ...]) -> str:

@@ -13,7 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from broker.cli import app
-from tests.store.sqlite.place import see
+from broker.store.sqlite.schema import VERSION
+from tests.store.sqlite.place import count, see
 from tests.store.tools.filled import fill
 
 
@@ -46,7 +47,7 @@ def damage(directory: Path, statement: str) -> None:
 def test_what_is_in_it(filled: Path) -> None:
     found = json.loads(canopy("info", filled, "--json"))
     assert {name: found[name] for name in ("version", "used_by", "sessions", "connected", "wills", "ended")} == {
-        "version": 1,
+        "version": VERSION,
         "used_by": None,
         "sessions": 2,
         "connected": 1,
@@ -66,10 +67,13 @@ def test_what_is_in_it(filled: Path) -> None:
         {"client_id": "da 'n\" é", "messages": 1, "bytes": 300},
     ]
     assert found["bytes"] == (filled / "canopy.db").stat().st_size
+    assert found["links"] == 0
     text = canopy("info", filled)
     assert "no broker uses it" in text
     assert "deliveries: 5 queued, 1 sent, 1 released" in text
     assert "queue of 'away': 5 messages, 307 B" in text
+    damage(filled, "UPDATE session SET client_id = '$upstream/cloud' WHERE client_id != 'away'")
+    assert "sessions: 2, 1 connected, 1 of links to upstream brokers, 1 with a will" in canopy("info", filled)
 
 
 async def test_beside_a_broker(tmp_path: Path) -> None:
@@ -191,10 +195,16 @@ def test_a_line_that_cannot_come_in_is_named(lines: list[Any], fault: str, tmp_p
     told = canopy("import", tmp_path / "s", file, code=1)
     assert fault in told
     assert told.count("\n") == 1
-    found = json.loads(canopy("info", tmp_path / "s", "--json"))
-    assert (found["sessions"], found["retained"]) == (0, 0)
-    # The good part of it does.
-    file.write_text("".join(json.dumps(line) + "\n" for line in (HEAD, SESSION, SUBSCRIPTION, MESSAGE, POINTER, SENT)))
+    assert (count(tmp_path / "s", "session"), count(tmp_path / "s", "retained")) == (0, 0)
+
+
+def test_after_a_faulty_file_a_good_one_comes_in(tmp_path: Path) -> None:
+    """What the lines above are made of."""
+    file = tmp_path / "in.jsonl"
+    good = "".join(json.dumps(line) + "\n" for line in (HEAD, SESSION, SUBSCRIPTION, MESSAGE, POINTER, SENT))
+    file.write_text(good + "{")
+    assert "line 7: is no JSON" in canopy("import", tmp_path / "s", file, code=1)
+    file.write_text(good)
     canopy("import", tmp_path / "s", file)
     assert canopy("verify", tmp_path / "s").endswith(": whole\n")
 

@@ -200,6 +200,7 @@ def test_version_5_knows_no_user_names(tmp_path: Path) -> None:
 def test_what_has_no_place_is_counted(tmp_path: Path) -> None:
     now = int(time.time())
     chunks = (
+        client(b"$upstream/cloud", 60, 0),
         *(message(1, b"t"), message(2, b"t", expires=now - 5), message(3, b"a/#")),
         *(client(b"c", 60, now + 30, user=b"u"), client(b"zero", 0, 0), client(b"late", 60, now - 1)),
         *(queued(1, b"c"), queued(2, b"c"), queued(3, b"c"), queued(4, b"c"), queued(1, b"late"), queued(1, b"nobody")),
@@ -212,6 +213,7 @@ def test_what_has_no_place_is_counted(tmp_path: Path) -> None:
     assert left == {
         "1 × sessions that end with their connection",
         "1 × sessions that have expired",
+        "1 × sessions whose client identifiers begin with $upstream/",
         "1 × messages that have expired",
         "1 × messages without content",
         "1 × messages of sessions that are left out",
