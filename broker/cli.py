@@ -6,7 +6,7 @@ Promises: every failure that can be foreseen is told in plain lines on standard 
 0 all is well, 1 the broker cannot run or is not healthy, 2 the settings or the command line are wrong; after a second
 signal, 128 and the signal's number.
 
-Refuses: to do the work. Settings are found in `broker.configuration`, the process is run by `broker.daemon`.
+`broker.configuration` finds the settings, `broker.daemon` runs the process.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Promises: SIGTERM and SIGINT stop the broker in order and the exit code is 0; th
 process at once, with 128 and the signal's number. SIGHUP has the settings read again and never ends the process; while
 settings cannot be used, the old ones stay in force. What cannot work is told in one line before the first client.
 
-Refuses: to know MQTT. It starts a `Broker`, waits, and stops it.
+It knows no MQTT: it starts a `Broker`, waits, and stops it.
 """
 
 from __future__ import annotations

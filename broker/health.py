@@ -5,7 +5,7 @@ Owns: the check behind `canopy health`, which containers and supervisors call.
 Promises: it ends within the time given, leaves no session behind, and judges by an MQTT answer, not by an open port. A
 broker that answers "not authorised" to an anonymous client is healthy: it refuses such clients as it should. A user
 that was named has to be let in. A store that cannot be written is unhealthy, where the client may read the topic.
-Refuses: the codec of `broker.core`. A check that shares the code it checks would share its faults.
+It does without the codec of `broker.core`: a check that shares the code it checks would share its faults.
 """
 
 from __future__ import annotations

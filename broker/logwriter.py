@@ -4,7 +4,7 @@ Owns a bounded queue and one thread. Promises: `write` never waits, whatever sta
 terminal that was paused, a pipe to a collector that hangs): the broker goes on, at most `limit` lines wait, and what
 does not fit is counted and told in a line of its own as soon as the stream moves again.
 
-Refuses: to know what a line says, and to outlive the process: the last lines get `close`'s time-out and no more.
+It does not outlive the process: the last lines get `close`'s time-out and no more.
 """
 
 from __future__ import annotations

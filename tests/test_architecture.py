@@ -47,22 +47,23 @@ def functions_in(text: str) -> Step:
 
 @pytest.fixture(scope="module")
 def called() -> list[list[tuple[str, str]]]:
-    """Of each way the functions that are really called, in the order of their first calls."""
+    """Of each way, without a store and with one, the functions that are called, in the order of their first calls."""
     command = [sys.executable, "-P", "-m", "tests.support.called"]
     done = subprocess.run(
         command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    return [[(file, name) for file, name in way] for way in json.loads(done.stdout).values()]
+    return [[(file, name) for file, name in way] for way in json.loads(done.stdout)]
 
 
+@pytest.mark.parametrize("stored", [False, True], ids=["memory", "store"])
 @pytest.mark.parametrize("number", range(4))
 def test_a_way_passes_the_functions_that_the_page_names_in_its_order(
-    number: int, called: list[list[tuple[str, str]]]
+    number: int, stored: bool, called: list[list[tuple[str, str]]]
 ) -> None:
-    steps, later = ways()[number]
-    order = {function: at for at, function in reversed(list(enumerate(called[number])))}
-    assert [step for step in (*steps, later) if not set(step) <= set(order)] == []
+    steps, others = ways()[number]
+    order = {function: at for at, function in enumerate(called[2 * number + stored])}
+    assert [step for step in (*steps, others if stored else []) if not set(step) <= set(order)] == []
     first = [min(order[function] for function in step) for step in steps]
     assert [steps[at] for at in range(1, len(first)) if first[at] < first[at - 1]] == []
 

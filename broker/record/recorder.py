@@ -6,7 +6,7 @@ in the log and under `$SYS/broker/recorder`, and the broker goes on without it.
 Promises: the event loop never waits for a disk. What is lost is named: by a `gap` event when the queue is full, by the
 next start when the process died or the recorder gave up. A finished segment is never touched again.
 
-Refuses: to know what is recorded and in which order; that is `core.tap`.
+`core.tap` knows what is recorded, and in which order.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Owns both tables. Different credentials count, so that a device that comes again
 nobody; what is kept of them is a number under a random key. Promises: at most `max_guessers` addresses and identifiers
 are counted, and as many banned; the oldest are forgotten first. IPv6 counts by /64.
 
-Refuses: clocks. Callers pass `now` in seconds of a monotonic clock.
+Callers pass `now` in seconds of a monotonic clock.
 """
 
 from __future__ import annotations

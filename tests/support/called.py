@@ -1,8 +1,8 @@
 """Which functions of the broker a packet passes, in the order in which they are first called.
 
 `python -P -m tests.support.called` walks the ways of docs/architecture.md through a broker that runs from the source (a
-compiled one calls its functions unseen), and prints them as JSON: the name of a way, and a list of [file below
-`broker/`, function].
+compiled one calls its functions unseen), and prints them as JSON: for each way, without a store and with one, a
+list of [file below `broker/`, function].
 """
 
 from __future__ import annotations
@@ -112,15 +112,18 @@ async def lost(running: Broker) -> Calls:
 
 
 async def main() -> None:
-    """Each way through a broker of its own."""
-    found = {}
+    """Each way through two brokers of its own, without a store and with one."""
+    found = []
     with tempfile.TemporaryDirectory() as folder:
         for way in (connected, away, subscribe, lost):
-            settings: dict[str, Any] = {"listen": ["mqtt://127.0.0.1:0"], "shutdown": {"flush_timeout": 0.0}}
-            if way is away:
-                settings["store"] = {"path": folder}
-            async with Broker(Settings.model_validate(settings)) as running:
-                found[way.__name__] = list(await way(running))
+            for path in ("", folder):
+                settings = {
+                    "listen": ["mqtt://127.0.0.1:0"],
+                    "shutdown": {"flush_timeout": 0.0},
+                    "store": {"path": path},
+                }
+                async with Broker(Settings.model_validate(settings)) as running:
+                    found.append(list(await way(running)))
     print(json.dumps(found))
 
 

@@ -5,7 +5,7 @@ Owns the prefix of a mount in bytes and text. It is whole levels, ends in "/", h
 the broker's own and everybody's, and what would be too long is none. What `inner_properties` takes off,
 `outer_properties` has put before.
 
-Refuses: to validate. Names and filters come checked.
+Names and filters come checked.
 """
 
 from __future__ import annotations

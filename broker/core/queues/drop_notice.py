@@ -5,7 +5,7 @@ ready to be written. Promises: the message is otherwise the same, byte for byte,
 properties first and in their order [MQTT-3.3.2-18]; no packet grows beyond what the client takes [MQTT-3.1.2-24]: what
 does not fit is told with a later, smaller message.
 
-Refuses: frames of 3.1.1, which have no place for it.
+3.1.1 has no place for it.
 """
 
 from __future__ import annotations

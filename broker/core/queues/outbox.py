@@ -4,7 +4,7 @@ The fanout and the session offer, the writer alone takes; the `SendQueue` behind
 Bounded in messages and bytes, and by what the broker allows in all its queues; every drop has a cause that `offer`
 answers. What makes room, if anything, is the policy's choice. Control packets are never dropped and keep their place;
 `congested` stops reading from a peer that does not read them. A 5.0 client is told what it lost (`drop_notice`).
-Refuses: any knowledge of sockets, tasks or sessions.
+It knows no socket, task or session.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Owns the choice of layout, `create`, and the names that other rooms import. What a layout promises stands in its own
 file: `trie_nodes` (a node for each prefix) and `trie_compact` (tables, and nothing between them).
 
-Refuses: an unknown layout, with ValueError; the settings have turned it away before.
+An unknown layout is a ValueError; the settings refuse it before.
 """
 
 from __future__ import annotations

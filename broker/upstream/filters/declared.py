@@ -6,7 +6,7 @@ be opened.
 Promises: what is new is declared before what it covers is withdrawn, as long as there is room for both; never are more
 declared than the caller's limit. `due` costs nothing to ask for.
 
-Refuses: to choose what is declared. `budget` does, with `folding`.
+`budget` chooses what is declared, with `folding`.
 """
 
 from __future__ import annotations

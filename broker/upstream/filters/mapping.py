@@ -6,7 +6,7 @@ whole levels that end in "/". Topics outside the prefix do not cross the link.
 Promises: what `remote_topic` gives comes back from `local_topic`; of a filter, `asked` leaves exactly what lies under
 the local prefix and within the roots, spelt as the upstream has it; `$SYS` is never asked for: it is each broker's own.
 
-Refuses: to validate. Filters and topics come checked.
+Filters and topics come checked.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Owns the list of such settings. A line names the setting and the consequence, as
 Promises: nothing is refused here, and a link with sensible settings is not mentioned. Settings that cannot be used at
 all are refused where they are read (`broker.settings`).
 
-Refuses: to know what is connected or asked for. It looks at settings alone; filters are compared in local terms.
+It looks at settings alone, not at what is connected or asked for, and compares filters in local terms.
 """
 
 from __future__ import annotations

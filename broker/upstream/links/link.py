@@ -7,8 +7,6 @@ Promises:
 - With `version = "auto"` it speaks 5.0 where the upstream does, and 3.1.1 otherwise, with the bridge bit where that is
   known.
 - An orderly stop gives what waits `flush` seconds to get up, and sends a DISCONNECT.
-
-Refuses: to be the only one (`links`).
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ Promises:
   whose settings change keeps what waits to go up, unless its prefixes are others.
 - Without links nothing is paid: the router has nobody to tell.
 - With a store, what waits for a link is there again before the first client comes.
-
-Refuses: to know how a link works (`link`).
 """
 
 from __future__ import annotations
