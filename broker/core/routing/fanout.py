@@ -459,7 +459,7 @@ class Fanout(Worker):
                 and (qos == 0 or (session.window.quota > 0 and not session.queue.pending))
             ):
                 return member
-        # Nobody is there, or nobody has room: whose turn comes after those takes it, and so each of them in turn.
+        # No member is connected, or none has room: the next in turn takes it, so that each has its share of these.
         return self._next_member(group, reach)
 
     def _next_member(self, group: SharedGroup, reach: Reach | None) -> Subscription | None:
