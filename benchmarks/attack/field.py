@@ -75,12 +75,12 @@ class Field:
                 return
             yield number
 
-    def socket(self, *, reads: bool = True, narrow: bool = False, source: str = "") -> Hostile:
+    def socket(self, *, reads: bool = True, narrow: bool = False, source: str = "", port: int = 0) -> Hostile:
         """A connection on which nothing has been sent. `narrow`: the system takes little for a client.
 
-        `source`: the local address it comes from.
+        `source`: the local address it comes from; `port`: that of another listener.
         """
-        hostile = Hostile(self, self.port, reads, narrow, source)
+        hostile = Hostile(self, port or self.port, reads, narrow, source)
         self._opened.append(hostile)
         return hostile
 
@@ -104,13 +104,14 @@ class Field:
         user: Sequence[tuple[str, str]] = (),
         reads: bool = True,
         narrow: bool = False,
+        port: int = 0,
     ) -> Hostile:
-        """A client that was let in.
+        """A client that was let in; `port`: by another listener.
 
         Raises:
             Refused: it was not, or the attack is over.
         """
-        hostile = self.socket(reads=True, narrow=narrow)
+        hostile = self.socket(reads=True, narrow=narrow, port=port)
         properties = Properties()
         if version == V5:
             if expiry:

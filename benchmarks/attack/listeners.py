@@ -1,4 +1,4 @@
-"""The listeners of an attacked broker beside its first: WebSocket, behind proxies, and TLS."""
+"""The listeners of an attacked broker beside its first: WebSocket, behind proxies, TLS, and one for tenants."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from loadtest.brokers.process import HOST, free_port
 
 @dataclass(frozen=True)
 class Listeners:
-    """Their ports. `proxied` believes PROXY headers of this machine, `forged` those of other machines alone."""
+    """Their ports. `proxied` believes PROXY headers of this machine, `forged` those of other machines alone.
+
+    `mounted`: its clients are tenants, each below a prefix with its own client identifier.
+    """
 
     web: int = 0
     proxied: int = 0
     forged: int = 0
     tls: int = 0
+    mounted: int = 0
 
     @classmethod
     def free(cls) -> Self:
         """On ports that nobody listens on."""
-        return cls(free_port(), free_port(), free_port(), free_port())
+        return cls(free_port(), free_port(), free_port(), free_port(), free_port())
 
     def options(self) -> list[str]:
         """What `canopy serve` is given for them."""
@@ -31,6 +35,7 @@ class Listeners:
             f'{{url = "mqtt://{HOST}:{self.proxied}", name = "proxied", {_behind(f"{HOST}/32")}}}',
             f'{{url = "mqtt://{HOST}:{self.forged}", name = "forged", {_behind("10.0.0.0/8")}}}',
             f'{{url = "mqtts://{HOST}:{self.tls}", name = "tls", tls = {{certificate = "{shown}", key = "{key}"}}}}',
+            f'{{url = "mqtt://{HOST}:{self.mounted}", name = "mounted", mount = "tenant/{{client}}/"}}',
         )
         return ["--set", f"listener=[{', '.join(tables)}]"]
 

@@ -1,8 +1,8 @@
 """One attack at a time: a fresh broker, the well-behaved clients beside it, and the attack in a process of its own.
 
-The broker is the installed one with its default settings, but for further `listeners`, the log (JSON, read
-here), `$SYS` (each second) and, for some attacks, authenticators (`guards`); it is pinned to one core and everything
-else to the other. An attack's process gives way to the well-behaved clients.
+The broker is the installed one with its default settings, but for more `listeners`, the log (JSON, read here), `$SYS`
+(each second) and, for some attacks, authenticators (`guards`) or a store; it is pinned to one core and everything else
+to the other. An attack's process gives way to the well-behaved clients.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import multiprocessing
 import os
 import socket
+import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -73,7 +74,23 @@ def run(attack: Attack, world: World, cores: Cores, seconds: float, calm: float,
     listeners = Listeners.free()
     guarding = guards.options() if attack.guarded else []
     command = [*python_module("broker"), "serve", "--listen", listen, *listeners.options(), *guarding, *settings]
-    with BrokerProcess(command, port, cores.broker) as broker:
+    with tempfile.TemporaryDirectory(prefix="canopy-attack-") as store:
+        if attack.stored:
+            command += ["--set", f'store.path="{store}"']
+        return _run(attack, world, BrokerProcess(command, port, cores.broker), listeners, seconds, calm, scale)
+
+
+def _run(
+    attack: Attack,
+    world: World,
+    process: BrokerProcess,
+    listeners: Listeners,
+    seconds: float,
+    calm: float,
+    scale: float,
+) -> Result:
+    with process as broker:
+        port = broker.port
         world.open(port, broker.pid)
         time.sleep(WARM_UP)
         world.measure()

@@ -11,7 +11,9 @@ from benchmarks.attack.attacks import (
     handshakes,
     publishing,
     sessions,
+    stores,
     subscriptions,
+    tenants,
     websockets,
 )
 from benchmarks.attack.attacks.registry import REGISTRY, Attack
@@ -27,6 +29,8 @@ __all__ = [
     "handshakes",
     "publishing",
     "sessions",
+    "stores",
     "subscriptions",
+    "tenants",
     "websockets",
 ]

@@ -26,7 +26,8 @@ CROWD_WAIT: Final = 0.3
 class Attack:
     """One kind of hostile client. `growth`: bytes by which the broker may grow; `wait`: what a PING may wait for.
 
-    `guarded`: the broker has authenticators."""
+    `guarded`: the broker has authenticators; `stored`: it has a store on disk.
+    """
 
     name: str
     about: str
@@ -34,24 +35,25 @@ class Attack:
     growth: int = GROWTH
     wait: float = WAIT
     guarded: bool = False
+    stored: bool = False
 
 
 REGISTRY: Final[dict[str, Attack]] = {}
 
 
 def attack(
-    growth: int = GROWTH, *, guarded: bool = False
+    growth: int = GROWTH, *, guarded: bool = False, stored: bool = False
 ) -> Callable[[Callable[[Field], None]], Callable[[Field], None]]:
     """Enter a function into the list, under its name with spaces; its docstring says what it does.
 
     `growth` above `GROWTH` is for attacks of many clients: these may wait as a crowd makes one wait. `guarded` is for
-    attacks on the authenticators.
+    attacks on the authenticators, `stored` on what is kept on disk.
     """
 
     def enter(run: Callable[[Field], None]) -> Callable[[Field], None]:
         name = run.__name__.replace("_", " ")
         wait = CROWD_WAIT if growth > GROWTH else WAIT
-        REGISTRY[name] = Attack(name, (run.__doc__ or "").strip(), run, growth, wait, guarded)
+        REGISTRY[name] = Attack(name, (run.__doc__ or "").strip(), run, growth, wait, guarded, stored)
         return run
 
     return enter

@@ -85,6 +85,8 @@ class Batch:
         # All notes up to this number.
         self.number = number
         self.size = 0
+        # When its first note came, by the clock of the event loop (s).
+        self.began = 0.0
         # What the clocks were like (`Times.note`), where that is to be written.
         self.clock: tuple[float, float] | None = None
         self.gone: list[int] = []

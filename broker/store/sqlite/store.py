@@ -2,7 +2,8 @@
 
 Owns when a group ends, which is being written, and what happens when the disk fails. Promises: the event loop never
 waits for the disk; one group is being written at most; `journal.commits` advances when what was told is in the file,
-and not before. A group that cannot be written stays, is tried again after a while, and everything waits behind it.
+and not before. A group that is large ends, whatever is being written, and waits for its turn: none takes the event loop
+long to put together. One that cannot be written stays, is tried again after a while, and everything waits behind it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import contextlib
 import sqlite3
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
@@ -87,9 +89,9 @@ class SqliteStore(Store):
         self._timer: asyncio.Handle | None = None
         self._soon: asyncio.Handle | None = None
         self._ripe = False
-        # The group that is being written, when it began, and, after a failure, when it is tried again.
+        # The group that is being written, large ones that wait behind it, and, after a failure, when it is tried again.
         self._air: Batch | None = None
-        self._air_began = 0.0
+        self._line: deque[Batch] = deque()
         # Since when the writer has it, and the timer that looks whether it comes down: one for many groups.
         self._given = 0.0
         self._watch: asyncio.TimerHandle | None = None
@@ -216,7 +218,7 @@ class SqliteStore(Store):
         loop = self._loop
         if loop is None:
             return
-        if self._commits.failed and self._journal.size() >= FULL * self._group_bytes:
+        if self._commits.failed and self._noted_bytes() >= FULL * self._group_bytes:
             self._commits.full = True
         if self._soon is None:
             self._soon = loop.call_soon(self._window_over)
@@ -229,22 +231,33 @@ class SqliteStore(Store):
             self._ripe = True
             if self._air is None:
                 self._end_group()
+            elif self._journal.size() >= self._group_bytes and len(self._line) < FULL and not self._commits.failed:
+                self._line.append(self._take())
 
-    def _end_group(self) -> None:
-        """Write the open group; no other is being written."""
+    def _noted_bytes(self) -> int:
+        """What waits for the disk, but for the group that is being written."""
+        return self._journal.size() + sum(batch.size for batch in self._line)
+
+    def _take(self) -> Batch:
+        """End the open group."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._ripe = False
         batch = self._journal.take()
+        batch.began = self._began
         batch.clock = self._times.note()
         self._notice_jump()
+        return batch
+
+    def _end_group(self) -> None:
+        """Write the open group; no other is being written."""
+        batch = self._take()
         if batch.empty():
             self._commits.advance(batch.number)
             self._tell("")
             return
         self._air = batch
-        self._air_began = self._began
         self._write()
 
     def _write(self) -> None:
@@ -290,14 +303,17 @@ class SqliteStore(Store):
         self._pause = FIRST_RETRY
         self._groups += 1
         self._rows += _rows(batch)
-        self._latency = max(self._latency, self._loop.time() - self._air_began)
+        self._latency = max(self._latency, self._loop.time() - batch.began)
         if self._commits.failed:
             self._commits.recover()
             if self.listener is not None:
                 self.listener.recovered()
         self._commits.advance(batch.number)
         self._tell("")
-        if self._ripe and self._air is None:
+        if self._line:
+            self._air = self._line.popleft()
+            self._write()
+        elif self._ripe:
             self._end_group()
 
     def _failed(self, error: Exception) -> None:
