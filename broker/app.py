@@ -388,6 +388,8 @@ class Broker(Server):
             wanted.segment_seconds,
             wanted.queue_events,
             wanted.queue_bytes,
+            wanted.snapshot_seconds,
+            wanted.draft_seconds,
         )
         return Recorder(options, self.router, self.log)
 

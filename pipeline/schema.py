@@ -30,6 +30,7 @@ DISCONNECT: Final = "disconnect"
 DROP: Final = "drop"
 EVICT: Final = "evict"
 GAP: Final = "gap"
+SNAPSHOT: Final = "snapshot"
 
 PAIRS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", StringType())]))
 

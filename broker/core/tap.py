@@ -210,6 +210,10 @@ class Tap(LossRecorder):
         kind = "evict" if cause in EVICTIONS else "disconnect"
         self._note(kind, {"client_id": client_id, "address": address, "reason": cause}, len(client_id), True)
 
+    def snapshot(self, first: int, count: int) -> None:
+        """All subscriptions were told again, `count` of them, from the number `first` on."""
+        self._note("snapshot", {"ref_seq": first, "n": count}, 0, True)
+
     # -- what the shell calls ------------------------------------------------------------------------------------------
 
     def note_number(self) -> None:

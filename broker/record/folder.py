@@ -26,6 +26,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from broker.record.drafts import Recovered, recover
 from broker.record.schema import SCHEMA
 from broker.record.segment import MANIFESTS, UNFINISHED, manifest, manifest_path, write_manifest
 
@@ -75,6 +76,8 @@ class Left:
     last_seq: int
     missing: tuple[int, int] | None
     why: str
+    recovered: tuple[Recovered, ...] = ()
+    """Segments that were made of drafts."""
 
 
 class Folder:
@@ -107,13 +110,14 @@ class Folder:
             os.posix_fallocate(self._number, 0, STATE_BYTES)
             self.memo = mmap.mmap(self._number, STATE_BYTES)
             last_seq, ended = _STATE.unpack_from(self.memo)
+            recovered = recover(self.root)
             durable = mend(self.root)
             _STATE.pack_into(self.memo, 0, max(last_seq, durable), RUNNING)
         except (OSError, ValueError, pa.ArrowException) as error:
             self.close(ended=None)
             raise RecorderError(f"{self.root}: cannot be put in order ({reason(error)})") from error
         missing = (durable + 1, last_seq) if last_seq > durable else None
-        return Left(max(last_seq, durable), missing, "stopped" if ended == GAVE_UP else "crash")
+        return Left(max(last_seq, durable), missing, "stopped" if ended == GAVE_UP else "crash", tuple(recovered))
 
     def close(self, ended: int | None) -> None:
         """Let the folder go; `ended` says how, None where nothing was recorded."""

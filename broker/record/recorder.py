@@ -24,8 +24,10 @@ from typing import Any, Final
 from broker.core.routing.router import Router
 from broker.core.tap import Sink, Tap
 from broker.record.batches import batch
+from broker.record.drafts import Draft
 from broker.record.folder import ENDED, GAVE_UP, Folder, Left, RecorderError, reason
 from broker.record.segment import Segment
+from broker.record.snapshots import Snapshot
 from broker.record.unpack import Rows
 
 TURN: Final = 0.1
@@ -50,6 +52,8 @@ class Options:
     segment_seconds: float = 60.0
     queue_events: int = 200_000
     queue_bytes: int = 67_108_864
+    snapshot_seconds: float = 3_600.0
+    draft_seconds: float = 1.0
 
 
 class Recorder(Sink):
@@ -76,9 +80,13 @@ class Recorder(Sink):
         self._inbox: SimpleQueue[tuple[list[tuple[Any, ...]], int, int] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._timer: asyncio.TimerHandle | None = None
+        # The walk that is under way, and when the next one begins (monotonic).
+        self._snapshot: Snapshot | None = None
+        self._next_snapshot = 0.0
         self._loop: asyncio.AbstractEventLoop
         # The thread's own.
         self._segment: Segment | None = None
+        self._draft: Draft | None = None
         self._offset = 0
 
     @property
@@ -116,11 +124,15 @@ class Recorder(Sink):
         )
         tap.seq = left.last_seq
         self.tap = tap
+        for made in left.recovered:
+            self._log.warning("recorder recovered events", from_seq=made.from_seq, to_seq=made.to_seq, events=made.rows)
         if left.missing is not None:
             first, last = left.missing
             self._log.warning("recorder lost events", reason=left.why, from_seq=first, to_seq=last)
             tap.gap(first, last, left.why)
         self._router.record(tap, options.filters)
+        self._snapshot = None
+        self._next_snapshot = self._loop.time() + options.snapshot_seconds
         self._thread = threading.Thread(target=self._run, args=(tap,), name="canopy-recorder", daemon=True)
         self._thread.start()
         self._log.info("recording", directory=str(options.directory), run_id=self.run_id, first_seq=left.last_seq + 1)
@@ -142,8 +154,24 @@ class Recorder(Sink):
             return
         # First: whatever happens, there is another turn.
         self._timer = self._loop.call_later(TURN, self._turn)
+        self._tell_subscriptions(tap)
         self.hand_over()
         tap.note_number()
+
+    def _tell_subscriptions(self, tap: Tap) -> None:
+        """Go on with the snapshot of the subscriptions, or begin one whose time has come."""
+        options = self.options
+        now = self._loop.time()
+        if self._snapshot is None:
+            if not options.snapshot_seconds or now < self._next_snapshot:
+                return
+            self._snapshot = Snapshot(self._router, tap)
+        # A slow disk is not to lose more because of it.
+        if options.queue_events and tap.waiting * 2 > options.queue_events:
+            return
+        if self._snapshot.turn():
+            self._snapshot = None
+            self._next_snapshot = now + options.snapshot_seconds
 
     async def stop(self) -> None:
         """Write what there is, finish the segment, let the folder go."""
@@ -198,6 +226,9 @@ class Recorder(Sink):
             if self._segment is not None:
                 self._segment.abandon()
                 self._segment = None
+            if self._draft is not None:
+                self._draft.discard()
+                self._draft = None
             said = reason(error) if isinstance(error, OSError) else f"{type(error).__name__}: {reason(error)}"
             why = f"{self.options.directory}: cannot be written to ({said})"
             try:
@@ -211,7 +242,7 @@ class Recorder(Sink):
         try:
             given = self._inbox.get(timeout=self._patience())
         except Empty:
-            self._finish()
+            self._tend()
             return True
         if given is None:
             return False
@@ -224,16 +255,25 @@ class Recorder(Sink):
         # So much has left the queue: the event loop reads these.
         tap.done_events = events
         tap.done_bytes = size
-        if self._patience() == 0.0:
-            self._finish()
+        self._tend()
         return True
 
     def _patience(self) -> float | None:
-        """Seconds until the open segment has to be finished; None without one."""
+        """Seconds until the open segment has to be finished or its draft written; None without one."""
         segment = self._segment
         if segment is None:
             return None
-        return max(0.0, segment.opened_at + self.options.segment_seconds - time.monotonic())
+        left = max(0.0, segment.opened_at + self.options.segment_seconds - time.monotonic())
+        waits = None if self._draft is None else self._draft.patience()
+        return left if waits is None else min(left, waits)
+
+    def _tend(self) -> None:
+        """Finish the open segment, or write its draft, where it is time to."""
+        segment, draft = self._segment, self._draft
+        if segment is not None and time.monotonic() >= segment.opened_at + self.options.segment_seconds:
+            self._finish()
+        elif draft is not None and draft.patience() == 0.0:
+            draft.write()
 
     def _write(self, rows: Rows) -> None:
         made = batch(rows, self.run_id, self._wall_offset())
@@ -241,7 +281,11 @@ class Recorder(Sink):
         if segment is None:
             first_ts = int(rows.recv_ns[0]) // 1000 + self._offset
             segment = self._segment = Segment(self.options.directory, self.run_id, int(rows.seq[0]), first_ts)
+            if self.options.draft_seconds:
+                self._draft = Draft(segment.path, self.options.draft_seconds)
         segment.add(made)
+        if self._draft is not None:
+            self._draft.add(made)
         if segment.size >= self.options.segment_bytes:
             self._finish()
 
@@ -257,6 +301,9 @@ class Recorder(Sink):
         if segment is not None:
             segment.finish()
             self._segment = None
+            if self._draft is not None:
+                self._draft.discard()
+                self._draft = None
             self.segments += 1
             self.events += segment.rows
             self.bytes += segment.path.stat().st_size

@@ -37,6 +37,7 @@ KINDS: Final[tuple[str, ...]] = (
     "drop",
     "evict",
     "gap",
+    "snapshot",
 )
 FILL_BYTES: Final = 4_194_304
 """Bytes after which a filling ends, however few rows it has."""

@@ -386,11 +386,16 @@ class Recorder(Section):
     segment_bytes: Annotated[int, Field(ge=65_536, le=MOST_BYTES)] = 134_217_728
     """Bytes at which a segment is finished and the next one begun, from 64 KiB."""
     segment_seconds: Annotated[float, Field(gt=0, le=LONGEST_TIME, allow_inf_nan=False)] = 60.0
-    """Seconds after which a segment is finished, above 0. What is not in a finished one is lost with the process."""
+    """Seconds after which a segment is finished, above 0. What is not in a finished one is lost with the machine."""
     queue_events: CountOrUnlimited = 200_000
     """Events that wait to be written. 0: no limit. Those that do not fit are lost to the record, which says so."""
     queue_bytes: SizeOrUnlimited = 67_108_864
     """Bytes that wait to be written. 0: no limit."""
+    snapshot_seconds: Annotated[float, Field(ge=0, le=LONGEST_TIME, allow_inf_nan=False)] = 3_600.0
+    """Seconds after which all subscriptions are recorded again, so that a part of the record can be judged by itself.
+    0: never."""
+    draft_seconds: Annotated[float, Field(ge=0, le=LONGEST_TIME, allow_inf_nan=False)] = 1.0
+    """Seconds after which events of an unfinished segment outlive the process, in a draft beside it. 0: none."""
 
 
 class Log(Section):

@@ -11,7 +11,9 @@ from pipeline.options import (
     MemoryOption,
     OutputOption,
     RunOption,
+    SinceOption,
     SkipOption,
+    UntilOption,
     close,
     told,
 )
@@ -21,6 +23,8 @@ from pipeline.options import (
 def oracle(
     input: InputOption,  # noqa: A002
     output: OutputOption,
+    since: SinceOption = None,
+    until: UntilOption = None,
     run: RunOption = None,
     master: MasterOption = None,
     driver_memory: MemoryOption = "2g",
@@ -39,7 +43,7 @@ def oracle(
         typer.echo(f"canopy: {line}", err=True)
 
     with spark_session("canopy oracle", master, driver_memory) as spark:
-        outcome = judge(spark, input, output, run, skip_corrupt, say)
+        outcome = judge(spark, input, output, run, skip_corrupt, say, since, until)
     for note in outcome.notes:
         say(note)
     typer.echo(outcome.line())

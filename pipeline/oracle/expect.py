@@ -27,8 +27,8 @@ def publishes(events: DataFrame, known: DataFrame) -> DataFrame:
     """The publishes that can be judged: (run_id, seq, topic, publisher, pub_qos)."""
     return (
         events.where(f.col("kind") == PUBLISH)
-        .join(f.broadcast(known.select("run_id", "known_until")), "run_id")
-        .where(f.col("seq") < f.col("known_until"))
+        .join(f.broadcast(known.select("run_id", "known_from", "known_until")), "run_id")
+        .where((f.col("seq") > f.col("known_from")) & (f.col("seq") < f.col("known_until")))
         .select(
             "run_id", "seq", "topic", f.col("client_id").alias("publisher"), f.col("qos").cast("int").alias("pub_qos")
         )
@@ -43,8 +43,8 @@ def receipts(events: DataFrame, known: DataFrame) -> DataFrame:
     group = f.when(is_shared(f.col("topic_filter")), f.col("topic_filter"))
     return (
         events.where(f.col("kind").isin(DELIVER, DROP) & f.col("ref_seq").isNotNull())
-        .join(f.broadcast(known.select("run_id", "known_until")), "run_id")
-        .where(f.col("ref_seq") < f.col("known_until"))
+        .join(f.broadcast(known.select("run_id", "known_from", "known_until")), "run_id")
+        .where((f.col("ref_seq") > f.col("known_from")) & (f.col("ref_seq") < f.col("known_until")))
         .select(
             "run_id",
             f.col("seq").alias("event"),

@@ -14,14 +14,13 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pipeline import schema
-from pipeline.coverage import Coverage
 from pipeline.errors import PipelineError
 from pipeline.oracle import differ, expect, judge, spans
 from pipeline.oracle.outcome import Loss, Outcome
 from pipeline.oracle.page import page
 from pipeline.outputs import Results, check
 from pipeline.progress import progress
-from pipeline.segments import Choice, Say, events, reading, unsaid
+from pipeline.segments import Choice, Say, covering, events, reading, unsaid
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -42,6 +41,8 @@ def run(
     run_id: str | None = None,
     skip_corrupt: bool = False,
     say: Say = unsaid,
+    since: str | None = None,
+    until: str | None = None,
 ) -> Outcome:
     """Judge what was recorded; write missing, unexpected, wrong, summary.json and index.html into a folder.
 
@@ -52,9 +53,10 @@ def run(
     check(inputs, output)
     results = Results(spark, output)
     with progress(spark, "oracle"), reading():
-        coverage = Coverage()
-        table = events(spark, inputs, Choice(), COLUMNS, skip_corrupt, say, coverage)
-        outcome, found = judged(table, run_id)
+        chosen = Choice(since=since, until=until)
+        coverage = covering(chosen)
+        table = events(spark, inputs, chosen, COLUMNS, skip_corrupt, say, coverage)
+        outcome, found = judged(table, run_id, cut=since is not None)
         outcome.coverage = coverage
         if outcome.lost:
             lose(outcome, table, run_id)
@@ -104,14 +106,14 @@ def keep(frame: DataFrame) -> DataFrame:
     return frame.localCheckpoint()
 
 
-def judged(table: DataFrame, run_id: str | None = None) -> tuple[Outcome, DataFrame]:
+def judged(table: DataFrame, run_id: str | None = None, cut: bool = False) -> tuple[Outcome, DataFrame]:
     """The counts, and the differences: (outcome, *differ.DIFFERENCES).
 
     Raises:
         PipelineError: there is nothing that can be judged, or deliveries were not recorded.
     """
     counted, named = keep(judge.blocks(table)), keep(judge.gaps(table))
-    known = keep(judge.runs(counted, named))
+    known = keep(judge.runs(counted, named, keep(judge.snapshots(table)), cut))
     if run_id is not None:
         table, named = (each.where(f.col("run_id") == run_id) for each in (table, named))
         chosen = known.where(f.col("run_id") == run_id)
@@ -152,17 +154,21 @@ def tallied(table: DataFrame, counted: DataFrame, known: DataFrame, run_id: str 
     twice = counted.where(f.col("rows") > f.col("high") - f.col("low") + 1).limit(1).collect()
     if twice:
         raise PipelineError(f"run {twice[0]['run_id']}: events are there twice: the same segments under two inputs?")
-    kind, known_until = f.col("kind"), f.col("known_until")
+    kind, known_from, known_until = f.col("kind"), f.col("known_from"), f.col("known_until")
+
+    def is_known(seq: Column) -> Column:
+        return (seq > known_from) & (seq < known_until)
+
     receipt = kind.isin(schema.DELIVER, schema.DROP) & f.col("ref_seq").isNotNull()
     tally = (
-        table.join(f.broadcast(known.select("run_id", "known_until")), "run_id")
+        table.join(f.broadcast(known.select("run_id", "known_from", "known_until")), "run_id")
         .groupBy("kind", f.when(kind == schema.DROP, f.coalesce("reason", f.lit("unknown"))).alias("cause"))
         .agg(
             f.count("*").alias("events"),
             f.sum(f.coalesce("n", f.lit(1))).alias("n"),
-            f.sum((f.col("seq") < known_until).cast("long")).alias("judged"),
-            f.sum((receipt & (f.col("ref_seq") < known_until)).cast("long")).alias("told"),
-            f.sum((receipt & (f.col("ref_seq") >= known_until)).cast("long")).alias("unjudged"),
+            f.sum(is_known(f.col("seq")).cast("long")).alias("judged"),
+            f.sum((receipt & is_known(f.col("ref_seq"))).cast("long")).alias("told"),
+            f.sum((receipt & ~is_known(f.col("ref_seq"))).cast("long")).alias("unjudged"),
         )
         .orderBy("kind", "cause")
         .collect()
@@ -181,15 +187,21 @@ def tallied(table: DataFrame, counted: DataFrame, known: DataFrame, run_id: str 
                 outcome.gaps, outcome.lost_events = row["events"], row["n"]
         outcome.unjudged += row["unjudged"]
         told += row["told"]
-    headless, cut = f.sum((~f.col("whole")).cast("int")), (known_until > 0) & (known_until <= f.col("last_seq"))
+    headless = f.sum((~f.col("whole") & (known_until == 0)).cast("int"))
+    later, cut = f.sum((known_from > 0).cast("int")), (known_until > 0) & (known_until <= f.col("last_seq"))
     about = known.agg(
-        f.count("*").alias("runs"), headless.alias("headless"), f.sum(cut.cast("int")).alias("cut")
+        f.count("*").alias("runs"),
+        headless.alias("headless"),
+        later.alias("later"),
+        f.sum(cut.cast("int")).alias("cut"),
     ).collect()[0]
     outcome.runs = about["runs"]
     if not outcome.runs:
         raise PipelineError(f"--run {run_id}: no event of such a run")
     if about["headless"]:
         outcome.notes.append(f"{about['headless']} runs are not judged: their beginning is not among the segments.")
+    if about["later"]:
+        outcome.notes.append(f"{about['later']} runs are judged from a snapshot of the subscriptions on.")
     if about["cut"]:
         outcome.notes.append(f"{about['cut']} runs are judged up to a gap after which subscriptions are not known.")
     if outcome.publishes and not outcome.judged:

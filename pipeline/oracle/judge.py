@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 
-from pipeline.schema import DELIVER, DROP, EVICT, GAP, PUBLISH
+from pipeline.schema import DELIVER, DROP, EVICT, GAP, PUBLISH, SNAPSHOT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,16 +34,24 @@ def gaps(events: DataFrame) -> DataFrame:
     return named.select("run_id", "seq", "from_seq", "to_seq", f.coalesce("reason", f.lit("")).alias("reason"), "n")
 
 
-def runs(counted: DataFrame, named: DataFrame) -> DataFrame:
-    """The runs: (run_id, first_seq, last_seq, whole, known_until).
+def snapshots(events: DataFrame) -> DataFrame:
+    """Where all subscriptions were told again: (run_id, low, start), from the number `low` to `start`."""
+    told = events.where((f.col("kind") == SNAPSHOT) & f.col("ref_seq").isNotNull())
+    return told.select("run_id", f.col("ref_seq").alias("low"), f.col("seq").alias("start"))
 
-    `whole`: its beginning is there. Publishes below `known_until` can be judged; it is 0 where the run is not whole,
-    and beyond the last event where nothing ended what is known.
 
-    - A run whose first event is not the first there was (older segments were deleted) has subscriptions that nobody
-      knows: nothing of it is judged.
+def runs(counted: DataFrame, named: DataFrame, told_again: DataFrame, cut: bool = False) -> DataFrame:
+    """The runs: (run_id, first_seq, last_seq, whole, known_from, known_until).
+
+    `whole`: its beginning is there. Publishes between `known_from` and `known_until` can be judged; the one is 0 where
+    that is from the beginning on; the other is 0 where nothing can be, and beyond the last event where nothing ended
+    what is known. `cut`: the events are those of a time, and begin anywhere.
+
+    - A run whose first event is not the first there was (older segments were deleted, or are not asked for) has
+      subscriptions that nobody knows, up to a snapshot of them.
     - Numbers that are missing and that no `gap` names (a segment was deleted, or left out as corrupt), or a gap whose
-      reason ends in `+state`: from there to the run's end nobody knows the subscriptions.
+      reason ends in `+state`: from there on nobody knows the subscriptions, up to the next snapshot or the run's end.
+    - Of the stretches in which they are known the longest one is judged.
     - A gap whose reason says no such thing lost publishes and deliveries. A delivery of a publish that is in a gap
       cannot be judged, nor the absence of one where the broker was at that publish when the gap began: at the gap's
       `edge`. The end of what was recorded counts as such a gap: the broker may have been killed, or may still be
@@ -53,8 +61,11 @@ def runs(counted: DataFrame, named: DataFrame) -> DataFrame:
     before = ends.select(f.col("run_id").alias("earlier"), (f.col("last_seq") + 1).alias("first_seq"))
     followed = before.groupBy("first_seq").agg(f.count("*").alias("predecessors"))
     # A run that begins with the news of what a crash cost continues the numbers of the lost ones.
-    news = named.where(f.col("to_seq") + 1 == f.col("seq")).select("run_id", f.col("seq").alias("first_seq"))
-    told = news.distinct().withColumn("told", f.lit(True))
+    news = named.where(f.col("to_seq") + 1 == f.col("seq"))
+    if cut:
+        # A full queue is told in the midst of a run too.
+        news = news.where(~f.col("reason").startswith("queue-full"))
+    told = news.select("run_id", f.col("seq").alias("first_seq")).distinct().withColumn("told", f.lit(True))
     whole = (f.col("first_seq") <= 1) | f.col("predecessors").isNotNull() | f.col("told").isNotNull()
     # Runs are few, and so is what there is to say of each: these tables go to where the others are.
     begun = (
@@ -62,23 +73,49 @@ def runs(counted: DataFrame, named: DataFrame) -> DataFrame:
         .join(f.broadcast(told), ["run_id", "first_seq"], "left")
         .select("run_id", "first_seq", "last_seq", whole.alias("whole"))
     )
+    return begun.join(f.broadcast(_known(begun, _breaks(counted, named, begun), told_again)), "run_id", "left").select(
+        "run_id",
+        "first_seq",
+        "last_seq",
+        "whole",
+        f.coalesce("known.start", f.lit(0)).cast("long").alias("known_from"),
+        f.coalesce("known.until", f.lit(0)).cast("long").alias("known_until"),
+    )
+
+
+def _breaks(counted: DataFrame, named: DataFrame, begun: DataFrame) -> DataFrame:
+    """Where subscriptions got lost: (run_id, lost_from, lost_to)."""
     own = named.join(f.broadcast(begun), "run_id").where(f.col("from_seq") >= f.col("first_seq"))
     lost_state = _at_own_begin(named, begun).unionByName(own.select("run_id", "from_seq", "to_seq", "reason"))
-    cut = lost_state.where(f.col("reason").endswith("+state")).groupBy("run_id").agg(f.min("from_seq").alias("state"))
     return (
-        begun.join(f.broadcast(cut), "run_id", "left")
-        .join(f.broadcast(holes(counted, named, begun)), "run_id", "left")
-        .select(
-            "run_id",
-            "first_seq",
-            "last_seq",
-            "whole",
-            f.when(~f.col("whole"), f.lit(0))
-            .otherwise(f.coalesce(f.least("state", "hole"), f.col("last_seq") + 1))
-            .cast("long")
-            .alias("known_until"),
+        lost_state.where(f.col("reason").endswith("+state"))
+        .select("run_id", f.col("from_seq").alias("lost_from"), f.col("to_seq").alias("lost_to"))
+        .unionByName(holes(counted, named, begun))
+    )
+
+
+def _known(begun: DataFrame, broken: DataFrame, told_again: DataFrame) -> DataFrame:
+    """The longest stretch of each run in which the subscriptions are known: (run_id, known: (start, until))."""
+    starts = (
+        begun.where("whole")
+        .select("run_id", f.lit(0).cast("long").alias("low"), f.lit(0).cast("long").alias("start"), "last_seq")
+        .unionByName(
+            told_again.join(f.broadcast(begun), "run_id")
+            .where(f.col("low") >= f.col("first_seq"))
+            .select("run_id", "low", "start", "last_seq")
         )
     )
+    spoilt = (f.col("start") > 0) & (f.col("lost_from") <= f.col("start")) & (f.col("lost_to") >= f.col("low"))
+    after = f.when(f.col("lost_from") > f.col("start"), f.col("lost_from"))
+    stretches = (
+        starts.join(f.broadcast(broken), "run_id", "left")
+        .groupBy("run_id", "start", "last_seq")
+        .agg(f.max(f.coalesce(spoilt, f.lit(False))).alias("spoilt"), f.min(after).alias("lost"))
+        .where("not spoilt")
+        .select("run_id", "start", f.coalesce("lost", f.col("last_seq") + 1).alias("until"))
+    )
+    known = f.struct("start", "until")
+    return stretches.groupBy("run_id").agg(f.max_by(known, f.col("until") - f.col("start")).alias("known"))
 
 
 def _at_own_begin(named: DataFrame, begun: DataFrame) -> DataFrame:
@@ -91,7 +128,7 @@ def _at_own_begin(named: DataFrame, begun: DataFrame) -> DataFrame:
 
 
 def holes(counted: DataFrame, named: DataFrame, begun: DataFrame) -> DataFrame:
-    """Where in a run the first block begins that lacks numbers no gap names: (run_id, hole)."""
+    """The blocks of a run that lack numbers no gap names: (run_id, lost_from, lost_to)."""
     first_block, last_block = (f.floor(f.col(name) / BLOCK) for name in ("first_seq", "last_seq"))
     lost = (
         named.join(f.broadcast(begun), "run_id")
@@ -117,8 +154,11 @@ def holes(counted: DataFrame, named: DataFrame, begun: DataFrame) -> DataFrame:
         all_blocks.join(counted.select("run_id", "block", "rows"), ["run_id", "block"], "left")
         .join(lost, ["run_id", "block"], "left")
         .where(f.coalesce("rows", f.lit(0)) + f.coalesce("lost", f.lit(0)) < wanted)
-        .groupBy("run_id")
-        .agg(f.min(f.greatest("first_seq", f.col("block") * BLOCK)).alias("hole"))
+        .select(
+            "run_id",
+            f.greatest("first_seq", f.col("block") * BLOCK).alias("lost_from"),
+            f.least("last_seq", f.col("block") * BLOCK + (BLOCK - 1)).alias("lost_to"),
+        )
     )
 
 

@@ -491,6 +491,7 @@ class TestSettings:
         [
             {"filters": ["a/#/b"]}, {"filters": ["$share/g/a"]}, {"filters": [""]}, {"segment_bytes": 65_535},
             {"segment_seconds": 0}, {"queue_events": -1}, {"queue_bytes": -1}, {"directory": 7}, {"folder": "x"},
+            {"snapshot_seconds": -1}, {"draft_seconds": -1},
         ],
     )  # fmt: skip
     def test_refused(self, wrong: dict[str, Any]) -> None:
@@ -508,6 +509,8 @@ class TestSettings:
             "segment_seconds",
             "queue_events",
             "queue_bytes",
+            "snapshot_seconds",
+            "draft_seconds",
         ):
             assert getattr(ours, name) == getattr(theirs, name), name
 

@@ -139,6 +139,7 @@ def test_every_kind() -> None:
         tap.disconnected("c", "127.0.0.1:1", "client-disconnect")
         tap.disconnected("d", "127.0.0.1:2", "stalled")
         tap.gap(3, 5, "crash")
+        tap.snapshot(4, 2)
         tap.lost_messages("d", 4, 1_000)
         rows = tape.table(most)
         for seq, row in enumerate(rows, 1):
@@ -172,6 +173,7 @@ def test_every_kind() -> None:
             {"kind": "disconnect", "client_id": "c", "address": "127.0.0.1:1", "reason": "client-disconnect"},
             {"kind": "evict", "client_id": "d", "address": "127.0.0.1:2", "reason": "stalled"},
             {"kind": "gap", "from_seq": 3, "to_seq": 5, "n": 3, "reason": "crash"},
+            {"kind": "snapshot", "ref_seq": 4, "n": 2},
             {"kind": "drop", "client_id": "d", "reason": "disconnected", "n": 1_000},
         ]  # fmt: skip
         assert {row["kind"] for row in rows} == set(KINDS)

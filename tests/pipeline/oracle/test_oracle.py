@@ -189,3 +189,26 @@ def test_what_is_not_there_is_misuse(spark: SparkSession, tmp_path: Path) -> Non
     assert spark.version
     said = CliRunner().invoke(app, ["oracle", "--input", str(tmp_path / "none"), "--output", str(tmp_path)])
     assert said.exit_code == 2
+
+
+def test_a_record_whose_beginning_is_gone_is_judged_from_a_snapshot_on(spark: SparkSession) -> None:
+    toy = Toy("0a0b0c0d", seed=3, faults=True)
+    toy.live(120)
+    begun = toy.seq
+    for (client, topic_filter), granted in toy.held.items():
+        toy.subscribe(client, topic_filter, granted.qos, granted.no_local, reason="snapshot")
+    known = toy.add("snapshot", ref_seq=begun, n=len(toy.held))
+    toy.live(240)
+    del toy.events[: begun // 2]
+    later = [lie for lie in toy.lies if lie[2] > known]
+    assert len(later) > 3
+    assert len(later) < len(toy.lies)
+    outcome, found = judge(spark, [toy])
+    assert Counter(found) == Counter(later)
+    assert outcome.notes == ["1 runs are judged from a snapshot of the subscriptions on."]
+    # One in whose midst subscriptions were lost tells nothing.
+    toy.events = [event for event in toy.events if event["seq"] != begun]
+    toy.events.append({**toy.events[-1], "kind": "gap", "seq": toy.seq, "from_seq": begun, "to_seq": begun, "n": 1,
+                       "reason": "queue-full+state"})  # fmt: skip
+    with pytest.raises(PipelineError, match="their beginning is not among the segments"):
+        judge(spark, [toy])
