@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from broker.configuration import load_settings
-from broker.settings import Security, Settings, flatten
+from broker.net.listening.tls import files as tls_files
+from broker.settings import PasswordFileTable, Security, Settings, flatten
 from broker.settings.authenticators import TYPES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,6 +41,17 @@ def test_each_type_of_authenticator_has_a_complete_example() -> None:
 def test_links_lead_somewhere() -> None:
     for target in re.findall(r"\]\(([\w-]+\.md)", PAGE):
         assert (ROOT / "docs" / target).is_file()
+
+
+def test_the_commands_to_try_the_secure_example_with_make_all_of_its_files() -> None:
+    commands = PAGE[PAGE.index("```sh\nsudo install") :].partition("\n```\n")[0]
+    settings = load_settings(ROOT / "config/secure.toml", environ={})
+    made = {word for word in commands.split("canopy serve")[0].split() if word.startswith("/etc/canopy/")}
+    tables = [each.tls for each in settings.listeners if each.tls is not None]
+    named = {file for table in tables for file in tls_files(table)}
+    named |= {table.path for table in settings.authenticator if isinstance(table, PasswordFileTable)}
+    assert made == named
+    assert commands.count(f"-p {settings.listeners[0].endpoint.port} --cafile {tables[0].certificate} -u alice") == 2
 
 
 def test_the_secure_example_shuts_out_strangers() -> None:
