@@ -33,12 +33,14 @@ def standard_logging() -> Iterator[None]:
         structlog.configure(**before)
 
 
-SHOWN = [r"listening on \['mqtt://127\.0\.0\.1:\d+'\] ports \[\d+\]", "", "", "INFO canopy stopped"]
+SHOWN = [r"listening on \['mqtt://127\.0\.0\.1:\d+'\] ports \[\d+\]", "", "", "", "INFO canopy stopped"]
 """What each of them prints or logs."""
 
 
 @pytest.mark.parametrize(
-    ("program", "shown"), list(zip(PROGRAMS, SHOWN, strict=True)), ids=["least", "authenticators", "hooks", "logs"]
+    ("program", "shown"),
+    list(zip(PROGRAMS, SHOWN, strict=True)),
+    ids=["least", "authenticators", "amqtt", "hooks", "logs"],
 )
 def test_the_programs_of_the_guide_run(program: str, shown: str) -> None:
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=True)
