@@ -1,7 +1,7 @@
 """Where the broker's log lines go, and what is logged of exceptions that went no further than a guard.
 
-`broker_log` answers with the host's structlog where the program has set that up, else with the standard library's
-logger `canopy`. The broker adds no handler and sets no level: what is shown is the host's decision.
+`Log` writes to the host's structlog where the program has set that up, else to the standard library's logger `canopy`.
+The broker adds no handler and sets no level: what is shown is the host's decision.
 `Faults` counts the exceptions of hooks, timers and single connections by place. It logs each kind once with its trace,
 and the others as a number, at most one line for a place and interval.
 """

@@ -206,7 +206,7 @@ class WebSocketTransport:
             self._go_on_soon()
 
     def _failed(self, connection: Connection) -> None:
-        """The client broke the rules of WebSocket: the connection ends, and then `_say_close` says why."""
+        """The client broke the rules of WebSocket: the connection ends, and then `close` says why."""
         if self._code == 0:
             self._code = self._reader.error
             too_large = self._code == frames.TOO_LARGE

@@ -1,7 +1,7 @@
 """SCRAM-SHA-256, the server's side, as an authentication method of MQTT 5.0 (RFC 5802, RFC 7677; section 4.12).
 
 Owns the messages: `ScramServer` takes the two of the client and makes the two of the server. It holds no password, only
-salted keys (`scram_file`), and costs a few microseconds, so that it runs in the event loop.
+salted keys (`key_file`), and costs a few microseconds, so that it runs in the event loop.
 
 Promises: an unknown user is answered like a known one, with a salt that stays the same, and fails where a wrong
 password fails. Refuses channel binding (`p=`): the methods with `-PLUS` are not offered.

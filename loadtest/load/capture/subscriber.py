@@ -1,6 +1,6 @@
 """`canopy load capture`: what subscribers of a broker get, written down as it comes.
 
-Owns: one client that subscribes and acknowledges, and the batches that become the file (``capturefile``).
+Owns: one client that subscribes and acknowledges, and the batches that become the file (``file``).
 
 Promises:
 - Every PUBLISH that comes is a row, with the time at which it was read from the socket.

@@ -1,7 +1,7 @@
 """`--records`: every message that was sent and every one that came, as rows of Parquet, written while the run goes on.
 
 Owns: the columns of `sent-*.parquet` and `received-*.parquet`, and ``Recorder``, which a process of the generator hands
-its rows to. What the account needs beside them is in ``recordtables``.
+its rows to. What the account needs beside them is in ``record_tables``.
 
 Promises: memory is bounded: rows are integers in arrays, `BATCH` of them go to a thread that writes them, and where the
 disk cannot keep up the generator waits for it (its lateness shows that). A file that stands under its name is whole:

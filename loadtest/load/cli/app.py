@@ -1,7 +1,7 @@
 """The command: ``canopy load``.
 
-Owns: its subcommands. What they share is in ``commands``; the work is done by ``conductor``, ``report``, ``compare``,
-``capture`` and ``replay``, which are imported when they are needed: `canopy serve` starts without them.
+Owns: its subcommands. What they share is in ``common``; ``engine``, ``report``, ``compare`` and ``capture`` do the
+work, and are imported when they are needed: `canopy serve` starts without them.
 """
 
 from __future__ import annotations

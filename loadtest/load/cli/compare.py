@@ -7,7 +7,7 @@ was asked for played every round, 1 when one was missing, was left out or failed
 for a wrong command line or scenario, 130 when it was interrupted, with a report of what there is. Of `limit`: 0, 1 and
 130.
 
-Refuses: to do the work (``compare``, ``limit``), which is imported when it is needed: `canopy serve` starts without.
+``contest`` and ``generator_limit`` do the work, and are imported when needed: `canopy serve` starts without.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Promises: what can be foreseen is told in a line, without a traceback. Exit code
 was asked to, Ctrl-C included; 1 when the broker ended it (what came until then is in the file) or nothing could be
 captured; 2 for a wrong command line. Of `replay`: those of `run`.
 
-Refuses: to do the work (``capture``, ``replay``), which is imported when it is needed: `canopy serve` starts without.
+The package ``capture`` does the work, and is imported when it is needed: `canopy serve` starts without.
 """
 
 from __future__ import annotations

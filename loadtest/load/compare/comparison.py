@@ -6,7 +6,7 @@ Promises: every run is kept, and every figure is the median of a broker's runs w
 it. A figure that says how fast something went is marked, and has no ratio, where the generator was the limit in any of
 the runs: it is then not the broker's. Runs that were broken off count only for a broker that has no other.
 
-Refuses: to run anything (``compare``), and to average runs: a median of few noisy runs is steadier than their mean.
+It runs nothing (``contest`` does), and averages no runs: a median of few noisy runs is steadier than their mean.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@ Owns: the order of a run: processes are made, clients connect, stages run by a c
 is waited for, everybody leaves. ``play`` is the one way in.
 
 Promises: every process that was started is ended, whatever happens. An interruption (`stop`) ends the stages at once;
-the rest goes its way, so that there is always a result.
-
-Refuses: to put the pieces together (``assemble``).
+the rest goes its way, so that there is always a result. ``report.assemble`` puts the
+pieces together.
 """
 
 from __future__ import annotations

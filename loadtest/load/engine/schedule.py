@@ -56,7 +56,7 @@ class Schedule(Source):
         self.phase = 0.0
         """Share of its first interval after which it begins, so that clients do not all send at the same moment."""
         self.scheduled = NEVER
-        """For which time ``pace`` has it in its heap."""
+        """For which time ``pacer`` has it in its heap."""
         self.remaining: i64 = -1
         self._in_burst: i64 = 0
 

@@ -37,7 +37,7 @@ _LOW: Final[list[bytes]] = [value.to_bytes(2, "big") for value in range(65_536)]
 
 
 class Outlet:
-    """Where frames go: a connection (``wire``)."""
+    """Where frames go: a connection (``connection``)."""
 
     def __init__(self) -> None:
         self.paused = False

@@ -6,7 +6,7 @@ them to people.
 Promises: a scenario that validates can be played: patterns expand to well-formed client identifiers, topics and topic
 filters, every stage that is named exists, and what contradicts itself is refused with the key it stands under.
 
-Refuses: to read files (``library``) and to expand patterns (``names``).
+``library`` reads files, ``patterns`` expands patterns.
 """
 
 from __future__ import annotations
