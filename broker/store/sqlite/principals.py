@@ -8,6 +8,7 @@ rules that all clients have, until it connects again.
 from __future__ import annotations
 
 import json
+from types import NoneType
 from typing import Any, Protocol
 
 from broker.core.principal import Principal
@@ -50,17 +51,25 @@ class Principals:
     def read(self, text: str, client_id: str) -> Principal:
         """The principal of such a text. Raises ValueError, TypeError, KeyError or AttributeError: it is none."""
         fields = json.loads(text)
-        rules = fields.get("rules")
-        return Principal(
+        rules, attributes, expires_at = fields.get("rules"), fields.get("attributes"), fields.get("expires_at", 0.0)
+        if not isinstance(attributes, dict | NoneType) or not isinstance(expires_at, int | float):
+            raise TypeError("no attributes, or no time")
+        principal = Principal(
             fields["user_name"],
             tuple(fields.get("groups", ())),
-            fields.get("attributes"),
-            fields.get("expires_at", 0.0),
+            attributes,
+            expires_at,
             () if rules is None or self._rules is None else self._rules.read(rules),
-            fields.get("certificate", ""),
-            client_id,
-            fields.get("listener", ""),
-            fields.get("host", ""),
-            fields.get("authenticator", ""),
-            fields.get("mount", ""),
+            *(_text(fields, "certificate"), client_id, _text(fields, "listener"), _text(fields, "host")),
+            *(_text(fields, "authenticator"), _text(fields, "mount")),
         )
+        if fault := principal.unfit():
+            raise ValueError(fault)
+        return principal
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    found = fields.get(name, "")
+    if not isinstance(found, str):
+        raise TypeError(f"{name} is no text")
+    return found

@@ -51,7 +51,7 @@ class Importer:
             raise FaultyRow("is no object")
         fields = dict(values)
         table = fields.pop("type", None)
-        if table not in self._columns:
+        if not isinstance(table, str) or table not in self._columns:
             raise FaultyRow(f"type is none of {', '.join(rows.TABLES)}")
         row: dict[str, Any] = {}
         for column in self._columns[table]:

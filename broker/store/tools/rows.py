@@ -29,6 +29,13 @@ STATES: Final = {QUEUED: "queued", SENT: "sent", RELEASED: "released"}
 FLAGS: Final = frozenset({"no_local", "retain_as_published", "streaming", "retain", "publish_retain", "will_retain"})
 """Numbers that are 0 or 1."""
 
+TOGETHER: Final = {
+    "session": (("will_topic", ("will_payload", "will_qos", "will_retain", "will_delay", "will_message_expiry")),),
+    "subscription": (("queue_policy", ("queue_max_age", "queue_depth")),),
+    "delivery": (("topic", ("payload", "publish_qos", "publish_retain")),),
+}
+"""By table: a column, and those that have values where it has one."""
+
 NEVER: Final = 0xFFFF_FFFF
 LARGEST_NUMBER: Final = 2**62
 LARGEST_VARINT: Final = 268_435_455
@@ -74,12 +81,16 @@ def fault(table: str, row: Mapping[str, Any]) -> str:
                 why = "makes no sense"
             if why:
                 return f"{name} {why}"
+    for first, others in TOGETHER.get(table, ()):
+        missing = [name for name in others if row[name] is None]
+        if row[first] is not None and missing:
+            return f"{missing[0]} is missing beside {first}"
     return _delivery(row) if table == "delivery" else ""
 
 
 def _delivery(row: Mapping[str, Any]) -> str:
     state = row["state"]
-    if row["message"] is None and (row["topic"] is None or row["payload"] is None) and state != RELEASED:
+    if row["message"] is None and row["topic"] is None and state != RELEASED:
         return "has no message"
     return "packet_id is missing" if state != QUEUED and row["packet_id"] == 0 else ""
 
