@@ -331,8 +331,8 @@ class Publisher:
                 while len(self._open) < self.WINDOW and self.count < most:
                     packet_id = next(number for number in range(1, 1000) if number not in self._open)
                     self._open[packet_id] = (self.count, False)
-                    await peer.send(self._publish(packet_id))
                     self.count += 1
+                    await peer.send(self._publish(packet_id))
                 if not self._open:
                     return
                 await self._take(peer)
