@@ -18,11 +18,11 @@ EVICTIONS: Final = 16
 """Connections that are ended for one read, at most, when all clients together hold too much of incomplete packets."""
 
 
-LOOKS: Final = 64
-"""Connections that are looked at for one read, at most, to find those."""
-
 LITTLE: Final = 4
-"""Who holds less than the average by so many powers of two is not ended."""
+"""Who holds less than the average by so many powers of two is passed over."""
+
+PASSED_OVER: Final = 1_024
+"""Connections that are passed over for one read, at most: 0.2 milliseconds. Then it is whoever is the oldest."""
 
 
 class PartialPackets:
@@ -56,12 +56,12 @@ class PartialPackets:
     def take_oldest(self) -> list[Checked]:
         """The connections to end because all together hold too much, at most `EVICTIONS`. They count no more."""
         oldest: list[Checked] = []
-        left = LOOKS
-        while 0 < self.limit < self.bytes and len(oldest) < EVICTIONS and left > 0:
-            left -= 1
+        left = PASSED_OVER
+        while 0 < self.limit < self.bytes and len(oldest) < EVICTIONS:
             connection = next(iter(self._held))
             held = self._held[connection]
-            if held < self.bytes // len(self._held) >> LITTLE:
+            if left > 0 and held < self.bytes // len(self._held) >> LITTLE:
+                left -= 1
                 # To the end of the line: it is not looked at again before the others.
                 del self._held[connection]
                 self._held[connection] = held

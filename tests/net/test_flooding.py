@@ -15,7 +15,9 @@ from broker.core.hooks import LATER, AccessControl, Origin, Ticket
 from broker.core.queues.outbox import CONTROL_LIMIT
 from broker.net.admission import HALF_OPEN_ROOM
 from broker.net.hub import WAKES
+from broker.net.partial_packets import PASSED_OVER, PartialPackets
 from broker.net.stream import FULL_READ
+from broker.net.timers import Checked
 from broker.net.turns import LITTLE_BYTES
 from tests.e2e import wire
 from tests.net.transports import Client, Embed, rounds
@@ -146,6 +148,21 @@ async def test_who_holds_little_is_not_ended_for_those_who_hold_much(embed: Embe
     assert broker.hub.partial.evicted >= 34
     assert [client.connection.protocol.close_cause for client in waiting] == [""] * 100
     assert hostile[0].connection.protocol.close_cause == PARTIAL_PACKETS
+
+
+def test_very_many_who_hold_little_hide_nobody_for_long() -> None:
+    """One look passes over so many and no more; the next goes on behind them."""
+    partial = PartialPackets(1_000_000)
+    for _ in range(2 * PASSED_OVER):
+        partial.update(Checked(), 10, True)
+    large = Checked()
+    partial.update(large, 990_000, True)
+    looks = 0
+    while partial.bytes > 1_000_000:
+        gone = partial.take_oldest()
+        looks += 1
+    assert large in gone
+    assert looks == 2 < partial.evicted
 
 
 async def test_many_that_trickle(embed: Embed) -> None:
