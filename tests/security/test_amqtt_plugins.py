@@ -18,7 +18,7 @@ from broker import Broker, Settings
 from broker.core.codec.packets import Connect
 from broker.core.hooks import Origin
 from broker.core.principal import Principal
-from broker.security import Attempt, Refusal
+from broker.security import Attempt, Refusal, amqtt_plugins
 from broker.security.amqtt_plugins import AmqttAuthenticator
 from broker.settings import Security
 from tests.e2e import wire
@@ -133,3 +133,19 @@ async def test_no_other_client_waits_for_a_plugin_that_blocks() -> None:
         first.abort()
         second.abort()
     assert authenticator._plugin.closed
+
+
+async def test_the_end_does_not_wait_long_for_a_plugin_that_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amqtt_plugins, "STOP_TIMEOUT", 0.01)
+    Hashing.begun.clear()
+    Hashing.go_on.clear()
+    authenticator = await asyncio.to_thread(AmqttAuthenticator, Hashing)
+    asked = asyncio.ensure_future(authenticator.authenticate(attempt("ann", None)))
+    assert await asyncio.to_thread(Hashing.begun.wait, 10)
+    await authenticator.close()
+    assert authenticator._thread.is_alive()
+    Hashing.go_on.set()
+    await asyncio.to_thread(authenticator._thread.join, 10)
+    assert not authenticator._thread.is_alive()
+    await asyncio.wait([asked])
+    assert asked.cancelled() or isinstance(asked.result(), Principal)

@@ -75,33 +75,32 @@ class TlsTransport(Handshake):
         `failed` is called when it came to nothing, with what TLS says of it, or None: it took too long.
         """
         super().__init__()
+        # What each message passes stands side by side: of many quiet clients none is in the processor's cache.
+        self.state = HANDSHAKE
+        # Of the record that TLS has been given a part of: bytes that it still has, or the beginning of its header.
+        self._left: i64 = 0
+        self._head = b""
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self.tls: ssl.SSLObject = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        # The C object behind it, where it is known: the way there costs a tenth of a call.
+        self._inner: Any = getattr(self.tls, "_sslobj", self.tls)
         self.upper: Any = upper
+        # Set by connection_made.
+        self.raw: asyncio.Transport
+        # Whether the connection above wants to be read for.
+        self._reading = True
+        # A read waits for another turn; what of it, or of a handshake's, TLS has not been given yet.
+        self._behind = False
+        self._rest = b""
+        # Bytes that TLS itself has answered since the peer has last taken everything.
+        self._unheard = 0
         self._secured: Callable[[TlsTransport], None] | None = secured
         self._failed: Callable[[TlsTransport, Exception | None], None] | None = failed
         self._handshakes = handshakes
         self._wheel = wheel
         self._loop = loop
         self._timeout = timeout
-        self._incoming = ssl.MemoryBIO()
-        self._outgoing = ssl.MemoryBIO()
-        self.tls: ssl.SSLObject = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        # The C object behind it, where it is known: the way there costs a tenth of a call.
-        self._inner: Any = getattr(self.tls, "_sslobj", self.tls)
-        self._tls_read: Callable[[int], bytes] = self._inner.read
-        self._tls_write: Callable[[bytes], int] = self._inner.write
-        # Set by connection_made.
-        self.raw: asyncio.Transport
-        self.state = HANDSHAKE
-        # Whether the connection above wants to be read for.
-        self._reading = True
-        # A read waits for another turn; what of it, or of a handshake's, TLS has not been given yet.
-        self._behind = False
-        self._rest = b""
-        # Of the record that TLS has been given a part of: bytes that it still has, or the beginning of its header.
-        self._left: i64 = 0
-        self._head = b""
-        # Bytes that TLS itself has answered since the peer has last taken everything.
-        self._unheard = 0
 
     # -- what the socket's transport calls -----------------------------------------------------------------------------
 
@@ -253,7 +252,7 @@ class TlsTransport(Handshake):
         """The same for one whole record, the commonest read: nothing can be behind it, and nothing has to be asked."""
         self._incoming.write(data)
         try:
-            piece = self._tls_read(len(data))
+            piece = self._inner.read(len(data))
         except ssl.SSLWantReadError:
             # One of TLS's own.
             if self._outgoing.pending > 0:
@@ -269,7 +268,7 @@ class TlsTransport(Handshake):
 
     def _read(self, data: bytes) -> None:
         """Hand what has come to the connection above, as one piece."""
-        incoming, read = self._incoming, self._tls_read
+        incoming, inner = self._incoming, self._inner
         size: i64 = len(data)
         at: i64 = 0
         left: i64 = RECORDS
@@ -293,7 +292,7 @@ class TlsTransport(Handshake):
                     incoming.write(data if end - at == size else data[at:end])
                     at = end
                 try:
-                    piece = read(RECORD)
+                    piece = inner.read(RECORD)
                 except ssl.SSLWantReadError:
                     # The rest of a record has not come, or these were records of TLS's own.
                     if self._outgoing.pending > OWN_BYTES:
@@ -382,12 +381,12 @@ class TlsTransport(Handshake):
             return
         try:
             if len(data) <= SLICE:
-                self._tls_write(data)
+                self._inner.write(data)
                 self.raw.write(self._outgoing.read())
                 return
             pieces: list[bytes] = []
             for at in range(0, len(data), SLICE):
-                self._tls_write(data[at : at + SLICE])
+                self._inner.write(data[at : at + SLICE])
                 pieces.append(self._outgoing.read())
         except ssl.SSLError:
             self.raw.abort()
