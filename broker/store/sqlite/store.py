@@ -231,7 +231,7 @@ class SqliteStore(Store):
             self._ripe = True
             if self._air is None:
                 self._end_group()
-            elif self._journal.size() >= self._group_bytes and len(self._line) < FULL and not self._commits.failed:
+            elif self._journal.size() >= self._group_bytes and not self._commits.failed:
                 self._line.append(self._take())
 
     def _noted_bytes(self) -> int:
