@@ -128,6 +128,36 @@ def find(
     return [*found.values()]
 
 
+def told_before(spark: SparkSession, inputs: Sequence[str], since: str) -> str | None:
+    """From when on events are to be read so that all subscriptions are known at a time: since before the last snapshot
+    of them that ended before it began. None: from the beginning."""
+    from pipeline.schema import SNAPSHOT
+
+    limit = moment(since, "--since")
+    begins: list[str] = []
+    for path in inputs:
+        said = manifests(storage(spark, record_of(path)[0]))
+        told = [
+            (str(about.get("first_ts")), int(kinds.get(SNAPSHOT) or 0))
+            for place, about in said.said.items()
+            if place not in said.gone
+            and isinstance(kinds := about.get("kinds"), dict)
+            # Over by then.
+            and Coverage(until=limit).asks({**about, "first_ts": about.get("last_ts")})
+        ]
+        # The last one began after the one before had ended.
+        count, begin = 0, None
+        for at, number in sorted(told, reverse=True):
+            count += number
+            if count >= 2:
+                begin = at
+                break
+        if begin is None:
+            return None
+        begins.append(begin)
+    return min(begins, default=None)
+
+
 def record_of(path: str) -> tuple[str, str]:
     """The folder of the record that a path names a day or an hour of, and which; of any other path itself, and ""."""
     found = _PART.fullmatch(path)

@@ -20,9 +20,11 @@ from pipeline.oracle.outcome import Loss, Outcome
 from pipeline.oracle.page import page
 from pipeline.outputs import Results, check
 from pipeline.progress import progress
-from pipeline.segments import Choice, Say, covering, events, reading, unsaid
+from pipeline.segments import Choice, Say, covering, events, reading, told_before, unsaid
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pyspark.sql import Column, DataFrame, SparkSession
 
 COLUMNS: Final = (
@@ -53,13 +55,15 @@ def run(
     check(inputs, output)
     results = Results(spark, output)
     with progress(spark, "oracle"), reading():
-        chosen = Choice(since=since, until=until)
-        coverage = covering(chosen)
-        table = events(spark, inputs, chosen, COLUMNS, skip_corrupt, say, coverage)
-        outcome, found = judged(table, run_id, cut=since is not None)
+        coverage = covering(Choice(since=since, until=until))
+        # Who was subscribed to what is told before that.
+        before = told_before(spark, inputs, since) if since is not None else None
+        columns = COLUMNS if since is None else (*COLUMNS, "ts")
+        table = events(spark, inputs, Choice(since=before, until=until), columns, skip_corrupt, say, coverage)
+        outcome, found = judged(table, run_id, before is not None, coverage.since)
         outcome.coverage = coverage
         if outcome.lost:
-            lose(outcome, table, run_id)
+            lose(outcome, asked(table, coverage.since), run_id)
         for name in (differ.MISSING, differ.UNEXPECTED, differ.WRONG):
             results.table(found.where(f.col("outcome") == name).drop("outcome"), name)
         results.text("summary.json", json.dumps(outcome.summary(), indent=2) + "\n")
@@ -106,20 +110,29 @@ def keep(frame: DataFrame) -> DataFrame:
     return frame.localCheckpoint()
 
 
-def judged(table: DataFrame, run_id: str | None = None, cut: bool = False) -> tuple[Outcome, DataFrame]:
+def asked(table: DataFrame, since: datetime | None) -> DataFrame:
+    """The events of the time that is asked for."""
+    return table if since is None else table.where(f.col("ts") >= f.lit(since))
+
+
+def judged(
+    table: DataFrame, run_id: str | None = None, cut: bool = False, since: datetime | None = None
+) -> tuple[Outcome, DataFrame]:
     """The counts, and the differences: (outcome, *differ.DIFFERENCES).
+
+    `cut`: what was before the first events is not there. `since`: what was before that is not judged.
 
     Raises:
         PipelineError: there is nothing that can be judged, or deliveries were not recorded.
     """
     counted, named = keep(judge.blocks(table)), keep(judge.gaps(table))
-    known = keep(judge.runs(counted, named, keep(judge.snapshots(table)), cut))
+    known = keep(judge.asked(judge.runs(counted, named, keep(judge.snapshots(table)), cut), table, since))
     if run_id is not None:
         table, named = (each.where(f.col("run_id") == run_id) for each in (table, named))
         chosen = known.where(f.col("run_id") == run_id)
     else:
         chosen = known
-    outcome, told = tallied(table, counted, chosen, run_id)
+    outcome, told = tallied(asked(table, since), counted, chosen, run_id)
     published, all_spans = expect.publishes(table, chosen), keep(spans.spans(table, chosen))
     receipts = expect.receipts(table, chosen)
     plain, members = spans.ordinary(all_spans), spans.shared(all_spans)
@@ -188,16 +201,13 @@ def tallied(table: DataFrame, counted: DataFrame, known: DataFrame, run_id: str 
         outcome.unjudged += row["unjudged"]
         told += row["told"]
     headless = f.sum((~f.col("whole") & (known_until == 0)).cast("int"))
-    later, cut = f.sum((known_from > 0).cast("int")), (known_until > 0) & (known_until <= f.col("last_seq"))
-    about = known.agg(
-        f.count("*").alias("runs"),
-        headless.alias("headless"),
-        later.alias("later"),
-        f.sum(cut.cast("int")).alias("cut"),
-    ).collect()[0]
+    later = f.sum((known_from > f.col("asked_from")).cast("int"))
+    cut = f.sum(((known_until > 0) & (known_until <= f.col("last_seq"))).cast("int"))
+    counts = {"headless": headless, "later": later, "cut": cut}
+    about = known.agg(f.count("*").alias("runs"), *(each.alias(name) for name, each in counts.items())).collect()[0]
     outcome.runs = about["runs"]
     if not outcome.runs:
-        raise PipelineError(f"--run {run_id}: no event of such a run")
+        raise PipelineError("no event of that time" if run_id is None else f"--run {run_id}: no event of such a run")
     if about["headless"]:
         outcome.notes.append(f"{about['headless']} runs are not judged: their beginning is not among the segments.")
     if about["later"]:

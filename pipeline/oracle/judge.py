@@ -13,6 +13,8 @@ from pyspark.sql import functions as f
 from pipeline.schema import DELIVER, DROP, EVICT, GAP, PUBLISH, SNAPSHOT
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pyspark.sql import DataFrame
 
 BLOCK: Final = 65_536
@@ -80,6 +82,19 @@ def runs(counted: DataFrame, named: DataFrame, told_again: DataFrame, cut: bool 
         "whole",
         f.coalesce("known.start", f.lit(0)).cast("long").alias("known_from"),
         f.coalesce("known.until", f.lit(0)).cast("long").alias("known_until"),
+    )
+
+
+def asked(known: DataFrame, events: DataFrame, since: datetime | None) -> DataFrame:
+    """The runs that have events of a time, with `asked_from`: the last number before it, up to which none is judged."""
+    if since is None:
+        return known.withColumn("asked_from", f.lit(0).cast("long"))
+    before = events.where(f.col("ts") < f.lit(since)).groupBy("run_id").agg(f.max("seq").alias("asked_from"))
+    return (
+        known.join(f.broadcast(before), "run_id", "left")
+        .withColumn("asked_from", f.coalesce("asked_from", f.lit(0)).cast("long"))
+        .where(f.col("last_seq") > f.col("asked_from"))
+        .withColumn("known_from", f.greatest("known_from", "asked_from"))
     )
 
 

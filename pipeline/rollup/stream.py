@@ -105,14 +105,15 @@ def stream(
     reader.load()
     tables.tidy()
     tables.settle(reader.done.version, reader.done.since)
-    drawn = time.monotonic()
+    drawn, shown = time.monotonic(), 0
     try:
         while True:
             begun = time.monotonic()
             repeated = reader.batch(say)
-            if every is not None and time.monotonic() - drawn > PAGE_EVERY:
+            # Where nothing came the page stays as it is: to draw it all tables are read.
+            if every is not None and time.monotonic() - drawn > PAGE_EVERY and shown != reader.done.version:
                 finish(tables, reader.coverage())
-                drawn = time.monotonic()
+                drawn, shown = time.monotonic(), reader.done.version
             if repeated:
                 continue
             if every is None:

@@ -16,11 +16,11 @@ from pipeline.cli import app
 from pipeline.errors import PipelineError
 from pipeline.matching import matches as matched
 from pipeline.oracle.differ import DIFFERENCES
-from pipeline.oracle.job import judged
+from pipeline.oracle.job import judged, run
 from pipeline.oracle.outcome import Outcome
 from pipeline.schema import EVENTS
 from tests.pipeline.oracle.toy import FAULTS, Difference, Toy, matches
-from tests.pipeline.recorded import Story
+from tests.pipeline.recorded import Story, write_segment
 
 # Many small Spark jobs: seconds on an idle machine, and not on one where others compile.
 pytestmark = pytest.mark.timeout(400)
@@ -191,13 +191,19 @@ def test_what_is_not_there_is_misuse(spark: SparkSession, tmp_path: Path) -> Non
     assert said.exit_code == 2
 
 
+def snapshot(toy: Toy) -> int:
+    """All subscriptions, told again."""
+    begun = toy.seq
+    for (client, topic_filter), granted in toy.held.items():
+        toy.subscribe(client, topic_filter, granted.qos, granted.no_local, reason="snapshot")
+    return toy.add("snapshot", ref_seq=begun, n=len(toy.held))
+
+
 def test_a_record_whose_beginning_is_gone_is_judged_from_a_snapshot_on(spark: SparkSession) -> None:
     toy = Toy("0a0b0c0d", seed=3, faults=True)
     toy.live(120)
     begun = toy.seq
-    for (client, topic_filter), granted in toy.held.items():
-        toy.subscribe(client, topic_filter, granted.qos, granted.no_local, reason="snapshot")
-    known = toy.add("snapshot", ref_seq=begun, n=len(toy.held))
+    known = snapshot(toy)
     toy.live(240)
     del toy.events[: begun // 2]
     later = [lie for lie in toy.lies if lie[2] > known]
@@ -212,3 +218,30 @@ def test_a_record_whose_beginning_is_gone_is_judged_from_a_snapshot_on(spark: Sp
                        "reason": "queue-full+state"})  # fmt: skip
     with pytest.raises(PipelineError, match="their beginning is not among the segments"):
         judge(spark, [toy])
+
+
+def test_a_time_is_judged_by_what_was_told_before_it(spark: SparkSession, tmp_path: Path) -> None:
+    toy = Toy("0a0b0c0d", seed=3, faults=True)
+    read = []
+    # Each part in a segment of its own; the time that is asked for begins with the sixth.
+    for part in range(8):
+        if part == 5:
+            after = toy.seq
+            since = f"{toy.now:%Y-%m-%dT%H:%M:%S}"
+        if part in (1, 3):
+            snapshot(toy)
+        toy.live(60)
+        read.append(write_segment(tmp_path / "recorded", toy.events))
+        written, toy.events = toy.events, []
+        toy.pause(600)
+    later = [lie for lie in toy.lies if lie[2] >= after]
+    assert len(later) > 3
+    # What is not needed is gone: the parts before the last snapshot but one.
+    read[0].write_bytes(b"")
+    outcome = run(spark, [str(tmp_path / "recorded")], str(tmp_path / "out"), since=since)
+    found = spark.read.parquet(*(str(tmp_path / "out" / name) for name in ("missing", "unexpected", "wrong")))
+    assert sorted(row["seq"] for row in found.collect()) == sorted(lie[2] for lie in later)
+    publishes = [event["seq"] for event in written if event["kind"] == "publish"]
+    assert outcome.judged == outcome.publishes > len(publishes)
+    assert outcome.notes == []
+    assert outcome.coverage.complete
