@@ -168,10 +168,14 @@ class Server:
         if self.admission is not None and not self.settings.limits.max_connections:
             self.log.info("connections are limited by file descriptors", max_connections=self._most)
         # Before the first client can come.
-        await self._open_store()
+        links = await self._open_store()
         try:
+            # Before anything is published, so that it waits for them too: wills fall due in the tick.
+            self.prepare_links(links)
+            if self.store is not None:
+                self.router.tick(self.loop.time())
             await self.listeners.start()
-        except StartupError:
+        except Exception:
             if self.store is not None:
                 await self.store.close()
             raise
@@ -179,22 +183,19 @@ class Server:
         # Sessions and delayed wills that a store brought fall due too.
         self.after_batch()
 
-    async def _open_store(self) -> None:
-        """Have the store back, and, the first time, everything that it kept; then links take their places."""
+    async def _open_store(self) -> list[SessionRecord]:
+        """Have the store back, and, the first time, everything that it kept; what it kept of links is returned."""
         store = self.store
         if store is None:
-            self.prepare_links([])
-            return
+            return []
         try:
             await store.open(self.loop.time)
-            links = [] if self._restored else await self._restore(store)
-            self.prepare_links(links)
+            return [] if self._restored else await self._restore(store)
         except StoreError as error:
             raise StartupError(str(error)) from error
         except Exception as error:
             self.faults.broke("store", error)
             raise StartupError(f"the store cannot be used: {type(error).__name__}: {error}") from error
-        self.router.tick(self.loop.time())
 
     def prepare_links(self, records: list[SessionRecord]) -> None:
         """Called when a store's sessions are back, and before anything is published: for whoever has links to others.

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from broker.app import Broker
+from broker.core.persistence.journal import SessionRecord
 from broker.net.listening.listeners import StartupError
 from broker.settings import Settings
 from broker.store import MemoryStore, Store, StoreError
@@ -273,6 +274,17 @@ async def test_a_broker_that_cannot_listen_lets_go_of_its_store(house: House) ->
     for _ in range(2):
         with pytest.raises(StartupError, match="in use"):
             await Broker(Settings(listen=(f"mqtt://127.0.0.1:{port}",)), store=store).start()
+
+
+async def test_a_start_that_fails_behind_the_store_lets_go_of_it() -> None:
+    class Faulty(Broker):
+        def prepare_links(self, records: list[SessionRecord]) -> None:
+            raise RuntimeError(f"{len(records)} links")
+
+    store = MemoryStore()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="0 links"):
+            await Faulty(Settings(listen=("mqtt://127.0.0.1:0",)), store=store).start()
 
 
 async def test_a_store_that_cannot_be_read_is_one_line() -> None:
