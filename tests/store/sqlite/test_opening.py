@@ -284,7 +284,7 @@ async def test_a_library_that_is_too_old(tmp_path: Path, monkeypatch: pytest.Mon
         ("UPDATE delivery SET state = 5, packet_id = 1 WHERE number = 3", "is neither queued nor sent nor released"),
         ("UPDATE delivery SET topic = NULL WHERE number = 3", "waits without a message"),
         ("UPDATE session SET principal = replace(hex(zeroblob(50000)), '0', '[')", "RecursionError"),
-        ("UPDATE session SET principal = '{\"user_name\": 7}'", "its user name is no text"),
+        ('UPDATE session SET principal = \'{"user_name": null, "groups": [7]}\'', "a group of it is no text"),
         ('UPDATE session SET principal = \'{"user_name": null, "attributes": 5}\'', "no attributes, or no time"),
         ('UPDATE session SET principal = \'{"user_name": null, "mount": 5}\'', "mount is no text"),
         ("UPDATE delivery SET number = 9223372036854775807 WHERE number = 3", "a number in it is above"),
