@@ -17,15 +17,16 @@ class Client(Link):
 
     def __init__(self, terms: ListenerTerms, stream: Stream) -> None:
         super().__init__()
-        self.terms = terms
+        # First what each read and each write touches: side by side it takes few lines of the processor's cache.
         self.stream = stream
+        # By connection_made.
+        self.outbox: Outbox
+        self.protocol: ServerProtocol
+        self.terms = terms
         self.opened_at = 0.0
         # The peer for the log, and its IP address ("": none): of the socket, unless a proxy has told before.
         self.address = ""
         self.host = ""
-        # By connection_made.
-        self.outbox: Outbox
-        self.protocol: ServerProtocol
 
     def close(self, cause: str, reason_code: int, text: str) -> None:
         """End the connection from this side, with a DISCONNECT where the protocol has one."""

@@ -33,23 +33,26 @@ class Connection(Client):
     def __init__(self, table: ConnectionTable, terms: ListenerTerms) -> None:
         hub = table.hub
         super().__init__(terms, Stream(hub.loop, hub.counters))
-        self.table = table
+        # As in `Client`, what each read and each write touches comes first.
         self.hub: FlushScheduler = hub
-        self.loop = hub.loop
-        self.time_limits: TimeLimits  # by connection_made
         # The writer task, from the first batch on that is more than a single piece; what it waits for while it sleeps.
         self.writer: asyncio.Task[None] | None = None
         self._asleep: asyncio.Future[None] | None = None
+        # Bytes that a transport has read and not handed on yet; only that of a WebSocket does so.
+        self.in_transport = 0
+        # Whether anything waited, in the decoder or before it, when `hold` was last called.
+        self._holding = False
+        self._opened = False
+        # Once something in the outbox was worth less the longer it waits.
+        self._fresh = False
         # A turn of the protocol has been asked for; and whether what was read has had one before.
         self._going_on = self._gone_on = False
         self._finished = False  # the last packet was written
         self._held: asyncio.TimerHandle | None = None
-        # Once something in the outbox was worth less the longer it waits.
-        self._fresh = False
-        self._opened = False
+        self.table = table
+        self.loop = hub.loop
+        self.time_limits: TimeLimits  # by connection_made
         self._lost_by = ""  # the cause, once the socket is gone
-        # Bytes that a transport has read and not handed on yet; only that of a WebSocket does so.
-        self.in_transport = 0
 
     # -- what asyncio calls --------------------------------------------------------------------------------------------
 
@@ -99,7 +102,7 @@ class Connection(Client):
             now: float = self.hub.time()
             eventful = protocol.receive(data, now, work)
             held: i64 = protocol.decoder.held_size + self.in_transport
-            if held > 0 or self.time_limits.held > 0:
+            if held > 0 or self._holding:
                 self.hold(held, len(data))
             if eventful:
                 self._after_turn(now)
@@ -470,6 +473,7 @@ class Connection(Client):
         """After `read` bytes `held` wait, in the decoder or before it: count them, and see that the rest comes."""
         if self.stream.closing_at > 0.0:
             return
+        self._holding = held > 0
         for oldest in self.time_limits.hold(self, held, read):
             assert isinstance(oldest, Connection)
             text = "all clients together hold too much unfinished"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from broker.core.counters import Counters
 from broker.core.queues.outbox import Outbox
@@ -118,14 +118,15 @@ class FlushScheduler:
         for outbox in outboxes:
             owner = outbox.owner
             if owner is not None:
-                assert isinstance(owner, Link)
+                # Its class is looked at once, compiled: to assert it looks again wherever it is used.
+                link = cast(Link, owner)
                 try:
-                    owner.wake(now)
+                    link.wake(now)
                     if outbox.closed:
-                        owner.ended_by_core()
+                        link.ended_by_core()
                 except Exception as error:
                     # Not in the turn of whoever published.
-                    self.loop.call_soon(owner.broke, error)
+                    self.loop.call_soon(link.broke, error)
 
     def _put_off(self, now: float) -> None:
         """A batch for very many peers: each wake may be a write, and others have their turn in between."""

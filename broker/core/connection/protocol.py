@@ -70,27 +70,28 @@ class ServerProtocol(Peer):
         self._acknowledger = Acknowledger(outbox, router.limits, router.deadlines)
         self._publishing = PublishHandler(router, outbox, self.decoder, self._acknowledger)
         self._acks = AckHandler(self.decoder, self._acknowledger)
-        self._answers = Answers(outbox)
-        self._filters = FilterHandler(router, outbox, self.decoder, self._answers)
-        self.origin = origin
-        # Known from the CONNECT on; `session` while it is connected.
-        self.v5 = self.accepted = False
-        self.version = self.keep_alive = self._requested_expiry = 0
-        self.session: Session | None = None
+        answers = Answers(outbox)
+        self._filters = FilterHandler(router, outbox, self.decoder, answers)
+        # Up to here, and to `accepted`, it is what each read touches: side by side, in few lines of the cache.
+        self._publish_limit = publish_limit(router.limits)
+        self.session: Session | None = None  # while the client is connected
         self.state: i64 = CONNECTING
-        self.client_id = self.close_cause = self.close_text = ""
         self.last_received = 0.0
-        outbox.peer = self
+        self.held_until = 0.0  # not before this time, when the client publishes too fast; 0.0: it does not
+        self.messages_received: i64 = 0
+        self.work_done: i64 = 0  # in the last turn
+        self.unfinished = False  # a turn ended before the read was through: the shell calls `go_on`
+        self.hurried = False  # because a subscriber has fallen behind: a little later, then
+        self.renewed = False  # the client has authenticated again; the shell's to reset
+        self._asking = self._answered = False  # while access control is asked; it has answered late
+        # Known from the CONNECT on.
+        self.accepted = self.v5 = False
+        self.version = self.keep_alive = self._requested_expiry = 0
+        self.client_id = self.close_cause = self.close_text = ""
+        self.origin, self._answers, outbox.peer = origin, answers, self
         # What the log tells of the connection. The user is whom the CONNECT names, then whom the client proved to be.
         self.user_name: str | None = None
         self.clean_start = self.session_present = False
-        self.messages_received: i64 = 0
-        self.work_done: i64 = 0  # in the last turn
-        self.renewed = False  # the client has authenticated again; the shell's to reset
-        self.unfinished = False  # a turn ended before the read was through: the shell calls `go_on`
-        self.hurried = False  # because a subscriber has fallen behind: a little later, then
-        self.held_until = 0.0  # not before this time, when the client publishes too fast; 0.0: it does not
-        self._publish_limit = publish_limit(router.limits)
         if self._publish_limit is not None:
             self._publishing.longest_run = 1  # it is asked after each packet
         self.refused = 0  # the shell's, before the first `receive`: with which code to refuse its CONNECT
@@ -98,7 +99,6 @@ class ServerProtocol(Peer):
         # The shell's, where there is access control: it calls `admitted`, and looks at the connection after.
         self.answer_later: Callable[[int], None] | None = None
         self._early_answer = LATER  # what it said by its ticket before it returned
-        self._asking = self._answered = False  # while access control is asked; it has answered late
         # The CONNECT until it is decided on; who says who the client is; the exchange, if it named a method.
         self._connect: Connect | None = None
         self._ticket: Ticket | None = None

@@ -41,30 +41,31 @@ class Session(Subscriber):
     def __init__(
         self, client_id: str, max_messages: int, max_bytes: int, counters: Counters, who: Principal | None = None
     ) -> None:
-        self.client_id = client_id
-        self.totals = counters.load
-        self.ledger = Ledger(client_id, counters)
-        # What waits, and what is in flight to the client.
-        self.queue = SessionQueue(self.ledger, counters, max_messages, max_bytes)
-        self.window = SendWindow(self.ledger, counters.load, self.queue.max_bytes)
-        self.inflight = self.window.inflight
-        self.account = ClientAccount(self.queue, self.window)
+        # What each message touches comes first, up to `answers`: side by side it takes few lines of the cache.
         # The connection, if there is one. `outbox` is changed by FanoutState.apply alone.
         self.outbox: Outbox | None = None
+        # What waits, and what is in flight to the client.
+        ledger = Ledger(client_id, counters)
+        self.queue = SessionQueue(ledger, counters, max_messages, max_bytes)
+        self.window = SendWindow(ledger, counters.load, self.queue.max_bytes)
+        self.streams: RetainedStreams | None = None  # towards the client: retained messages
         # Who keeps this session; None when nobody does, or it ends with its connection. See `keep_in`.
         self.journal: Journal | None = None
-        # No topic aliases are used, so that frames can be shared; and whether a QoS 0 frame may go straight to the
-        # outbox: none waits here that it would overtake either, and no terms hold for it but the queue's.
-        self.plain = True
-        self.fast_path = True
         # The terms that are about single messages; the others are the queue's.
         self.sub_queue: SubscriptionQueue | None = None
-        self.queue_qos0 = False
-        # Whether its client's acknowledgements tell if anybody was reached: a link's do. As of the present connection.
-        self.answers = False
         # The ledger of what did not go through the present outbox; what was dropped anywhere is in `ledger`.
         self.offered: i64 = 0
-        self.delivered: i64 = 0
+        # No topic aliases are used, so that frames can be shared; and whether a QoS 0 frame may go straight to the
+        # outbox: none waits here that it would overtake either, and no terms hold for it but the queue's.
+        self.plain = self.fast_path = True
+        self.v5 = self.queue_qos0 = False
+        self.uplink = False  # a link's to an upstream broker: what it subscribes to here is nobody's demand
+        # Whether its client's acknowledgements tell if anybody was reached: a link's do. As of the present connection.
+        self.answers = False
+        self.client_id, self.totals, self.ledger = client_id, counters.load, ledger
+        self.inflight = self.window.inflight
+        self.account = ClientAccount(self.queue, self.window)
+        self.delivered: i64 = 0  # see `offered`
         self.attached_at = 0.0  # when the present connection came (s)
         # The client of the present connection, or of the last one.
         self.principal = who or Principal(client_id=client_id)
@@ -73,22 +74,19 @@ class Session(Subscriber):
         self.others_terms = False  # subscriptions have queues yet by the rules for the user that it was before
         self.subscriptions: dict[str, Subscription] = {}
         self.fresh_sub_queues: i64 = 0  # those of them whose messages are worth less the longer they wait
-        self.version, self.v5 = V311, False
+        self.version = V311
         # Expiry and will; the times are 0.0 while they do not apply.
         self.expiry_interval = 0
         self.expires_at = 0.0
         self.will: Will | None = None
         self.will_due = 0.0
         self.ended = False
-        # That of a link to an upstream broker: what it subscribes to here is nobody's demand.
-        self.uplink = False
         # Of the present connection: the id of the broker that its client is, and whether it says it is a 3.1.1 bridge.
         self.link_peer = ""
         self.bridge = False
         # Whether the settings let its client be a link (`connection.identity`): then it may hold up acknowledgements of
         # others, and publish who is connected elsewhere.
         self.link = False
-        self.streams: RetainedStreams | None = None  # towards the client: retained messages
         self.incoming_qos2: set[int] | None = None  # from the client: publishes that wait for PUBREL
 
     @property
