@@ -55,6 +55,10 @@ def make(settings: Settings, rules: RuleTexts | None = None) -> Store | None:
         commit_window=wanted.commit_window,
         commit_bytes=wanted.commit_bytes,
         stall_timeout=wanted.stall_timeout,
+        memory_messages=wanted.memory_messages,
+        memory_bytes=wanted.memory_bytes,
+        memory_total_bytes=wanted.memory_total_bytes,
+        disk_bytes=wanted.disk_bytes,
         rules=rules,
     )
 

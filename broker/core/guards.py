@@ -24,7 +24,8 @@ from broker.core.hooks import (
     SubscriptionListener,
     Ticket,
 )
-from broker.core.persistence.journal import Journal
+from broker.core.persistence.journal import Fetch, Journal
+from broker.core.persistence.pages import Page
 from broker.core.principal import Principal
 from broker.core.queues.delivery import Delivery
 from broker.core.queues.message import Message
@@ -283,6 +284,7 @@ class GuardedJournal(Journal):
         self._hook = hook
         self._reporter = reporter
         self.commits = hook.commits
+        self.pages = hook.pages
 
     def session_kept(self, client_id: str, principal: Principal, expiry_interval: int, disconnected_at: float) -> None:
         try:
@@ -317,6 +319,24 @@ class GuardedJournal(Journal):
     def queued(self, client_id: str, delivery: Delivery) -> None:
         try:
             self._hook.queued(client_id, delivery)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+
+    def paged(self, client_id: str, delivery: Delivery) -> None:
+        try:
+            self._hook.paged(client_id, delivery)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+
+    def unpaged(self, client_id: str, page: Page) -> None:
+        try:
+            self._hook.unpaged(client_id, page)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+
+    def fetch(self, client_id: str, fetch: Fetch) -> None:
+        try:
+            self._hook.fetch(client_id, fetch)
         except Exception as error:
             self._reporter.failed(JOURNAL, error)
 

@@ -342,6 +342,17 @@ class Store(Section):
     on_failure: Literal["hold", "refuse"] = "hold"
     """What happens to QoS 1 and 2 publishes while the disk cannot be written: nobody gets an acknowledgement until it
     can (`hold`), or they are refused (`refuse`)."""
+    memory_messages: CountOrUnlimited = 0
+    """Messages that wait for one session in memory; what comes beyond waits on disk alone, and is read back in pages as
+    the client takes it. 0: all of it is in memory as well, and the three bounds below do nothing."""
+    memory_bytes: SizeOrUnlimited = 1_048_576
+    """The same in bytes, as queues count them. 0: no limit."""
+    memory_total_bytes: SizeOrUnlimited = 268_435_456
+    """Bytes in all queues in memory, beyond which whatever has to wait for a session waits on disk alone. 0: no
+    limit."""
+    disk_bytes: SizeOrUnlimited = 8_589_934_592
+    """Bytes that wait on disk alone, of all sessions, as queues count them: some four times what they take there. 0: no
+    limit."""
     stall_timeout: SecondsOrOff = 10.0
     """Seconds that a write may take before the disk counts as one that cannot be written. 0: any, and nothing is
     told."""

@@ -51,8 +51,9 @@ class Store(ABC):
     def figures(self) -> Iterator[tuple[str, object]]:
         """What is to be seen of it below `$SYS/broker/store/`: topic and value. Nothing by default.
 
-        `path`; `groups` and `rows`, written since `open`; `bytes` on disk; `waiting`, changes not committed yet;
-        `latency`, seconds from a change to its commit, the worst since the last call.
+        `path`; `groups` and `rows`, written since `open`; `bytes` on disk; `paged/messages` and `paged/bytes`, as
+        queues count bytes, that wait there alone; `waiting`, changes not committed yet; `latency`, seconds from a
+        change to its commit, the worst since the last call.
         """
         return iter(())
 

@@ -18,6 +18,9 @@ RELEASE_TURN: Final = 2_048
 
 VISIT: Final = 4
 
+HANDED: Final = -1
+"""What a waiter waits for that is to be told in the next turn."""
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Waiter:
@@ -76,6 +79,9 @@ class Commits:
         if self.waiting == 0:
             return
         self._left = self.waiting
+        self._wake()
+
+    def _wake(self) -> None:
         wake = self.wake
         if wake is not None:
             wake()
@@ -112,9 +118,23 @@ class Commits:
         waiter.waits_for = number
         self._append(waiter)
 
+    def hand(self, waiter: Waiter) -> None:
+        """Have a waiter that waits for nothing be told in the next turn, whatever is committed: before all others."""
+        waiter.waits_for = HANDED
+        first = self._first
+        waiter.behind = first
+        if first is None:
+            self._last = waiter
+        else:
+            first.before = waiter
+        self._first = waiter
+        self.waiting += 1
+        self._left += 1
+        self._wake()
+
     def leave(self, waiter: Waiter) -> None:
         """A waiter waits for nothing any more."""
-        if waiter.waits_for > 0:
+        if waiter.waits_for != 0:
             waiter.waits_for = 0
             self._remove(waiter)
             if self._left > self.waiting:

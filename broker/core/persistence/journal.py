@@ -7,10 +7,11 @@ at one attribute, and QoS 0 to a connected client not even at that.
 
 from __future__ import annotations
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i64, mypyc_attr
 
 from broker.core.codec.packets import SubscriptionRequest, Will
-from broker.core.persistence.commits import Commits
+from broker.core.persistence.commits import Commits, Waiter
+from broker.core.persistence.pages import Page, Pages
 from broker.core.principal import Principal
 from broker.core.queues.delivery import QUEUED, Delivery
 from broker.core.queues.message import Message
@@ -43,6 +44,8 @@ class Journal:
     """
 
     commits: Commits | None = None
+    pages: Pages | None = None
+    """Who lets messages wait on disk alone has the bounds of it here; None: nobody does."""
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -77,6 +80,15 @@ class Journal:
     def queued(self, client_id: str, delivery: Delivery) -> None:
         """A message waits at the end of the session's queue: QoS 1, 2, or 0 where offline sessions keep that."""
 
+    def paged(self, client_id: str, delivery: Delivery) -> None:
+        """The same for one that waits on disk alone: it gets its number (`Delivery.record`), and the object goes."""
+
+    def unpaged(self, client_id: str, page: Page) -> None:
+        """All of a page is over: dropped, or expired."""
+
+    def fetch(self, client_id: str, fetch: Fetch) -> None:
+        """What waits on disk alone is wanted in memory. It goes on waiting there too, as `queued` and `restored`."""
+
     def renewed(self, client_id: str, delivery: Delivery) -> None:
         """One that was `queued` and waits still has a newer message, and keeps its place (policy `latest`)."""
 
@@ -96,7 +108,8 @@ class Journal:
         """A delivery is over: acknowledged, dropped, expired, or given to another member of a shared subscription."""
 
     def restored(self, client_id: str, delivery: Delivery, number: int) -> None:
-        """While a router is restored: `delivery` is from now on the object for the record with that number."""
+        """`delivery` is from now on the object for the record with that number: while a router is restored, or when it
+        was fetched."""
 
     # -- publishes of the client ---------------------------------------------------------------------------------------
 
@@ -195,6 +208,32 @@ class DeliveryRecord:
         self.state = QUEUED
         self.attempts = 0
 
+    def queued(self, now: float) -> Delivery:
+        """The delivery that waits. `now`: the caller's monotonic clock, above 0, from which the record counts."""
+        kept = self.message
+        assert kept is not None
+        expires_at = 0.0 if kept.expires_in is None else now + max(kept.expires_in, 0.0)
+        message = Message(kept.topic, kept.payload, kept.qos, kept.retain, kept.properties, expires_at, kept.publisher)
+        return Delivery(message, self.qos, self.retain, self.identifiers, None)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Fetch(Waiter):
+    """Some messages on disk that are wanted in memory: those of a session with numbers from `first` to `last`.
+
+    The store puts what it finds into `records`, and calls `Commits.hand`. It waits until all `messages` are committed;
+    fewer come where rows are missing from the file.
+    """
+
+    def __init__(self, first: i64, last: i64, messages: i64) -> None:
+        super().__init__()
+        self.first: i64 = first
+        self.last: i64 = last
+        self.messages: i64 = messages
+        self.records: list[DeliveryRecord] = []
+        # Nobody waits for them any more.
+        self.over = False
+
 
 class WillRecord:
     """A will. `due_in`: seconds until it is to be published; None: the client was connected when the broker died."""
@@ -207,8 +246,9 @@ class WillRecord:
 class SessionRecord:
     """One session. `disconnected_for`: seconds since its connection ended; None: it was connected when the broker died.
 
-    `deliveries` are in the order in which they were queued, those in flight and those waiting alike; `received` are the
-    packet identifiers of unreleased QoS 2 publishes of the client; `principal` is whose it is.
+    `deliveries` are in the order in which they were queued, those in flight and those waiting alike; `pages`, oldest
+    first, stand among them by their numbers; `received` are the packet identifiers of unreleased QoS 2 publishes of the
+    client; `principal` is whose it is.
     """
 
     def __init__(
@@ -220,6 +260,7 @@ class SessionRecord:
         self.disconnected_for = disconnected_for
         self.subscriptions: list[SubscriptionRecord] = []
         self.deliveries: list[DeliveryRecord] = []
+        self.pages: list[Page] = []
         self.received: list[int] = []
         self.will: WillRecord | None = None
 

@@ -9,10 +9,13 @@ present limits hold: what no longer fits into a queue is dropped and counted. Wh
 
 from __future__ import annotations
 
+from collections import deque
+
 from broker.core.codec.packets import NEVER
 from broker.core.codec.topic_names import parse_shared
 from broker.core.connection.identity import is_link, is_reserved
 from broker.core.persistence.journal import DeliveryRecord, Journal, MessageRecord, Saved, SessionRecord, WillRecord
+from broker.core.persistence.pages import UNBOUNDED, Page
 from broker.core.queues.delivery import Delivery
 from broker.core.queues.message import Message
 from broker.core.routing.loop_detection import UPLINKS
@@ -117,14 +120,25 @@ def _fill(
     journal = router.journal
     if journal is not None:
         session.queue.journal = _Dropped(journal)
+    pages = deque(record.pages)
     for kept in record.deliveries:
+        _pages_before(session, pages, kept.number, journal)
         delivery = _delivery(session, kept, messages, now)
         if journal is not None:
             journal.restored(session.client_id, delivery, kept.number)
         if not session.restore(delivery) and journal is not None:
             journal.finished(session.client_id, delivery)
+    _pages_before(session, pages, UNBOUNDED, journal)
     # Only now: what stands above was told of long ago.
     session.keep_in(journal)
+
+
+def _pages_before(session: Session, pages: deque[Page], number: int, journal: Journal | None) -> None:
+    """Take back the pages whose place is before that of the delivery with a number."""
+    while pages and pages[0].first < number:
+        page = pages.popleft()
+        if journal is not None and journal.pages is not None:
+            session.restore_page(page, journal.pages)
 
 
 def _will(router: Router, session: Session, record: WillRecord, now: float) -> None:

@@ -23,14 +23,17 @@ from broker.core.counters import (
     Counters,
 )
 from broker.core.permissions import Permissions
-from broker.core.persistence.journal import Journal
+from broker.core.persistence.journal import DeliveryRecord, Journal
+from broker.core.persistence.pages import Page, Pages
 from broker.core.principal import Principal
 from broker.core.queues.delivery import DROPPED, Delivery, SubscriptionQueue
+from broker.core.queues.disk_queue import DiskQueue, PagedQueue
 from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.message import HEADROOM, Message
 from broker.core.queues.outbox import ACCEPTED, Outbox
 from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST
 from broker.core.queues.queue_totals import bound
+from broker.core.queues.requests import RequestMessage
 from broker.core.queues.windows.review import Review
 from broker.core.topics.subscription import SharedGroup
 
@@ -47,10 +50,11 @@ GAPS: Final = 64
 """Gaps that are not worth closing."""
 
 
-class SessionQueue:
+class SessionQueue(PagedQueue):
     """One client's queue in its session. `messages` and `bytes`: what waits; 0 as a bound: unlimited.
 
-    `outbox`, where a method takes it, is that of the client's connection; None: it is away.
+    Of it some may be on disk alone (`disk`): behind the first `_ahead` of `pending`, and before the rest. `outbox`,
+    where a method takes it, is that of the client's connection; None: it is away.
     """
 
     def __init__(self, ledger: Ledger, counters: Counters, max_messages: int, max_bytes: int) -> None:
@@ -62,7 +66,10 @@ class SessionQueue:
         # What is still to be asked about what waits; None: the rules were not looked at for the client that it is now.
         self.review: Review | None = None
         self.journal: Journal | None = None  # who keeps what waits; see `Session.keep_in`
-        self.pending: deque[Delivery] | None = None  # with gaps, and None when nothing waits
+        self.pages: Pages | None = None  # with it: where messages may wait on disk alone
+        self.pending: deque[Delivery] | None = None  # in memory; with gaps, and None when nothing waits at all
+        self.disk: DiskQueue | None = None  # None: nothing waits on disk alone
+        self._ahead: i64 = 0
         self.messages: i64 = 0
         self.bytes: i64 = 0
         # QoS 0 among them (kept while offline): live ones of the same topic queue up behind [MQTT-4.6.0-5].
@@ -106,6 +113,8 @@ class SessionQueue:
                         # It reads, perhaps, but it does not acknowledge.
                         cause = NO_QUOTA
                 return self._drop(cause)
+        if self.pages is not None and self._is_for_disk(delivery, size, self.pages):
+            return self._add_on_disk(delivery, size, self.pages)
         if not self._load.has_room(1, size) and not self._load.relieve(1, size):
             return self._drop(GLOBAL)
         pending = self.pending
@@ -121,10 +130,7 @@ class SessionQueue:
         self._load.bytes += size
         if delivery.qos == 0:
             self.qos0 += 1
-        if not self._pressed and outbox is not None and self.messages * 2 > self.max_messages:
-            # Once, until the client has worked most of it off: one that does not read slows nobody.
-            self._pressed = True
-            self._counters.backed_up += 1
+        self._press(outbox)
         if self.journal is not None:
             self.journal.queued(self._client_id, delivery)
         if delivery.sub_queue is not None:
@@ -160,20 +166,156 @@ class SessionQueue:
                 return
             outbox.shed_one(oldest, FULL_MESSAGES if outbox.messages >= outbox.max_messages else FULL_BYTES)
 
+    def _press(self, outbox: Outbox | None) -> None:
+        """Whoever routes is told when half of what may wait does."""
+        if not self._pressed and outbox is not None and self.messages * 2 > self.max_messages:
+            # Once, until the client has worked most of it off: one that does not read slows nobody.
+            self._pressed = True
+            self._counters.backed_up += 1
+
+    # -- on disk alone -------------------------------------------------------------------------------------------------
+
+    @property
+    def in_memory(self) -> i64:
+        """How many of `messages` are in memory."""
+        return self.messages if self.disk is None else self.messages - self.disk.messages
+
+    @property
+    def bytes_in_memory(self) -> i64:
+        """How many of `bytes` are."""
+        return self.bytes if self.disk is None else self.bytes - self.disk.bytes
+
+    def _is_for_disk(self, delivery: Delivery, size: i64, pages: Pages) -> bool:
+        """Whether a delivery is to wait on disk alone: those do whom nobody looks for before their turn comes."""
+        if delivery.sub_queue is not None or delivery.group is not None or isinstance(delivery.message, RequestMessage):
+            return False
+        if self.disk is None:
+            return (
+                self.messages >= pages.max_messages
+                or self.bytes + size > pages.max_bytes
+                or self._load.bytes + size > pages.total_bytes
+            ) and pages.bytes + size <= pages.disk_bytes
+        # Behind what is there, but not past what had to stay in memory.
+        return self.pending is None or len(self.pending) <= self._ahead
+
+    def _add_on_disk(self, delivery: Delivery, size: i64, pages: Pages) -> int:
+        """Have a delivery wait on disk alone: ACCEPTED, or the cause of its drop."""
+        disk = self.disk
+        while pages.bytes + size > pages.disk_bytes:
+            if disk is None or self.policy != DROP_OLDEST:
+                return self._drop(GLOBAL)
+            self._drop_page(disk, GLOBAL)
+            disk = self.disk
+        journal = self.journal
+        assert journal is not None
+        journal.paged(self._client_id, delivery)
+        disk = self._begin_disk(pages)
+        disk.append(delivery)
+        self.messages += 1
+        self.bytes += size
+        if delivery.qos == 0:
+            self._hold_for(disk)
+        return ACCEPTED
+
+    def _begin_disk(self, pages: Pages) -> DiskQueue:
+        """The part that is on disk, which begins behind all that waits in memory."""
+        if self.pending is None:
+            self.pending = deque()
+        if self.disk is None:
+            self.disk = DiskQueue(self, self._client_id, self._load, pages)
+            self._ahead = len(self.pending)
+        return self.disk
+
+    def _hold_for(self, disk: DiskQueue) -> None:
+        if not disk.qos0:
+            disk.qos0 = True
+            self.hold_qos0(True)
+
+    def restore_page(self, page: Page, pages: Pages, qos0: bool) -> None:
+        """Take back a page that a store kept, behind all that waits. `qos0`: there may be QoS 0 in it."""
+        disk = self._begin_disk(pages)
+        disk.take_back(page)
+        self.messages += page.messages
+        self.bytes += page.bytes
+        if qos0:
+            self._hold_for(disk)
+
+    def ask_disk(self, outbox: Outbox) -> None:
+        """Have what is on disk alone be read while there is still something before it."""
+        disk = self.disk
+        if disk is not None and self.pages is not None and self.journal is not None and self._ahead < self.pages.page:
+            disk.ask(self.journal, outbox)
+
+    def take_back(self, records: list[DeliveryRecord], messages: i64, size: i64) -> None:
+        pending = self.pending
+        journal = self.journal
+        assert pending is not None
+        assert journal is not None
+        load = self._load
+        behind: list[Delivery] = []
+        while len(pending) > self._ahead:
+            behind.append(pending.pop())
+        for record in records:
+            delivery = record.queued(load.now)
+            journal.restored(self._client_id, delivery, record.number)
+            delivery.since = load.now
+            pending.append(delivery)
+            messages -= 1
+            size -= delivery.message.size()
+            if delivery.qos == 0:
+                self.qos0 += 1
+        self._ahead = len(pending)
+        while behind:
+            pending.append(behind.pop())
+        if messages != 0 or size != 0:
+            # Somebody has changed the file.
+            self.messages -= messages
+            self.bytes -= size
+            load.messages -= messages
+            load.bytes -= size
+            self._ledger.lost(GLOBAL, messages)
+        self._end_disk()
+
+    def _end_disk(self) -> None:
+        """Nothing may be left on disk alone."""
+        disk = self.disk
+        if disk is not None and disk.messages == 0:
+            disk.end()
+            self.disk = None
+            if disk.qos0:
+                self.hold_qos0(False)
+            if self.messages == 0:
+                self.pending = None
+                self._gaps = 0
+
+    def _drop_page(self, disk: DiskQueue, cause: int) -> Page:
+        """Drop the first page on disk."""
+        page = disk.drop_first()
+        self.messages -= page.messages
+        self.bytes -= page.bytes
+        if self.journal is not None:
+            self.journal.unpaged(self._client_id, page)
+        self._ledger.lost(cause, page.messages)
+        self._end_disk()
+        return page
+
     # -- out -----------------------------------------------------------------------------------------------------------
 
     def first(self) -> Delivery | None:
-        """What has waited longest; None when nothing waits."""
+        """What has waited longest; None when nothing waits, or it is on disk alone."""
         pending = self.pending
         if pending is None:
             return None
-        while pending:
+        disk = self.disk
+        while pending and (disk is None or self._ahead > 0):
             delivery = pending[0]
             if delivery.state != DROPPED:
                 return delivery
             pending.popleft()
+            self._ahead -= 1
             self._gaps -= 1
-        self.pending = None
+        if disk is None:
+            self.pending = None
         return None
 
     def waited(self, now: float, since: float) -> float:
@@ -189,6 +331,7 @@ class SessionQueue:
         pending = self.pending
         assert pending is not None
         pending.popleft()
+        self._ahead -= 1
         if self.review is not None:
             self.review.gone()
         self._unqueue(delivery)
@@ -230,7 +373,10 @@ class SessionQueue:
             return taken
         kept: deque[Delivery] = deque()
         load = self._load
-        for delivery in pending:
+        ahead: i64 = self._ahead
+        for at, delivery in enumerate(pending):
+            if at == ahead:
+                self._ahead = len(kept)
             if delivery.state == DROPPED:
                 continue
             if delivery.group in groups:
@@ -242,15 +388,18 @@ class SessionQueue:
                 taken.append(delivery)
             else:
                 kept.append(delivery)
+        if ahead >= len(pending):
+            self._ahead = len(kept)
         self._gaps = 0
-        self.pending = kept if kept else None
+        self.pending = kept if kept or self.disk is not None else None
         return taken
 
     def doubt(self, permissions: Permissions, principal: Principal) -> None:
         """Once for each change of the rules: see that its client's right to what waits now is asked for."""
         if self.review is None:
             self.review = Review(principal)
-        self.review.begin(permissions, 0 if self.pending is None else len(self.pending))
+        waiting: i64 = 0 if self.pending is None else len(self.pending)
+        self.review.begin(permissions, waiting if self.disk is None else waiting + self.disk.messages)
 
     def bars(self, delivery: Delivery) -> bool:
         """Whether the first that waits may not be sent any more; or with a lower QoS, which it has then."""
@@ -313,8 +462,11 @@ class SessionQueue:
     def end(self) -> None:
         """The session is over: nothing waits any more. What did was counted."""
         load = self._load
-        load.messages -= self.messages
-        load.bytes -= self.bytes
+        load.messages -= self.in_memory
+        load.bytes -= self.bytes_in_memory
+        if self.disk is not None:
+            self.disk.end()
+            self.disk = None
         if self.pending is not None:
             # Their subscription queues may be remembered elsewhere.
             for delivery in self.pending:
@@ -331,7 +483,16 @@ class SessionQueue:
     def shed(self, messages: i64, size: i64, cause: int) -> None:
         """Drop the oldest of what waits here until so many messages have gone, and so many bytes; or none is left."""
         count: i64 = 0
-        while (messages > 0 or size > 0) and (delivery := self.first()) is not None:
+        while messages > 0 or size > 0:
+            delivery = self.first()
+            if delivery is None:
+                if self.disk is None or cause == GLOBAL:
+                    # Memory is short then, and the disk's part takes none.
+                    break
+                page = self._drop_page(self.disk, cause)
+                messages -= page.messages
+                size -= page.bytes
+                continue
             messages -= 1
             size -= delivery.message.size()
             count += 1
@@ -361,6 +522,9 @@ class SessionQueue:
         now = self._load.now
         for _ in range(16 * STALE):
             delivery = self.first()
+            if delivery is None and self.disk is not None and self.disk.expired(now):
+                self._drop_page(self.disk, EXPIRED)
+                continue
             if delivery is None or not delivery.message.expired(now):
                 return
             self.pop_first(delivery)
@@ -384,9 +548,12 @@ class SessionQueue:
         self._gaps += 1
         if self._gaps > self.messages + GAPS:
             live: deque[Delivery] = deque()
-            for each in pending:
+            ahead: i64 = self._ahead
+            for at, each in enumerate(pending):
                 if each.state != DROPPED:
                     live.append(each)
+                elif at < ahead:
+                    self._ahead -= 1
             self.pending = live
             self._gaps = 0
 

@@ -456,7 +456,7 @@ class Fanout(Worker):
             if (
                 outbox is not None
                 and outbox.has_room(size)
-                and (qos == 0 or (session.window.quota > 0 and not session.queue.pending))
+                and (qos == 0 or (session.window.quota > 0 and session.queue.pending is None))
             ):
                 return member
         # No member is connected, or none has room: the next in turn takes it, so that each has its share of these.

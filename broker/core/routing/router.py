@@ -334,6 +334,8 @@ class Router(PeerListener):
         """Drop what has grown too old in queues where nothing comes or goes: to be called every second or so."""
         self.fanout.drain(self, now)
         self.queue_limits.sweep(self._load, now)
+        if self._journal is not None and self._journal.pages is not None:
+            self._journal.pages.retry()
 
     def settle(self, session: Session) -> None:
         """A connection's session has got its expiry interval and its will: have the journal keep it, if it lasts.
@@ -343,13 +345,14 @@ class Router(PeerListener):
         journal = self.journal
         if journal is None:
             return
-        if session.expiry_interval == 0:
+        if session.expiry_interval == 0 and session.queue.disk is None:
             if session.journal is not None:
                 session.keep_in(None)
                 journal.session_gone(session.client_id)
             return
         session.keep_in(journal)
-        journal.session_kept(session.client_id, session.principal, session.expiry_interval, 0.0)
+        # What waits on disk alone is kept until the end of the connection, or, if the broker dies, for a second.
+        journal.session_kept(session.client_id, session.principal, session.expiry_interval or 1, 0.0)
         if session.will is not None:
             journal.will_set(session.client_id, session.will, 0.0)
 
@@ -417,7 +420,7 @@ class Router(PeerListener):
         if session.will is not None:
             self._publish_will(session, now)
         self.unfinished.end(session)
-        self.work += HELD_WORK * session.queue.messages
+        self.work += HELD_WORK * session.queue.in_memory
         session.end()
         self.deadlines.cancel(session)
         self.session_table.remove(session)

@@ -294,7 +294,7 @@ class GlobalLimiter(Reliever):
 
     def _waiting(self, session: Session) -> i64:
         """What its own queue can give."""
-        return session.queue.messages if self._by_messages else session.queue.bytes
+        return session.queue.in_memory if self._by_messages else session.queue.bytes_in_memory
 
 
 def _extra(bound: i64, ahead: i64) -> i64:

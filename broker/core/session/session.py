@@ -16,6 +16,7 @@ from mypy_extensions import i64
 from broker.core.codec.packets import PUBREC, V5, V311, Will
 from broker.core.counters import DISCONNECTED, FULL_BYTES, GLOBAL, SESSION_ENDED, Counters
 from broker.core.persistence.journal import Journal
+from broker.core.persistence.pages import Page, Pages
 from broker.core.principal import Principal
 from broker.core.queues.delivery import QUEUED, SENT, Delivery, SubscriptionQueue
 from broker.core.queues.drop_ledger import Ledger
@@ -100,6 +101,8 @@ class Session(Subscriber):
         """Have a journal be told what becomes of this session from now on; None: nobody keeps it."""
         self.journal = journal
         self.queue.journal = journal
+        # What waits for a link is looked for before its turn comes.
+        self.queue.pages = None if journal is None or self.uplink else journal.pages
         self.window.journal = journal
 
     def limit(
@@ -166,6 +169,11 @@ class Session(Subscriber):
         if delivery.state == SENT and delivery.attempts == 0:
             self.offered += 1
         return True
+
+    def restore_page(self, page: Page, pages: Pages) -> None:
+        """Take back a page that a store kept, behind all that was taken back before."""
+        self.offered += page.messages
+        self.queue.restore_page(page, pages, self.queue_qos0)
 
     # -- the fanout's side ---------------------------------------------------------------------------------------------
 
@@ -360,6 +368,8 @@ class Session(Subscriber):
         if permissions is not None:
             queue.doubt(permissions, self.principal)
         all_sent = self.window.send_waiting(queue, outbox, now)
+        if queue.disk is not None:
+            queue.ask_disk(outbox)
         if queue.qos0 != qos0:
             self.update_fast_path()
         if not all_sent or self.streams is None:

@@ -68,6 +68,8 @@ class Row:
         self.state: i64 = i64(delivery.state)
         self.packet_id: i64 = i64(delivery.packet_id)
         self.attempts: i64 = 0
+        # Of one that waits on disk alone: the bytes that it counts for.
+        self.size: int | None = None
 
 
 class Change:
@@ -84,6 +86,8 @@ class Batch:
     def __init__(self, number: int) -> None:
         # All notes up to this number.
         self.number = number
+        # And all deliveries up to this one.
+        self.last = 0
         self.size = 0
         # When its first note came, by the clock of the event loop (s).
         self.began = 0.0
@@ -95,6 +99,8 @@ class Batch:
         self.subscriptions: list[object] = []
         self.unsubscribed: list[tuple[int, str]] = []
         self.finished: list[int] = []
+        # Session, first and last number.
+        self.unpaged: list[tuple[int, int, int]] = []
         self.messages: list[object] = []
         # Queued deliveries of the common kind (`schema.PLAIN`), and all others.
         self.plain: list[object] = []
@@ -112,6 +118,7 @@ class Batch:
             self.plain
             or self.deliveries
             or self.finished
+            or self.unpaged
             or self.changed
             or self.released
             or self.retained

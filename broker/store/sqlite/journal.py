@@ -15,7 +15,8 @@ from mypy_extensions import i64, mypyc_attr
 
 from broker.core.codec.packets import Will
 from broker.core.persistence.commits import Commits
-from broker.core.persistence.journal import Journal, share_name
+from broker.core.persistence.journal import Fetch, Journal, share_name
+from broker.core.persistence.pages import Page, Pages
 from broker.core.principal import Principal
 from broker.core.queues.delivery import QUEUED, RELEASED, SENT, Delivery
 from broker.core.queues.message import Message
@@ -39,6 +40,10 @@ class Shell(ABC):
         """A group got its first note."""
 
     @abstractmethod
+    def fetch(self, session: int, fetch: Fetch) -> None:
+        """Something of the session with that number is to be read."""
+
+    @abstractmethod
     def due(self) -> None:
         """The group has its size, or once more of it, or nothing is left of it: it need not wait for its window. Not
         to be ended in here, in the middle of a call of the core, but in a turn of the event loop of its own."""
@@ -47,11 +52,12 @@ class Shell(ABC):
 class SqliteJournal(Journal):
     """Takes notes until `take`. Before the first one, `begin_at` is to be called."""
 
-    def __init__(self, times: Times, shell: Shell, size: int) -> None:
-        """`size`: bytes from which on a group does not wait for its window."""
+    def __init__(self, times: Times, shell: Shell, size: int, pages: Pages | None = None) -> None:
+        """`size`: bytes from which on a group does not wait for its window; `pages`: what waits on disk alone."""
         super().__init__()
         self._commits = Commits()
         self.commits = self._commits
+        self.pages = pages
         self.kept: dict[str, Kept] = {}
         self._times = times
         self._shell = shell
@@ -71,6 +77,7 @@ class SqliteJournal(Journal):
         self._changed: dict[int, Change] = {}
         self._released: dict[int, None] = {}
         self._finished: list[int] = []
+        self._unpaged: list[tuple[int, int, int]] = []
         self._touched: dict[int, Kept] = {}
         self._streamed: list[tuple[int, str]] = []
         self._gone: list[int] = []
@@ -214,6 +221,26 @@ class SqliteJournal(Journal):
         self._note(delivery.message.size())
         return row
 
+    def paged(self, client_id: str, delivery: Delivery) -> None:
+        self._add(client_id, delivery).size = delivery.message.size()
+
+    def unpaged(self, client_id: str, page: Page) -> None:
+        kept = self.kept[client_id]
+        number: i64 = page.last
+        while number >= page.first and number > self._before:
+            row = self._rows.get(number)
+            if row is not None and row.kept is kept and row.size is not None:
+                del self._rows[number]
+                kept.rows -= 1
+                self._size -= row.size
+            number -= 1
+        if page.first <= self._before:
+            self._unpaged.append((kept.id, page.first, page.last))
+        self._note(0)
+
+    def fetch(self, client_id: str, fetch: Fetch) -> None:
+        self._shell.fetch(self.kept[client_id].id, fetch)
+
     def renewed(self, client_id: str, delivery: Delivery) -> None:
         record = delivery.record
         if record <= self._before and record not in self._rows:
@@ -339,6 +366,7 @@ class SqliteJournal(Journal):
         """End the open group, and begin another with the next note. Between two calls of the core."""
         batch = Batch(self._commits.told)
         batch.size = self._size
+        batch.last = self._number
         # What is to be added to a time of the broker's clock to make it last.
         offset = self._times.lasting(0.0)
         batch.gone = self._gone
@@ -347,6 +375,7 @@ class SqliteJournal(Journal):
             of_session(batch, kept)
         batch.streamed = self._streamed
         batch.finished = self._finished
+        batch.unpaged = self._unpaged
         self._take_deliveries(batch, offset)
         for number, change in self._changed.items():
             batch.changed.append((number, SENT, change.packet_id, change.attempts))
@@ -373,6 +402,7 @@ class SqliteJournal(Journal):
         self._changed = {}
         self._released = {}
         self._finished = []
+        self._unpaged = []
         self._touched = {}
         self._streamed = []
         self._gone = []
@@ -411,7 +441,7 @@ class SqliteJournal(Journal):
             ):
                 plain += (
                     number, row.kept.id, delivery.qos, message.topic.decode(), message.payload(), message.qos,
-                    message.properties or None, message.publisher or None, lasting(message, offset),
+                    message.properties or None, message.publisher or None, lasting(message, offset), row.size,
                 )  # fmt: skip
                 continue
             share = share_name(delivery) if delivery.group is not None else None
@@ -419,12 +449,12 @@ class SqliteJournal(Journal):
             if message is None:
                 values += (
                     number, row.kept.id, None, row.state, row.packet_id, row.attempts, delivery.qos, delivery.retain,
-                    identifiers, share, None, None, None, None, None, None, None,
+                    identifiers, share, None, None, None, None, None, None, None, None,
                 )  # fmt: skip
             elif message.record in shared:
                 values += (
                     number, row.kept.id, message.record, row.state, row.packet_id, row.attempts, delivery.qos,
-                    delivery.retain, identifiers, share, None, None, None, None, None, None, None,
+                    delivery.retain, identifiers, share, None, None, None, None, None, None, None, row.size,
                 )  # fmt: skip
                 if message.record not in written:
                     written[message.record] = None
@@ -437,5 +467,5 @@ class SqliteJournal(Journal):
                 values += (
                     number, row.kept.id, None, row.state, row.packet_id, row.attempts, delivery.qos, delivery.retain,
                     identifiers, share, message.topic.decode(), message.payload(), message.qos, message.retain,
-                    message.properties or None, message.publisher or None, lasting(message, offset),
+                    message.properties or None, message.publisher or None, lasting(message, offset), row.size,
                 )  # fmt: skip

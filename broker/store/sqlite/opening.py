@@ -48,7 +48,14 @@ CACHE_KIBIBYTES: Final = 16_384
 
 Migration = Callable[[sqlite3.Connection], None]
 
-MIGRATIONS: Final[dict[int, Migration]] = {}
+
+def _add_pages(db: sqlite3.Connection) -> None:
+    """Version 2: deliveries may wait on disk alone."""
+    db.execute("ALTER TABLE delivery ADD COLUMN size INTEGER")
+    db.execute("CREATE INDEX delivery_paged ON delivery (session, number, size) WHERE size IS NOT NULL AND state = 0")
+
+
+MIGRATIONS: Final[dict[int, Migration]] = {1: _add_pages}
 """What makes of a file of a version one of the next, by `execute` alone: each runs within a transaction."""
 
 

@@ -12,6 +12,8 @@ import sqlite3
 from math import isfinite
 from typing import Any, Final
 
+from mypy_extensions import i64
+
 from broker.core.codec.packets import SubscriptionRequest, Will
 from broker.core.persistence.journal import (
     DeliveryRecord,
@@ -21,6 +23,7 @@ from broker.core.persistence.journal import (
     SubscriptionRecord,
     WillRecord,
 )
+from broker.core.persistence.pages import PAGE, PAGE_BYTES, Page
 from broker.core.queues.delivery import QUEUED, RELEASED, SENT
 from broker.core.queues.queue_policy import QueueOptions
 from broker.core.queues.windows.in_flight import LARGEST_ID
@@ -36,6 +39,21 @@ NUMBERS: Final = (
 LARGEST_NUMBER: Final = 2**62
 """Of a session, a delivery or a message: no broker gets there, and as many may follow."""
 
+
+IN_MEMORY: Final = "SELECT * FROM delivery NOT INDEXED WHERE size IS NULL OR state != 0 ORDER BY number"
+ON_DISK: Final = (
+    "SELECT session, number, size FROM delivery INDEXED BY delivery_paged WHERE size IS NOT NULL AND state = 0"
+    " ORDER BY session, number"
+)
+SOME_ON_DISK: Final = (
+    "SELECT * FROM delivery INDEXED BY delivery_paged WHERE size IS NOT NULL AND state = 0"
+    " AND session = ? AND number BETWEEN ? AND ? ORDER BY number"
+)
+LATER_ON_DISK: Final = (
+    "SELECT number, size FROM delivery INDEXED BY delivery_paged WHERE size IS NOT NULL AND state = 0"
+    " AND session = ? AND number > ? ORDER BY number"
+)
+SHARED_MESSAGE: Final = "SELECT * FROM message WHERE id = ?"
 
 CLOCK: Final = "SELECT wall, ahead FROM clock"
 
@@ -71,14 +89,15 @@ def clock(db: sqlite3.Connection) -> tuple[float, float] | None:
     return wall, ahead
 
 
-def read(db: sqlite3.Connection, now: float, principals: Principals) -> Loaded:
-    """Everything, with times counted from `now`, a lasting time."""
+def read(db: sqlite3.Connection, now: float, principals: Principals, page: int = PAGE) -> Loaded:
+    """Everything, with times counted from `now`, a lasting time. `page`: messages of one that waits on disk alone."""
     loaded = Loaded()
     db.execute("BEGIN")
     try:
         sessions = _sessions(db, loaded, now, principals)
         _subscriptions(db, sessions)
         _deliveries(db, sessions, now)
+        _pages(db, sessions, now, page)
         for session_id, packet_id in db.execute("SELECT session, packet_id FROM received"):
             session = sessions.get(session_id)
             if session is not None:
@@ -132,28 +151,96 @@ def _subscriptions(db: sqlite3.Connection, sessions: dict[int, SessionRecord]) -
 
 def _deliveries(db: sqlite3.Connection, sessions: dict[int, SessionRecord], now: float) -> None:
     messages: dict[int, MessageRecord] = {}
-    for row in db.execute("SELECT * FROM message"):
-        messages[row[0]] = _message(row[2], row[3], row[4], row[5], row[6], row[7], row[8], now)
     used: set[tuple[int, int]] = set()
-    for row in db.execute("SELECT * FROM delivery ORDER BY number"):
+    for row in db.execute(IN_MEMORY):
         session = sessions.get(row[1])
         if session is None:
             continue
-        message: MessageRecord | None = None
-        if row[2] is not None:
-            message = messages[row[2]]
-        elif row[10] is not None:
-            message = _message(row[10], row[11], row[12], row[13], row[14], row[15], row[16], now)
-        identifiers: tuple[int, ...] = () if row[8] is None else tuple(json.loads(row[8]))
-        record = DeliveryRecord(row[0], message, row[6], row[7] != 0, identifiers, row[9] or "")
-        record.state = row[3]
-        record.packet_id = row[4]
-        record.attempts = row[5]
+        record = _delivery(db, row, messages, now)
         if record.state != QUEUED:
             _in_flight(record, row[1], used)
-        elif message is None:
-            raise Damaged(f"delivery {row[0]} waits without a message")
         session.deliveries.append(record)
+
+
+def _delivery(db: sqlite3.Connection, row: Any, messages: dict[int, MessageRecord], now: float) -> DeliveryRecord:
+    """A delivery; `messages`: those that several deliveries point to, which are looked up once."""
+    message: MessageRecord | None = None
+    if row[2] is not None:
+        message = messages.get(row[2])
+        if message is None:
+            kept = db.execute(SHARED_MESSAGE, (row[2],)).fetchone()
+            message = _message(kept[2], kept[3], kept[4], kept[5], kept[6], kept[7], kept[8], now)
+            messages[row[2]] = message
+    elif row[10] is not None:
+        message = _message(row[10], row[11], row[12], row[13], row[14], row[15], row[16], now)
+    identifiers: tuple[int, ...] = () if row[8] is None else tuple(json.loads(row[8]))
+    record = DeliveryRecord(row[0], message, row[6], row[7] != 0, identifiers, row[9] or "")
+    record.state = row[3]
+    record.packet_id = row[4]
+    record.attempts = row[5]
+    if record.state == QUEUED and message is None:
+        raise Damaged(f"delivery {row[0]} waits without a message")
+    return record
+
+
+def _pages(db: sqlite3.Connection, sessions: dict[int, SessionRecord], now: float, most: i64) -> None:
+    """How much waits on disk alone; the messages are not looked at, but for what was in memory again."""
+    for session_id, number, size in db.execute(ON_DISK):
+        session = sessions.get(session_id)
+        if session is not None:
+            _add_to_pages(session, number, size, most)
+    for session_id, session in sessions.items():
+        again = _last_read_back(session)
+        if again > 0:
+            messages: dict[int, MessageRecord] = {}
+            for row in db.execute(SOME_ON_DISK, (session_id, 0, again)):
+                session.deliveries.append(_delivery(db, row, messages, now))
+            session.deliveries.sort(key=_number)
+            session.pages = []
+            for number, size in db.execute(LATER_ON_DISK, (session_id, again)):
+                _add_to_pages(session, number, size, most)
+
+
+def _add_to_pages(session: SessionRecord, number: int, size: int, most: i64) -> None:
+    if not 0 < size < LARGEST_NUMBER:
+        raise Damaged(f"delivery {number} has no size")
+    page = session.pages[-1] if session.pages else None
+    if page is None or page.messages >= most or page.bytes + size > PAGE_BYTES:
+        page = Page(number, number, 0, 0)
+        session.pages.append(page)
+    page.last = number
+    page.messages += 1
+    page.bytes += size
+
+
+def _last_read_back(session: SessionRecord) -> int:
+    """The delivery before which nothing waits on disk alone: one that came into memory when nothing did, and before
+    more than that fitted. What stands before it with a size was in memory again, and so there is not much of it. 0: no
+    such delivery."""
+    if not session.pages:
+        return 0
+    for record in reversed(session.deliveries):
+        if record.state == QUEUED and record.number < session.pages[-1].last:
+            return record.number if record.number > session.pages[0].first else 0
+    return 0
+
+
+def _number(record: DeliveryRecord) -> int:
+    return record.number
+
+
+def read_on_disk(db: sqlite3.Connection, session: int, first: int, last: int, now: float) -> list[DeliveryRecord]:
+    """What waits of a session on disk alone, within some numbers; times are counted from `now`, a lasting time.
+
+    Raises what SQLite raises, and Damaged.
+    """
+    messages: dict[int, MessageRecord] = {}
+    try:
+        return [_delivery(db, row, messages, now) for row in db.execute(SOME_ON_DISK, (session, first, last))]
+    except (sqlite3.Error, Damaged, MemoryError):
+        raise
+    except Exception as error:  # see `read`
+        raise Damaged(" ".join(f"{type(error).__name__}: {error}".split())) from error
 
 
 def _in_flight(record: DeliveryRecord, session: int, used: set[tuple[int, int]]) -> None:

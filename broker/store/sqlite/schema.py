@@ -16,7 +16,7 @@ APPLICATION: Final = 0x43414E50
 OLDEST_SQLITE: Final = (3, 33, 0)
 """The first with `UPDATE … FROM`; it needs JSON too, which all but the leanest builds have."""
 
-VERSION: Final = 1
+VERSION: Final = 2
 """`PRAGMA user_version`: the version of the schema."""
 
 SCHEMA: Final = """
@@ -81,7 +81,8 @@ CREATE TABLE delivery (
     publish_retain INTEGER,
     properties BLOB,
     publisher TEXT,
-    expires_at REAL
+    expires_at REAL,
+    size INTEGER                       -- of one that waits on disk alone: the bytes that it counts for
 );
 CREATE TRIGGER delivery_removed AFTER DELETE ON delivery WHEN old.message IS NOT NULL BEGIN
     UPDATE message SET refs = refs - 1 WHERE id = old.message;
@@ -92,6 +93,8 @@ WHEN old.message IS NOT NULL AND new.message IS NULL BEGIN
     UPDATE message SET refs = refs - 1 WHERE id = old.message;
     DELETE FROM message WHERE id = old.message AND refs <= 0;
 END;
+CREATE INDEX delivery_paged ON delivery (session, number, size)
+WHERE size IS NOT NULL AND state = 0;  -- what waits on disk alone, to be read back in its order; others cost it nothing
 CREATE TABLE received (
     session INTEGER NOT NULL,
     packet_id INTEGER NOT NULL,
@@ -178,14 +181,15 @@ SUBSCRIPTIONS: Final = Insert(
     " queue_max_age = excluded.queue_max_age, queue_depth = excluded.queue_depth",
 )
 MESSAGES: Final = Insert("message", 9)
-DELIVERIES: Final = Insert("delivery", 17)
+DELIVERIES: Final = Insert("delivery", 18)
 PLAIN: Final = Insert(
     "delivery",
-    9,
-    "column1, column2, NULL, 0, 0, 0, column3, 0, NULL, NULL, column4, column5, column6, 0, column7, column8, column9",
+    10,
+    "column1, column2, NULL, 0, 0, 0, column3, 0, NULL, NULL, column4, column5, column6, 0, column7, column8, column9,"
+    " column10",
 )
 """Deliveries as most are that wait for an absent client: queued, with a message of their own and nothing special.
-Number, session, QoS, topic, payload, QoS of the publish, properties, publisher, expiry. Half of the work."""
+Number, session, QoS, topic, payload, QoS of the publish, properties, publisher, expiry, size. Half of the work."""
 RETAINED: Final = Insert(
     "retained",
     6,
@@ -215,6 +219,10 @@ CHANGED: Final = (
 RELEASED: Final = (
     "UPDATE delivery SET state = 2, message = NULL, topic = NULL, payload = NULL, properties = NULL, publisher = NULL"
     " WHERE number IN (SELECT value FROM json_each(?))"
+)
+UNPAGED: Final = (
+    "DELETE FROM delivery WHERE number IN (SELECT number FROM delivery"
+    " WHERE size IS NOT NULL AND state = 0 AND session = ? AND number BETWEEN ? AND ?)"
 )
 FINISHED: Final = "DELETE FROM delivery WHERE number IN (SELECT value FROM json_each(?))"
 RECEIVED: Final = (

@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
-from broker.core.persistence.journal import Saved
+from broker.core.persistence.journal import DeliveryRecord, Fetch, Saved
+from broker.core.persistence.pages import Pages
 from broker.store.base import Store, StoreError, Times
 from broker.store.sqlite.group import Batch
 from broker.store.sqlite.journal import Shell, SqliteJournal
 from broker.store.sqlite.opening import SYNCHRONOUS, Opened, open_store, told
 from broker.store.sqlite.principals import Principals, RuleTexts
-from broker.store.sqlite.reading import Damaged, Loaded, numbers, read
+from broker.store.sqlite.reading import Damaged, Loaded, numbers, read, read_on_disk
 from broker.store.sqlite.reading import clock as clock_of
 from broker.store.sqlite.schema import DELIVERIES, PLAIN, RETAINED
 from broker.store.sqlite.writer import Writer, Written
@@ -58,12 +59,17 @@ class SqliteStore(Store):
         commit_window: float = WINDOW,
         commit_bytes: int = GROUP_BYTES,
         stall_timeout: float = STALL_TIMEOUT,
+        memory_messages: int = 0,
+        memory_bytes: int = 0,
+        memory_total_bytes: int = 0,
+        disk_bytes: int = 0,
         lasting: Callable[[], float] = time.time,
         rules: RuleTexts | None = None,
     ) -> None:
         """`synchronous`: full, normal or off; `commit_window` in seconds; `stall_timeout`: seconds that a group may
-        take to be written, 0: any; `lasting`: the clock that goes on between two brokers, in seconds since the epoch;
-        `rules`: who writes and reads the rules of principals.
+        take to be written, 0: any; `memory_messages`, `memory_bytes`, `memory_total_bytes`, `disk_bytes`: what waits in
+        memory for one session, in all queues, and on disk alone at most (`Pages`); `lasting`: the clock that goes on
+        between two brokers, in seconds since the epoch; `rules`: who writes and reads the rules of principals.
 
         Raises:
             ValueError: `synchronous` is none of the three.
@@ -77,7 +83,8 @@ class SqliteStore(Store):
         self._stall_timeout = stall_timeout
         self._principals = Principals(rules)
         self._times = Times(lasting)
-        self._journal = SqliteJournal(self._times, _Ends(self), commit_bytes)
+        self._pages = Pages(memory_messages, memory_bytes, memory_total_bytes, disk_bytes)
+        self._journal = SqliteJournal(self._times, _Ends(self), commit_bytes, self._pages)
         self._commits = self._journal.commits_kept()
         super().__init__(self._journal)
         # While it is open.
@@ -97,6 +104,12 @@ class SqliteStore(Store):
         self._watch: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._pause = FIRST_RETRY
+        # What is to be read, and of which session; what of it is not written yet, or could not be read, and when the
+        # latter is tried again; and the last delivery that has come to the file.
+        self._fetches: dict[Fetch, int] = {}
+        self._unread: list[Fetch] = []
+        self._last = 0
+        self._reread: asyncio.TimerHandle | None = None
         # Those who wait for the next outcome of a group.
         self._flushing: list[asyncio.Future[str]] = []
         self._groups = 0
@@ -121,6 +134,7 @@ class SqliteStore(Store):
             opened.close()
             raise StoreError(_damaged(opened.path, error)) from error
         self._journal.begin_at(*highest)
+        self._last = highest[1]
         self._times.start(clock, note)
         self._opened = opened
         for line in opened.notices:
@@ -133,6 +147,8 @@ class SqliteStore(Store):
             self._write()
         if self._journal.noted:
             self.begun()
+        self._unread = list(self._fetches)
+        self._read_again()
 
     async def load(self) -> Saved:
         """Everything that the file has; in the writer's thread."""
@@ -141,7 +157,7 @@ class SqliteStore(Store):
         assert opened is not None
         now = self._times.now()
         try:
-            loaded: Loaded = await self._call(lambda: read(opened.db, now, self._principals))
+            loaded: Loaded = await self._call(lambda: read(opened.db, now, self._principals, self._pages.page))
         except sqlite3.Error as error:
             raise StoreError(told(opened.path, error)) from error
         except Damaged as error:
@@ -176,10 +192,10 @@ class SqliteStore(Store):
         try:
             await self.flush()
         finally:
-            for handle in (self._timer, self._soon, self._retry, self._watch):
+            for handle in (self._timer, self._soon, self._retry, self._watch, self._reread):
                 if handle is not None:
                     handle.cancel()
-            self._timer = self._soon = self._retry = self._watch = None
+            self._timer = self._soon = self._retry = self._watch = self._reread = None
             writer.end()
             ended = await asyncio.to_thread(writer.join, self._stall_timeout or None)
             self._opened = self._writer = self._loop = None
@@ -196,6 +212,8 @@ class SqliteStore(Store):
         yield "groups", self._groups
         yield "rows", self._rows
         yield "bytes", 0 if writer is None else writer.bytes
+        yield "paged/messages", self._pages.messages
+        yield "paged/bytes", self._pages.bytes
         yield "waiting", self._commits.told - self._commits.committed
         yield "latency", round(self._latency, 6)
         self._latency = 0.0
@@ -254,8 +272,10 @@ class SqliteStore(Store):
         """Write the open group; no other is being written."""
         batch = self._take()
         if batch.empty():
+            self._last = batch.last
             self._commits.advance(batch.number)
             self._tell("")
+            self._read_again()
             return
         self._air = batch
         self._write()
@@ -300,6 +320,7 @@ class SqliteStore(Store):
             self._failed(written.error)
             return
         self._air = None
+        self._last = batch.last
         self._pause = FIRST_RETRY
         self._groups += 1
         self._rows += _rows(batch)
@@ -315,6 +336,7 @@ class SqliteStore(Store):
             self._write()
         elif self._ripe:
             self._end_group()
+        self._read_again()
 
     def _failed(self, error: Exception) -> None:
         """The group stays, and is tried again."""
@@ -354,6 +376,61 @@ class SqliteStore(Store):
         for outcome in flushing:
             if not outcome.done():
                 outcome.set_result(reason)
+
+    # -- what waits on disk alone --------------------------------------------------------------------------------------
+
+    def fetch(self, session: int, fetch: Fetch) -> None:
+        """Have the writer's thread read it, after the group that is being written."""
+        self._fetches[fetch] = session
+        self._read(fetch)
+
+    def _read(self, fetch: Fetch) -> None:
+        writer, loop, opened = self._writer, self._loop, self._opened
+        if writer is None or loop is None or opened is None:
+            return
+        session, now = self._fetches[fetch], self._times.now()
+
+        def job() -> None:
+            found: list[DeliveryRecord] | Exception = []
+            try:
+                if not fetch.over:
+                    found = read_on_disk(opened.db, session, fetch.first, fetch.last, now)
+            except Exception as error:
+                found = error
+            with contextlib.suppress(RuntimeError):  # see `_write`
+                loop.call_soon_threadsafe(self._found, fetch, found)
+
+        writer.put(job)
+
+    def _found(self, fetch: Fetch, found: list[DeliveryRecord] | Exception) -> None:
+        """What the thread has read, or why it could not."""
+        loop, opened = self._loop, self._opened
+        if loop is None or opened is None or fetch not in self._fetches:
+            return
+        if isinstance(found, sqlite3.Error):
+            self._notice(told(opened.path, found))
+            self._unread.append(fetch)
+            if self._reread is None:
+                self._reread = loop.call_later(LAST_RETRY, self._read_again)
+            return
+        if isinstance(found, Exception):
+            self._notice(_damaged(opened.path, found))
+            found = []
+        elif len(found) < fetch.messages and fetch.last > self._last and not fetch.over:
+            self._unread.append(fetch)
+            return
+        del self._fetches[fetch]
+        if not fetch.over:
+            fetch.records = found
+            self._commits.hand(fetch)
+
+    def _read_again(self) -> None:
+        if self._reread is not None:
+            self._reread.cancel()
+            self._reread = None
+        unread, self._unread = self._unread, []
+        for fetch in unread:
+            self._read(fetch)
 
     async def _call(self, function: Callable[[], _Value]) -> _Value:
         """The result of a function in the writer's thread."""
@@ -396,8 +473,11 @@ class _Ends(Shell):
     def due(self) -> None:
         self._store.due()
 
+    def fetch(self, session: int, fetch: Fetch) -> None:
+        self._store.fetch(session, fetch)
 
-def _damaged(path: Path, error: Damaged) -> str:
+
+def _damaged(path: Path, error: Exception) -> str:
     return f"{path} is damaged: restore it from a backup ({error})"
 
 

@@ -32,6 +32,9 @@ IDLE_LOG_PAGES: Final = 1_000
 
 PAGE: Final = 4096
 
+PAGE_ROWS: Final = 256
+"""Deliveries of a page of a queue, at most."""
+
 IDLE: Final = 0.05
 """Seconds without work after which the next piece of the background's is done."""
 
@@ -128,10 +131,10 @@ class Writer:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
             return Written(batch, error, perf_counter() - began)
-        if batch.gone or batch.finished or batch.retained_cleared:
+        if batch.gone or batch.finished or batch.unpaged or batch.retained_cleared:
             self._untidy = True
         # What changes in place costs a page each, at most.
-        self._log_pages += 4 + 2 * batch.size // PAGE + (len(batch.finished) + len(batch.changed)) // 8
+        self._log_pages += 4 + 2 * batch.size // PAGE + (_finished(batch) + len(batch.changed)) // 8
         return Written(batch, None, perf_counter() - began)
 
     def _statements(self, batch: Batch) -> None:
@@ -159,6 +162,8 @@ class Writer:
             execute(schema.FORGET_MARKED)
         if batch.finished:
             execute(schema.FINISHED, (_numbers(batch.finished),))
+        for page in batch.unpaged:
+            execute(schema.UNPAGED, page)
         if batch.messages:
             self._insert(schema.MESSAGES, batch.messages)
         if batch.plain:
@@ -240,6 +245,11 @@ class Writer:
             with contextlib.suppress(OSError):
                 total += each.stat().st_size
         self.bytes = total
+
+
+def _finished(batch: Batch) -> int:
+    """Deliveries that are over, about."""
+    return len(batch.finished) + PAGE_ROWS * len(batch.unpaged)
 
 
 def _numbers(numbers: list[int]) -> str:

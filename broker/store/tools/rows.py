@@ -157,6 +157,7 @@ CHECKS: Final[dict[str, Callable[[Any], str]]] = {
     "topic": _topic,
     "properties": _properties,
     "state": _between(QUEUED, RELEASED),
+    "size": _between(1, LARGEST_NUMBER),
     "packet_id": _between(0, LARGEST_ID),
     "attempts": _between(0, LARGEST_NUMBER),
     "share": _filter,

@@ -42,7 +42,7 @@ def fill(db: sqlite3.Connection, rows: int, size: int = 10) -> None:
         db.execute("INSERT INTO subscription VALUES (?, ?, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL)", (session, f"f/{at}"))
         db.execute("INSERT INTO received VALUES (?, ?)", (session, at))
         values = (at + 1, session, "t", bytes(size))
-        text = "INSERT INTO delivery VALUES (?, ?, NULL, 0, 0, 0, 1, 0, NULL, NULL, ?, ?, 1, 0, NULL, NULL, NULL)"
+        text = "INSERT INTO delivery VALUES (?, ?, NULL, 0, 0, 0, 1, 0, NULL, NULL, ?, ?, 1, 0, NULL, NULL, NULL, NULL)"
         db.execute(text, values)
 
 

@@ -273,7 +273,7 @@ class SendWindow:
         for _ in range(TURN):
             delivery = queue.first()
             if delivery is None:
-                return True
+                return queue.disk is None
             if not self._send_first(delivery, queue, outbox, now):
                 return False
         self.spent = True

@@ -1,0 +1,75 @@
+"""What of the sessions' queues is on disk alone: in pages, of which the memory keeps how much is in them.
+
+Owns `Page`, and `Pages`: the bounds beyond which messages wait on disk alone, and what waits so in all sessions.
+Refuses: to know queues (`queues.disk_queue`) and files (the store).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64, mypyc_attr
+
+PAGE: Final = 256
+PAGE_BYTES: Final = 262_144
+"""Messages of a page, and the bytes that they count for, at most; a longer message is a page of its own. Where the
+oldest are dropped, a page goes at once: an eighth of the disk's work, and no more of a queue than a few per cent."""
+
+FETCHED: Final = 1_024
+FETCHED_BYTES: Final = 524_288
+"""What is read back at a time, where that is more than a page: some milliseconds. The next is read when less than a
+page is left."""
+
+UNBOUNDED: Final = 1 << 60
+
+
+class Page:
+    """Messages of one session that wait one behind the other, on disk alone.
+
+    `first`, `last`: the store's numbers of the deliveries; `expires_at`: when all of them have expired (s, monotonic);
+    0.0: never, or nobody knows.
+    """
+
+    def __init__(self, first: int, last: int, messages: int, size: int) -> None:
+        self.first: i64 = first
+        self.last: i64 = last
+        self.messages: i64 = messages
+        self.bytes: i64 = size
+        self.expires_at = 0.0
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Starved:
+    """Whoever wants pages read back and found no room in memory for them."""
+
+    def try_again(self) -> None:
+        """There may be room now."""
+        raise NotImplementedError
+
+
+class Pages:
+    """The bounds, and the sums over all sessions.
+
+    `max_messages`, `max_bytes`: of what waits for one session in memory; what comes beyond waits on disk alone.
+    `total_bytes`: of all queues in memory, beyond which whatever comes to a session waits so. `disk_bytes`: of what
+    waits so, of all sessions. Bytes as queues count them. 0: unlimited; `max_messages` 0: nothing waits on disk alone.
+    """
+
+    def __init__(self, max_messages: int, max_bytes: int, total_bytes: int, disk_bytes: int) -> None:
+        self.max_messages: i64 = max_messages if max_messages > 0 else UNBOUNDED
+        self.max_bytes: i64 = max_bytes if max_bytes > 0 and max_messages > 0 else UNBOUNDED
+        self.total_bytes: i64 = total_bytes if total_bytes > 0 and max_messages > 0 else UNBOUNDED
+        self.disk_bytes: i64 = disk_bytes if disk_bytes > 0 else UNBOUNDED
+        self.page: i64 = PAGE
+        self.fetched: i64 = FETCHED
+        # What waits on disk alone, of all sessions, and who waits for room in memory.
+        self.messages: i64 = 0
+        self.bytes: i64 = 0
+        self.starved: dict[Starved, None] = {}
+
+    def retry(self) -> None:
+        """Have all try again who found no room in memory: to be called every second or so."""
+        if self.starved:
+            starved, self.starved = self.starved, {}
+            for each in starved:
+                each.try_again()
