@@ -53,6 +53,7 @@ class Connection(Client):
         self.loop = hub.loop
         self.time_limits: TimeLimits  # by connection_made
         self._lost_by = ""  # the cause, once the socket is gone
+        self._in_line = False  # it waits for its turn to end
 
     # -- what asyncio calls --------------------------------------------------------------------------------------------
 
@@ -195,28 +196,43 @@ class Connection(Client):
         stream.full = True  # nothing is written any more
         self.hub.wheel.remove(self)
         self._lost_by = causes.WRITE_FAILED if isinstance(exc, BrokenPipeError) else causes.CONNECTION_LOST
+        self._end_in_turn()
+
+    def _end_in_turn(self) -> None:
+        """Have `leave` be called: now, or in a round to come where much waits for the client, or much was done."""
+        if self._in_line:
+            return
         turns = self.hub.turns
         session = self.protocol.session
         waiting: i64 = self.outbox.messages
         if session is not None:
             waiting += session.queue.messages
         if turns.spent or (waiting >= MUCH and not turns.ending):
+            self._in_line = True
             turns.end(self)
         else:
             self.leave()
 
     def leave(self) -> None:
-        """Forget the connection: its socket is gone."""
+        """Forget the connection, whose socket is gone; or end it: something took too long (`TimeLimits`)."""
+        self._in_line = False
         before = self.hub.router.work
+        limits = self.time_limits
         # Each by itself: whatever becomes of the session, the connection is forgotten.
         try:
-            self.protocol.lost(self._lost_by, self.hub.time())
+            if self.stream.lost:
+                self.protocol.lost(self._lost_by, self.hub.time())
+            elif limits.text and not self.protocol.close_cause:
+                self.close(limits.cause, limits.code, limits.text)
+            elif not self.protocol.close_cause:
+                self.abort(limits.cause)
         except Exception as error:
-            self._fault(error)
+            self.broke(error)
         try:
-            self.table.left(self)
-            self._release()
-            self.hub.after_batch()
+            if self.stream.lost:
+                self.table.left(self)
+                self._release()
+                self.hub.after_batch()
         except Exception as error:
             self._fault(error)
         self.hub.turns.did(self.hub.router.work - before)
@@ -424,7 +440,7 @@ class Connection(Client):
 
     def check(self, now: float) -> float:
         """Called by the wheel: has anything taken too long?"""
-        if self.stream.lost:
+        if self.stream.lost or self._in_line:
             return 0.0
         if self.stream.closing_at > 0.0:
             return self.stream.linger_due(now)
@@ -432,13 +448,10 @@ class Connection(Client):
         if protocol.close_cause:
             self._finish()
             return 0.0
-        limits = self.time_limits
-        again = limits.look(now)
-        if limits.cause and not limits.text:
-            self.abort(limits.cause)
-        elif limits.cause:
-            self.close(limits.cause, limits.code, limits.text)
-            return self.stream.linger_due(now)
+        again = self.time_limits.look(now)
+        if self.time_limits.cause:
+            # In its turn: of those who read nothing thousands may be found at once.
+            self._end_in_turn()
         return again
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -477,7 +490,9 @@ class Connection(Client):
         for oldest in self.time_limits.hold(self, held, read):
             assert isinstance(oldest, Connection)
             text = "all clients together hold too much unfinished"
+            before = self.hub.router.work
             oldest.close(causes.PARTIAL_PACKETS, reasons.QUOTA_EXCEEDED, text)
+            self.hub.turns.did(self.hub.router.work - before)
 
     def _resume_reading(self) -> None:
         stream = self.stream

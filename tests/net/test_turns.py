@@ -159,6 +159,41 @@ async def test_those_for_whom_much_waits_end_in_turns(embed: Embed) -> None:
     assert lefts == sorted(set(lefts), reverse=True)
 
 
+async def test_those_who_stall_together_end_in_turns(embed: Embed) -> None:
+    """One look of the wheel finds ten that read nothing: no two of them end in a round that has room for one."""
+    broker = await embed()
+    crowd = [Client(broker, f"c{number}") for number in range(10)]
+    for client in crowd:
+        client.connection.data_received(wire.subscribe(1, [("t", 1)]))
+        client.connection.pause_writing()
+    source = Client(broker, "source")
+    each = ROUND_WORK // 2 // HELD_WORK
+    router = broker.router
+    while router.counters.load.messages < 10 * each:
+        source.connection.data_received(wire.publish("t", b"x", qos=1, packet_id=1) * 100)
+        await until(lambda: source.transport.reading and not broker.hub.turns.waiting)
+    now = broker.hub.time()
+    before = router.work
+    for later in (0.0, 31.0):
+        for client in crowd:
+            client.connection.check(now + later)
+    assert router.work == before
+    assert not any(client.transport.aborted for client in crowd)
+    crowd[0].connection.check(now + 32.0)  # it waits already
+    crowd[9].connection.connection_lost(None)
+    ended = [0]
+    while ended[-1] < 10:
+        before = router.work
+        await rounds(1)
+        ended.append(10 - sum(1 for client in crowd if not client.connection.protocol.close_cause))
+        assert router.work - before <= ROUND_WORK // 2 + 2 * HELD_WORK * each
+    assert ended == sorted(set(ended))
+    assert [client.connection.protocol.close_cause for client in crowd] == ["stalled"] * 9 + ["connection-lost"]
+    assert all(client.transport.aborted for client in crowd[:9])
+    assert set(router.sessions) == {"source"}
+    assert crowd[9].connection not in broker.connections
+
+
 async def test_no_collection_looks_at_much_while_full_queues_go_on(embed: Embed) -> None:
     """Each message takes the place of an old one: Python's own count of young objects stays where it is."""
     broker = await embed(queue=Queue(policy="drop-oldest", session_messages=1_000))
