@@ -85,8 +85,7 @@ def info(
     typer.echo(f"  QoS 2 publishes begun: {found['received']:,}")
     typer.echo(f"  retained messages: {found['retained']:,}, {_size(found['retained_bytes'])}")
     if (oldest := found["oldest"]) is not None:
-        since = datetime.fromtimestamp(oldest["disconnected_at"]).astimezone().isoformat(" ", "seconds")
-        typer.echo(f"  longest away: {oldest['client_id']!r}, since {since}")
+        typer.echo(f"  longest away: {oldest['client_id']!r}, since {_date(oldest['disconnected_at'])}")
     for each in found["largest"]:
         typer.echo(f"  queue of {each['client_id']!r}: {each['messages']:,} messages, {_size(each['bytes'])}")
 
@@ -204,6 +203,13 @@ def compact(directory: Directory) -> None:
 
     before, after = compacting.compact(directory)
     typer.echo(f"{directory}: {before:,} bytes before, {after:,} after")
+
+
+def _date(when: float) -> str:
+    try:
+        return datetime.fromtimestamp(when).astimezone().isoformat(" ", "seconds")
+    except (ValueError, OverflowError, OSError):  # a year that no calendar has
+        return f"{when:g} s"
 
 
 def _size(count: float) -> str:

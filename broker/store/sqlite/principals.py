@@ -8,6 +8,7 @@ rules that all clients have, until it connects again.
 from __future__ import annotations
 
 import json
+from math import isfinite
 from types import NoneType
 from typing import Any, Protocol
 
@@ -37,7 +38,8 @@ class Principals:
             fields["groups"] = list(principal.groups)
         if principal.attributes:
             fields["attributes"] = principal.attributes
-        if principal.expires_at:
+        # JSON has no number for what never comes.
+        if principal.expires_at and isfinite(principal.expires_at):
             fields["expires_at"] = principal.expires_at
         for name in ("certificate", "listener", "host", "authenticator", "mount"):
             if text := getattr(principal, name):

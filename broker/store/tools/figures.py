@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
 from broker.core.routing.loop_detection import UPLINKS
+from broker.store.base import StoreError
 from broker.store.tools.looking import Look, look, user_of
 from broker.store.tools.rows import STATES
 
@@ -35,30 +37,49 @@ COUNTS: Final = {
 def info(directory: Path) -> dict[str, Any]:
     """The figures of the store of a directory, as `canopy store info --json` prints them. Raises StoreError."""
     with look(directory) as found:
-        db = found.db
-        pages, page, free = (
-            db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size", "freelist_count")
-        )
-        figures: dict[str, Any] = {
-            "path": str(found.path),
-            "version": found.version,
-            "used_by": user_of(found.path),
-            "bytes": pages * page,
-            "log_bytes": _log_bytes(found.path),
-            "free_bytes": free * page,
-        }
-        for name, statement in COUNTS.items():
-            figures[name] = db.execute(statement).fetchone()[0]
-        figures["deliveries"] = _deliveries(found)
-        oldest = db.execute(OLDEST).fetchone()
-        figures["oldest"] = (
-            None if oldest is None else {"client_id": oldest[0], "disconnected_at": oldest[1] - found.ahead}
-        )
-        figures["largest"] = [
-            {"client_id": client_id, "messages": count, "bytes": size}
-            for client_id, count, size in db.execute(QUEUES, (LARGEST,))
-        ]
+        try:
+            return _figures(found)
+        except (TypeError, ValueError) as error:
+            raise StoreError(f"{found.path}: a row cannot be read: see canopy store verify") from error
+
+
+def _figures(found: Look) -> dict[str, Any]:
+    db = found.db
+    pages, page, free = (
+        db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size", "freelist_count")
+    )
+    figures: dict[str, Any] = {
+        "path": str(found.path),
+        "version": found.version,
+        "used_by": user_of(found.path),
+        "bytes": pages * page,
+        "log_bytes": _log_bytes(found.path),
+        "free_bytes": free * page,
+    }
+    for name, statement in COUNTS.items():
+        figures[name] = db.execute(statement).fetchone()[0]
+    figures["deliveries"] = _deliveries(found)
+    oldest = db.execute(OLDEST).fetchone()
+    figures["oldest"] = (
+        None if oldest is None else {"client_id": _name(oldest[0]), "disconnected_at": _time(oldest[1] - found.ahead)}
+    )
+    figures["largest"] = [
+        {"client_id": _name(client_id), "messages": count, "bytes": size}
+        for client_id, count, size in db.execute(QUEUES, (LARGEST,))
+    ]
     return figures
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a client identifier is no text")
+    return value
+
+
+def _time(value: float) -> float:
+    if not isfinite(value):
+        raise ValueError("a time is none")
+    return value
 
 
 def _deliveries(found: Look) -> dict[str, int]:

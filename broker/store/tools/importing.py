@@ -61,7 +61,7 @@ class Importer:
                 value = fields.pop(column.name, None)
                 row[column.name] = None if value is None else _value(column, value)
         if fields:
-            raise FaultyRow(f"{next(iter(fields))} means nothing for type {table}")
+            raise FaultyRow(f"{next(iter(fields))[: rows.LONGEST_NAME]!r} means nothing for type {table}")
         self.row(table, row)
 
     def row(self, table: str, values: Mapping[str, Any]) -> None:
@@ -109,6 +109,14 @@ class Importer:
             self._in_flight.add(identifier)
         if message is not None:
             self._refs[message] += 1
+
+    def forget_unused(self) -> None:
+        """Take out again the messages whose deliveries could not come in."""
+        unused = [number for number, refs in self._refs.items() if not refs]
+        for number in unused:
+            del self._refs[number]
+        self._db.executemany("DELETE FROM message WHERE id = ?", ((number,) for number in unused))
+        self.counts["message"] -= len(unused)
 
     def finish(self) -> None:
         """All is in. Raises StoreError: something is missing."""

@@ -88,7 +88,7 @@ class Saved:
         self.now = now
         self.messages: dict[int, _Message] = {}
         self.sessions: dict[str, _Session] = {}
-        self.retained: list[int] = []
+        self.retained: dict[str, int] = {}  # topic → message
         self.left: Counter[str] = Counter()
         self.doubtful: list[str] = []
         """Clients whose user names may be those of others."""
@@ -205,7 +205,7 @@ class Saved:
         del version
         number = _STORE_ID.unpack_from(part)[0]
         if number in self.messages:
-            self.retained.append(number)
+            self.retained[self.messages[number].topic] = number
         else:
             self.left["retained messages that have expired"] += 1
 
@@ -227,9 +227,9 @@ class Saved:
                         identifiers = tuple(terms[2] for terms in heard if terms[2])
                         self.deliver(each, number, _delivery(qos, retain, identifiers))
                 if message.retain:
-                    self.retained = [each for each in self.retained if self.messages[each].topic != message.topic]
+                    self.retained.pop(message.topic, None)
                     if message.payload:
-                        self.retained.append(number)
+                        self.retained[message.topic] = number
 
 
 class _Fields:
@@ -385,7 +385,8 @@ def _fill(importer: Importer, saved: Saved) -> None:
                 message = saved.messages[number]
                 content = {**_content(message), "publish_qos": message.qos, "publish_retain": int(message.retain)}
             _row(importer, saved, "delivery", {**content, "client_id": name, **row})
-    for number in saved.retained:
+    importer.forget_unused()
+    for number in saved.retained.values():
         _row(importer, saved, "retained", _content(saved.messages[number]))
 
 

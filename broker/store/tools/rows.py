@@ -41,6 +41,9 @@ LARGEST_NUMBER: Final = 2**62
 LARGEST_VARINT: Final = 268_435_455
 LONGEST_TEXT: Final = 65_535
 
+LONGEST_NAME: Final = 256
+"""Characters of what a row or a field is called in a finding."""
+
 
 class Column(NamedTuple):
     """A column: its type as the schema has it, and whether it has to have a value."""
@@ -62,7 +65,9 @@ def type_fault(column: Column, value: object) -> str:
     if column.kind == "INTEGER":
         return "" if isinstance(value, int) and -(2**63) <= value < 2**63 else "is no whole number"
     if column.kind == "REAL":
-        return "" if isinstance(value, (int, float)) and isfinite(value) else "is no time"
+        # JSON has whole numbers that no float can hold.
+        fits = isfinite(value) if isinstance(value, float) else isinstance(value, int) and abs(value) < 2**63
+        return "" if fits else "is no time"
     if column.kind == "TEXT":
         return "" if isinstance(value, str) else "is no text"
     return "" if isinstance(value, bytes) else "holds no bytes"
@@ -77,7 +82,7 @@ def fault(table: str, row: Mapping[str, Any]) -> str:
                 why = check(value)
             except ProtocolError as error:
                 why = f"cannot be: {error}"
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
                 why = "makes no sense"
             if why:
                 return f"{name} {why}"
@@ -120,8 +125,7 @@ def _properties(data: bytes) -> str:
 
 
 def _principal(text: str) -> str:
-    Principals().read(text, "")
-    return ""
+    return "" if isfinite(Principals().read(text, "").expires_at) else "has no time at which it expires"
 
 
 def _identifiers(text: str) -> str:
@@ -136,9 +140,12 @@ def _client_id(text: str) -> str:
 
 _QOS: Final = _between(0, 2)
 _FLAG: Final = _between(0, 1)
+_NUMBER: Final = _between(1, LARGEST_NUMBER)
 _SECONDS: Final = _between(0, NEVER)
 
 CHECKS: Final[dict[str, Callable[[Any], str]]] = {
+    "id": _NUMBER,
+    "number": _NUMBER,
     "client_id": _client_id,
     "principal": _principal,
     "expiry_interval": _SECONDS,

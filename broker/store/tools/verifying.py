@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from broker.store.sqlite.schema import SCHEMA
 from broker.store.tools import rows
 from broker.store.tools.looking import Look, look
 
-LONGEST_NAME: Final = 256
-"""Characters of what a row is called in a finding."""
-
 PAGES: Final = 100
 """Findings of SQLite about pages and indexes, at most."""
+
+ADDED: Final = {1: ("size",)}
+"""By version of a file: the columns that later ones have."""
 
 _STRAY: Final = (
     "SELECT '{0}', count(*) FROM {0} WHERE session NOT IN"
@@ -51,11 +53,29 @@ def verify(directory: Path) -> Iterator[str]:
         if damage != ["ok"]:
             yield from damage
             return
+        missing = list(_missing(found))
+        if missing:
+            yield from missing
+            return
         for table in rows.TABLES:
             yield from _rows(found, table)
         for statement, line in DISAGREE:
             for values in found.db.execute(statement):
                 yield line.format(*values)
+
+
+def _missing(found: Look) -> Iterator[str]:
+    """Columns that the file should have."""
+    whole = sqlite3.connect(":memory:")
+    try:
+        whole.executescript(SCHEMA)
+        for table in rows.TABLES:
+            there = {column.name for column in rows.columns(found.db, table)}
+            for column in rows.columns(whole, table):
+                if column.name not in there and column.name not in ADDED.get(found.version, ()):
+                    yield f"{table}: its column {column.name} is missing"
+    finally:
+        whole.close()
 
 
 def _rows(found: Look, table: str) -> Iterator[str]:
@@ -64,7 +84,7 @@ def _rows(found: Look, table: str) -> Iterator[str]:
     for values in found.db.execute(f"SELECT * FROM {table}"):
         fault = _type_fault(kinds, values) or rows.fault(table, dict(zip(names, values, strict=True)))
         if fault:
-            yield f"{table} {values[0]!r:.{LONGEST_NAME}}: {fault}"
+            yield f"{table} {values[0]!r:.{rows.LONGEST_NAME}}: {fault}"
 
 
 def _type_fault(kinds: list[rows.Column], values: tuple[Any, ...]) -> str:

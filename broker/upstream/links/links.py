@@ -156,6 +156,7 @@ class Links(SubscriptionListener):
             router.end_session(session, now)
             return
         session.abandoned = True
+        self._abandoned = [each for each in self._abandoned if each is not session and not each.ended]
         self._abandoned.append(session)
         session.expires_at = now + left
         router.schedule(session)

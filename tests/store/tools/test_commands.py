@@ -13,8 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from broker.cli import app
+from broker.core.principal import Principal
 from broker.store.sqlite.schema import VERSION
-from tests.store.sqlite.place import count, see
+from tests.store.sqlite.place import count, opened, see
 from tests.store.tools.filled import fill
 
 
@@ -110,6 +111,16 @@ def test_out_and_in_again(filled: Path, tmp_path: Path) -> None:
     assert canopy("export", tmp_path / "u").encode() == first.read_bytes()
 
 
+def test_a_client_that_a_hook_lets_stay_for_ever(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = await opened(tmp_path / "s")
+        store.journal.session_kept("c", Principal("u", expires_at=float("inf")), 300, 0.0)
+        await store.close()
+
+    asyncio.run(work())
+    assert json.loads(canopy("export", tmp_path / "s").splitlines()[1])["principal"] == {"user_name": "u"}
+
+
 def test_times_of_a_store_whose_clock_jumped_are_the_systems(filled: Path) -> None:
     plain = [json.loads(line) for line in canopy("export", filled).splitlines()]
     damage(filled, "UPDATE clock SET ahead = -1000000.0")
@@ -172,7 +183,18 @@ SENT = DELIVERY | {"state": "sent", "packet_id": 3}
         ([HEAD, RETAINED | {"properties": "AQ=="}], "line 2: properties cannot be"),
         ([HEAD, RETAINED | {"expires_at": float("nan")}], "line 2: NaN is no number"),
         ([HEAD, RETAINED | {"expires_at": "x"}], "line 2: expires_at is no time"),
-        ([HEAD, RETAINED | {"colour": 1}], "line 2: colour means nothing for type retained"),
+        ([HEAD, RETAINED | {"colour": 1}], "line 2: 'colour' means nothing for type retained"),
+        ([HEAD, RETAINED | {"\x1b[2J": 1}], r"line 2: '\x1b[2J' means nothing for type retained"),
+        ([HEAD, RETAINED | {"expires_at": 10**400}], "line 2: expires_at is no time"),
+        (
+            [HEAD, SESSION | {"principal": {"user_name": None, "expires_at": 10**400}}],
+            "line 2: principal makes no sense",
+        ),
+        (
+            [HEAD, f'{json.dumps(SESSION)[:-1]}, "principal": {{"user_name": null, "expires_at": 1e999}}}}\n'],
+            "line 2: principal has no time at which it expires",
+        ),
+        ([HEAD, SESSION, MESSAGE | {"id": 2**63 - 1}], "line 3: id is not between 1 and"),
         ([HEAD, {"type": "retained", "topic": "a"}], "line 2: payload is missing"),
         ([HEAD, SUBSCRIPTION], "line 2: no session of its client_id stands before it"),
         ([HEAD, SESSION, SUBSCRIPTION | {"filter": "a#"}], "line 3: filter cannot be"),
@@ -233,6 +255,8 @@ def test_a_store_with_something_in_it_is_not_filled(filled: Path, tmp_path: Path
         ("UPDATE delivery SET state = 9 WHERE number = 3", "delivery 3: state is not between 0 and 2"),
         ("UPDATE delivery SET topic = NULL WHERE number = 3", "delivery 3: has no message"),
         ("UPDATE session SET principal = 'x'", "principal makes no sense"),
+        ("ALTER TABLE session DROP COLUMN principal", "session: its column principal is missing"),
+        ("ALTER TABLE delivery DROP COLUMN payload", "delivery: its column payload is missing"),
         ("DROP INDEX subscription_over; PRAGMA writable_schema = ON; DELETE FROM sqlite_schema WHERE name = 'received'",
          "never used"),
     ],
@@ -242,6 +266,27 @@ def test_what_is_wrong_is_a_line_each(filled: Path, statement: str, line: str) -
     told = canopy("verify", filled, code=1)
     assert line in told
     assert "canopy: " in told.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE session SET disconnected_at = 'x' WHERE disconnected_at NOT NULL",
+        "UPDATE session SET disconnected_at = 9e999 WHERE disconnected_at NOT NULL",
+        "UPDATE session SET client_id = x'ff' WHERE disconnected_at NOT NULL",
+    ],
+)
+@pytest.mark.parametrize("how", [(), ("--json",)])
+def test_figures_of_a_row_that_cannot_be_read(filled: Path, statement: str, how: tuple[str, ...]) -> None:
+    damage(filled, statement)
+    told = canopy("info", filled, *how, code=1)
+    assert "a row cannot be read: see canopy store verify" in told
+    assert told.count("\n") == 1
+
+
+def test_a_session_that_ended_in_no_year_is_told_of(filled: Path) -> None:
+    damage(filled, "UPDATE session SET disconnected_at = 1e300 WHERE disconnected_at NOT NULL")
+    assert "longest away: 'away', since 1e+300 s" in canopy("info", filled)
 
 
 def test_a_damaged_page(filled: Path) -> None:

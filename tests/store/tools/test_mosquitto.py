@@ -232,6 +232,18 @@ def test_what_has_no_place_is_counted(tmp_path: Path) -> None:
     assert lines[1]["disconnected_at"] == now - 30
 
 
+def test_a_message_whose_deliveries_all_have_no_place(tmp_path: Path) -> None:
+    """What else the file has comes in."""
+    chunks = (
+        *(message(1, b"t"), message(2, b"u"), client(b"c", 60, 0)),
+        *(queued(1, b"c", state=3), queued(1, b"c", state=3), queued(2, b"c")),
+    )
+    told = canopy("import", tmp_path / "s", "--mosquitto", file(tmp_path, *chunks))
+    assert "2 × delivery: packet_id is missing" in told
+    assert told.endswith(": 1 sessions with 0 subscriptions and 1 messages, 0 retained messages\n")
+    assert canopy("verify", tmp_path / "s").endswith(": whole\n")
+
+
 @pytest.mark.parametrize(
     ("content", "fault"),
     [

@@ -304,3 +304,12 @@ class TestRemoved:
         await edge.broker.reload(edge.settings().model_copy(update={"upstream": ()}))
         await edge.again()
         assert (await (await edge.call()).get(Publish)).payload == b"1"
+
+    async def test_one_that_comes_and_goes_counts_once(self, edge: Edge) -> None:
+        await edge.publish(b"1")
+        for _ in range(2):
+            await edge.broker.reload(edge.settings().model_copy(update={"upstream": ()}))
+            assert edge.broker.links is not None
+            assert edge.broker.links.session_count == 1
+            await edge.broker.reload(edge.settings())
+            assert edge.broker.links.session_count == 1
