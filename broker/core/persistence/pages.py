@@ -67,6 +67,15 @@ class Pages:
         self.bytes: i64 = 0
         self.starved: dict[Starved, None] = {}
 
+    def beyond(self, messages: i64, waiting: i64, size: i64, total: i64) -> bool:
+        """Whether one more of `size` bytes waits on disk alone, where so many of `waiting` bytes wait in memory.
+
+        `total`: bytes in all queues. The disk has to have room for it.
+        """
+        return (
+            messages >= self.max_messages or waiting + size > self.max_bytes or total + size > self.total_bytes
+        ) and self.bytes + size <= self.disk_bytes
+
     def retry(self) -> None:
         """Have all try again who found no room in memory: to be called every second or so."""
         if self.starved:

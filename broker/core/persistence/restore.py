@@ -138,7 +138,8 @@ def _pages_before(session: Session, pages: deque[Page], number: int, journal: Jo
     while pages and pages[0].first < number:
         page = pages.popleft()
         if journal is not None and journal.pages is not None:
-            session.restore_page(page, journal.pages)
+            session.offered += page.messages
+            session.queue.restore_page(page, journal.pages, session.queue_qos0)
 
 
 def _will(router: Router, session: Session, record: WillRecord, now: float) -> None:

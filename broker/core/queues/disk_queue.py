@@ -1,8 +1,8 @@
-"""What of one session's queue is on disk alone, and how it comes back.
+"""What of one session's queue is on disk alone: what may wait so, and how it comes back.
 
 Owns the pages, oldest first, and what is being read of them. Promises: each message has its place in one of the sums at
-any time, in memory's from the moment at which it is asked for; one read is under way at most. Refuses: to know where
-in the queue the pages stand (`SessionQueue`), and files (`Journal.fetch`).
+any time, in memory's from the moment at which it is asked for; one read is under way at most; losses are counted.
+Refuses: to know where in the queue the pages stand (`SessionQueue`), and files (`Journal.fetch`).
 """
 
 from __future__ import annotations
@@ -11,31 +11,50 @@ from collections import deque
 
 from mypy_extensions import i64
 
+from broker.core.counters import GLOBAL
 from broker.core.persistence.journal import DeliveryRecord, Fetch, Journal
 from broker.core.persistence.pages import FETCHED_BYTES, PAGE_BYTES, Page, Pages, Starved
 from broker.core.queues.delivery import Delivery
+from broker.core.queues.drop_ledger import Ledger
 from broker.core.queues.outbox import Outbox
 from broker.core.queues.queue_totals import QueueTotals
+from broker.core.queues.requests import RequestMessage
+
+
+def is_pageable(delivery: Delivery) -> bool:
+    """Whether a delivery may wait on disk alone: those may whom nobody looks for before their turn comes."""
+    return delivery.sub_queue is None and delivery.group is None and not isinstance(delivery.message, RequestMessage)
 
 
 class PagedQueue:
     """The queue that the pages belong to."""
 
-    def take_back(self, records: list[DeliveryRecord], messages: i64, size: i64) -> None:
-        """What was read of `messages` of `size` bytes in all is in memory again, before the pages that are left."""
+    def count(self, messages: i64, size: i64) -> None:
+        """So many more wait, or fewer, in all."""
+        raise NotImplementedError
+
+    def hold_qos0(self, hold: bool) -> None:
+        """There may be QoS 0 in the pages: live ones wait behind it; or there is none any more."""
+        raise NotImplementedError
+
+    def put_back(self, deliveries: list[Delivery]) -> None:
+        """These are in memory again, before the pages that are left."""
+        raise NotImplementedError
+
+    def disk_ended(self) -> None:
+        """There are no pages any more."""
         raise NotImplementedError
 
 
 class DiskQueue(Starved):
     """The pages of one session. There is none where nothing waits on disk alone."""
 
-    def __init__(self, queue: PagedQueue, client_id: str, load: QueueTotals, pages: Pages) -> None:
+    def __init__(self, queue: PagedQueue, ledger: Ledger, load: QueueTotals, pages: Pages) -> None:
         self.messages: i64 = 0
         self.bytes: i64 = 0
-        # Whether QoS 0 may be among them: live ones wait behind it.
-        self.qos0 = False
+        self._holds_qos0 = False
         self._queue = queue
-        self._client_id = client_id
+        self._ledger = ledger
         self._load = load
         self._sums = pages
         self._pages: deque[Page] = deque()
@@ -44,26 +63,49 @@ class DiskQueue(Starved):
         self._asked: i64 = 0
         self._outbox: Outbox | None = None
 
-    def append(self, delivery: Delivery) -> None:
-        """A delivery, which the store has given a number, waits here as the last."""
-        message = delivery.message
-        size: i64 = message.size()
+    def add(self, delivery: Delivery, journal: Journal | None, drop_oldest: bool) -> bool:
+        """Have a delivery wait here as the last. False: the disk has no room, nor may the oldest here give it."""
+        assert journal is not None
+        sums = self._sums
+        size: i64 = delivery.message.size()
+        while sums.bytes + size > sums.disk_bytes:
+            if not drop_oldest or not self._pages:
+                self._end_if_empty()
+                return False
+            self._drop_first(GLOBAL, journal)
+        journal.paged(self._ledger.client_id, delivery)
+        self._append(delivery, size)
+        if delivery.qos == 0:
+            self._hold_qos0()
+        return True
+
+    def _append(self, delivery: Delivery, size: i64) -> None:
+        expires_at = delivery.message.expires_at
         page = self._pages[-1] if len(self._pages) > self._asked else None
         if page is None or page.messages >= self._sums.page or page.bytes + size > PAGE_BYTES:
             page = Page(delivery.record, delivery.record, 0, 0)
-            page.expires_at = message.expires_at
+            page.expires_at = expires_at
             self._pages.append(page)
         page.last = delivery.record
         page.messages += 1
         page.bytes += size
-        if page.expires_at != 0.0 and (message.expires_at == 0.0 or message.expires_at > page.expires_at):
-            page.expires_at = message.expires_at
+        if page.expires_at != 0.0 and (expires_at == 0.0 or expires_at > page.expires_at):
+            page.expires_at = expires_at
+        self._queue.count(1, size)
         self._count(1, size)
 
-    def take_back(self, page: Page) -> None:
-        """A page that a store kept is the last."""
+    def restore(self, page: Page, qos0: bool) -> None:
+        """A page that a store kept is the last. `qos0`: there may be QoS 0 in it."""
         self._pages.append(page)
+        self._queue.count(page.messages, page.bytes)
         self._count(page.messages, page.bytes)
+        if qos0:
+            self._hold_qos0()
+
+    def _hold_qos0(self) -> None:
+        if not self._holds_qos0:
+            self._holds_qos0 = True
+            self._queue.hold_qos0(True)
 
     def _count(self, messages: i64, size: i64) -> None:
         self.messages += messages
@@ -102,15 +144,15 @@ class DiskQueue(Starved):
         load.messages += messages
         load.bytes += size
         self._asked = count
-        self._fetch = QueueFetch(self, first.first, last.last, messages, size)
-        journal.fetch(self._client_id, self._fetch)
+        self._fetch = QueueFetch(self, journal, first.first, last.last, messages, size)
+        journal.fetch(self._ledger.client_id, self._fetch)
 
     def try_again(self) -> None:
         outbox = self._outbox
         if outbox is not None and not outbox.closed:
             outbox.schedule_flush()
 
-    def fetched(self, records: list[DeliveryRecord], size: i64) -> None:
+    def fetched(self, records: list[DeliveryRecord], size: i64, journal: Journal) -> None:
         """The pages that were asked for have come."""
         messages: i64 = 0
         while self._asked > 0:
@@ -119,8 +161,24 @@ class DiskQueue(Starved):
             messages += page.messages
         self._fetch = None
         self._count(-messages, -size)
+        load = self._load
+        deliveries: list[Delivery] = []
+        for record in records:
+            delivery = record.queued(load.now)
+            journal.restored(self._ledger.client_id, delivery, record.number)
+            delivery.since = load.now
+            deliveries.append(delivery)
+            messages -= 1
+            size -= delivery.message.size()
+        self._queue.put_back(deliveries)
+        if messages != 0 or size != 0:
+            # Somebody has changed the file.
+            self._queue.count(-messages, -size)
+            load.messages -= messages
+            load.bytes -= size
+            self._ledger.lost(GLOBAL, messages)
+        self._end_if_empty()
         outbox = self._outbox
-        self._queue.take_back(records, messages, size)
         if outbox is not None and not outbox.closed:
             outbox.schedule_flush()
 
@@ -130,12 +188,28 @@ class DiskQueue(Starved):
         """Whether all of the first page has."""
         return len(self._pages) > 0 and 0.0 < self._pages[0].expires_at <= now
 
-    def drop_first(self) -> Page:
-        """Take the first page out of the accounts; what is being read is not wanted any more."""
+    def drop_page(self, cause: int, journal: Journal | None) -> Page:
+        """Drop the first page; what is being read is not wanted any more."""
+        page = self._drop_first(cause, journal)
+        self._end_if_empty()
+        return page
+
+    def _drop_first(self, cause: int, journal: Journal | None) -> Page:
         self._cancel()
         page = self._pages.popleft()
+        self._queue.count(-page.messages, -page.bytes)
         self._count(-page.messages, -page.bytes)
+        if journal is not None:
+            journal.unpaged(self._ledger.client_id, page)
+        self._ledger.lost(cause, page.messages)
         return page
+
+    def _end_if_empty(self) -> None:
+        if self.messages == 0:
+            self.end()
+            if self._holds_qos0:
+                self._queue.hold_qos0(False)
+            self._queue.disk_ended()
 
     def end(self) -> None:
         """The session is over."""
@@ -157,13 +231,14 @@ class DiskQueue(Starved):
 class QueueFetch(Fetch):
     """Pages of a session's queue that are being read."""
 
-    def __init__(self, disk: DiskQueue, first: i64, last: i64, messages: i64, size: i64) -> None:
+    def __init__(self, disk: DiskQueue, journal: Journal, first: i64, last: i64, messages: i64, size: i64) -> None:
         super().__init__(first, last, messages)
         self.bytes: i64 = size
         self._disk = disk
+        self._journal = journal
 
     def committed(self, number: i64) -> i64:
         del number
         if not self.over:
-            self._disk.fetched(self.records, self.bytes)
+            self._disk.fetched(self.records, self.bytes, self._journal)
         return len(self.records)

@@ -1,10 +1,9 @@
 """The messages that wait in a session: for the client's return, or for its window.
 
-Owns the session's own queue with its bounds, the accounts of what has terms of its own (`SubscriptionQueue`), and the
-choice of what is dropped when something does not fit: here, or in the outbox on behalf of a subscription. Each drop is
-counted by cause. What is in flight is never dropped, and what stays keeps its order. Dropping costs the same whatever
-waits, amortised: what was dropped from the middle leaves a gap that holds nothing, and gaps never outnumber what waits
-(but for a few).
+Owns the session's own queue with its bounds, and the choice of what is dropped when something does not fit: here, or in
+the outbox on behalf of a subscription (`SubscriptionQueue`). Each drop is counted by cause. What is in flight is never
+dropped, and what stays keeps its order. Dropping costs the same whatever waits, amortised: what was dropped from the
+middle leaves a gap that holds nothing, and gaps never outnumber what waits (but for a few).
 """
 
 from __future__ import annotations
@@ -13,35 +12,29 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from broker.core.counters import (
-    AGE,
     EXPIRED,
     FULL_BYTES,
     FULL_MESSAGES,
     GLOBAL,
     NO_QUOTA,
-    REPLACED,
     Counters,
 )
 from broker.core.permissions import Permissions
-from broker.core.persistence.journal import DeliveryRecord, Journal
+from broker.core.persistence.journal import Journal
 from broker.core.persistence.pages import Page, Pages
 from broker.core.principal import Principal
 from broker.core.queues.delivery import DROPPED, Delivery, SubscriptionQueue
-from broker.core.queues.disk_queue import DiskQueue, PagedQueue
+from broker.core.queues.disk_queue import DiskQueue, PagedQueue, is_pageable
 from broker.core.queues.drop_ledger import Ledger
-from broker.core.queues.message import HEADROOM, Message
+from broker.core.queues.message import HEADROOM
 from broker.core.queues.outbox import ACCEPTED, Outbox
 from broker.core.queues.queue_policy import DISCONNECT, DROP_NEWEST, DROP_OLDEST
 from broker.core.queues.queue_totals import bound
-from broker.core.queues.requests import RequestMessage
 from broker.core.queues.windows.review import Review
 from broker.core.topics.subscription import SharedGroup
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
-
-GO_ON: Final = -2
-"""Answer of a subscription queue that has room."""
 
 STALE: Final = 64
 """Messages that are too old and are dropped at most when another one comes: more than come, and never long."""
@@ -77,10 +70,10 @@ class SessionQueue(PagedQueue):
         self.qos0: i64 = 0
         self._gaps: i64 = 0
         self._pressed = False
-        self._client_id = ledger.client_id
+        self.client_id = ledger.client_id
         self._ledger = ledger
         self._counters = counters
-        self._load = counters.load
+        self.load = counters.load
 
     def limit(self, policy: int, max_messages: int, max_bytes: int) -> None:
         """Give the queue other terms; what waits already stays. Bounds of 0: unlimited."""
@@ -112,29 +105,31 @@ class SessionQueue(PagedQueue):
                     elif quota <= 0 and delivery.qos > 0:
                         # It reads, perhaps, but it does not acknowledge.
                         cause = NO_QUOTA
-                return self._drop(cause)
+                return self.drop(cause)
         if self.pages is not None and self._is_for_disk(delivery, size, self.pages):
-            return self._add_on_disk(delivery, size, self.pages)
-        if not self._load.has_room(1, size) and not self._load.relieve(1, size):
-            return self._drop(GLOBAL)
+            if self._begin_disk(self.pages).add(delivery, self.journal, self.policy == DROP_OLDEST):
+                return ACCEPTED
+            return self.drop(GLOBAL)
+        if not self.load.has_room(1, size) and not self.load.relieve(1, size):
+            return self.drop(GLOBAL)
         pending = self.pending
         if pending is None:
             pending = deque()
             self.pending = pending
         pending.append(delivery)
         delivery.live = False
-        delivery.since = self._load.now
+        delivery.since = self.load.now
         self.messages += 1
         self.bytes += size
-        self._load.messages += 1
-        self._load.bytes += size
+        self.load.messages += 1
+        self.load.bytes += size
         if delivery.qos == 0:
             self.qos0 += 1
         self._press(outbox)
         if self.journal is not None:
-            self.journal.queued(self._client_id, delivery)
+            self.journal.queued(self.client_id, delivery)
         if delivery.sub_queue is not None:
-            self._enter(delivery.sub_queue, delivery)
+            self.enter(delivery.sub_queue, delivery)
         return ACCEPTED
 
     def _make_room(
@@ -156,16 +151,6 @@ class SessionQueue(PagedQueue):
             return True
         return messages <= 0 and size <= 0
 
-    def _make_live_room(self, sub_queue: SubscriptionQueue, size: i64, outbox: Outbox) -> None:
-        """Have a subscription queue that drops its oldest do so where it is the whole queue that has no room."""
-        if sub_queue.policy != DROP_OLDEST or size > outbox.max_bytes:
-            return
-        while outbox.messages >= outbox.max_messages or outbox.bytes + size > outbox.max_bytes:
-            oldest = sub_queue.oldest()
-            if oldest is None or not oldest.live:
-                return
-            outbox.shed_one(oldest, FULL_MESSAGES if outbox.messages >= outbox.max_messages else FULL_BYTES)
-
     def _press(self, outbox: Outbox | None) -> None:
         """Whoever routes is told when half of what may wait does."""
         if not self._pressed and outbox is not None and self.messages * 2 > self.max_messages:
@@ -186,59 +171,24 @@ class SessionQueue(PagedQueue):
         return self.bytes if self.disk is None else self.bytes - self.disk.bytes
 
     def _is_for_disk(self, delivery: Delivery, size: i64, pages: Pages) -> bool:
-        """Whether a delivery is to wait on disk alone: those do whom nobody looks for before their turn comes."""
-        if delivery.sub_queue is not None or delivery.group is not None or isinstance(delivery.message, RequestMessage):
-            return False
+        """Whether a delivery is to wait on disk alone."""
         if self.disk is None:
-            return (
-                self.messages >= pages.max_messages
-                or self.bytes + size > pages.max_bytes
-                or self._load.bytes + size > pages.total_bytes
-            ) and pages.bytes + size <= pages.disk_bytes
+            return pages.beyond(self.messages, self.bytes, size, self.load.bytes) and is_pageable(delivery)
         # Behind what is there, but not past what had to stay in memory.
-        return self.pending is None or len(self.pending) <= self._ahead
-
-    def _add_on_disk(self, delivery: Delivery, size: i64, pages: Pages) -> int:
-        """Have a delivery wait on disk alone: ACCEPTED, or the cause of its drop."""
-        disk = self.disk
-        while pages.bytes + size > pages.disk_bytes:
-            if disk is None or self.policy != DROP_OLDEST:
-                return self._drop(GLOBAL)
-            self._drop_page(disk, GLOBAL)
-            disk = self.disk
-        journal = self.journal
-        assert journal is not None
-        journal.paged(self._client_id, delivery)
-        disk = self._begin_disk(pages)
-        disk.append(delivery)
-        self.messages += 1
-        self.bytes += size
-        if delivery.qos == 0:
-            self._hold_for(disk)
-        return ACCEPTED
+        return (self.pending is None or len(self.pending) <= self._ahead) and is_pageable(delivery)
 
     def _begin_disk(self, pages: Pages) -> DiskQueue:
         """The part that is on disk, which begins behind all that waits in memory."""
         if self.pending is None:
             self.pending = deque()
         if self.disk is None:
-            self.disk = DiskQueue(self, self._client_id, self._load, pages)
+            self.disk = DiskQueue(self, self._ledger, self.load, pages)
             self._ahead = len(self.pending)
         return self.disk
 
-    def _hold_for(self, disk: DiskQueue) -> None:
-        if not disk.qos0:
-            disk.qos0 = True
-            self.hold_qos0(True)
-
     def restore_page(self, page: Page, pages: Pages, qos0: bool) -> None:
         """Take back a page that a store kept, behind all that waits. `qos0`: there may be QoS 0 in it."""
-        disk = self._begin_disk(pages)
-        disk.take_back(page)
-        self.messages += page.messages
-        self.bytes += page.bytes
-        if qos0:
-            self._hold_for(disk)
+        self._begin_disk(pages).restore(page, qos0)
 
     def ask_disk(self, outbox: Outbox) -> None:
         """Have what is on disk alone be read while there is still something before it."""
@@ -246,58 +196,29 @@ class SessionQueue(PagedQueue):
         if disk is not None and self.pages is not None and self.journal is not None and self._ahead < self.pages.page:
             disk.ask(self.journal, outbox)
 
-    def take_back(self, records: list[DeliveryRecord], messages: i64, size: i64) -> None:
+    def count(self, messages: i64, size: i64) -> None:
+        self.messages += messages
+        self.bytes += size
+
+    def put_back(self, deliveries: list[Delivery]) -> None:
         pending = self.pending
-        journal = self.journal
         assert pending is not None
-        assert journal is not None
-        load = self._load
         behind: list[Delivery] = []
         while len(pending) > self._ahead:
             behind.append(pending.pop())
-        for record in records:
-            delivery = record.queued(load.now)
-            journal.restored(self._client_id, delivery, record.number)
-            delivery.since = load.now
+        for delivery in deliveries:
             pending.append(delivery)
-            messages -= 1
-            size -= delivery.message.size()
             if delivery.qos == 0:
                 self.qos0 += 1
         self._ahead = len(pending)
         while behind:
             pending.append(behind.pop())
-        if messages != 0 or size != 0:
-            # Somebody has changed the file.
-            self.messages -= messages
-            self.bytes -= size
-            load.messages -= messages
-            load.bytes -= size
-            self._ledger.lost(GLOBAL, messages)
-        self._end_disk()
 
-    def _end_disk(self) -> None:
-        """Nothing may be left on disk alone."""
-        disk = self.disk
-        if disk is not None and disk.messages == 0:
-            disk.end()
-            self.disk = None
-            if disk.qos0:
-                self.hold_qos0(False)
-            if self.messages == 0:
-                self.pending = None
-                self._gaps = 0
-
-    def _drop_page(self, disk: DiskQueue, cause: int) -> Page:
-        """Drop the first page on disk."""
-        page = disk.drop_first()
-        self.messages -= page.messages
-        self.bytes -= page.bytes
-        if self.journal is not None:
-            self.journal.unpaged(self._client_id, page)
-        self._ledger.lost(cause, page.messages)
-        self._end_disk()
-        return page
+    def disk_ended(self) -> None:
+        self.disk = None
+        if self.messages == 0:
+            self.pending = None
+            self._gaps = 0
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
@@ -372,7 +293,7 @@ class SessionQueue(PagedQueue):
         if pending is None:
             return taken
         kept: deque[Delivery] = deque()
-        load = self._load
+        load = self.load
         ahead: i64 = self._ahead
         for at, delivery in enumerate(pending):
             if at == ahead:
@@ -404,7 +325,7 @@ class SessionQueue(PagedQueue):
     def bars(self, delivery: Delivery) -> bool:
         """Whether the first that waits may not be sent any more; or with a lower QoS, which it has then."""
         review = self.review
-        most = delivery.qos if review is None else review.most(delivery, self._load.permissions)
+        most = delivery.qos if review is None else review.most(delivery, self.load.permissions)
         if 0 <= most < delivery.qos:
             delivery.qos = most
             if most == 0:
@@ -418,7 +339,7 @@ class SessionQueue(PagedQueue):
         if pending is None or self.qos0 == 0:
             return
         stays: deque[Delivery] = deque()
-        load = self._load
+        load = self.load
         for delivery in pending:
             if delivery.state == DROPPED:
                 continue
@@ -461,7 +382,7 @@ class SessionQueue(PagedQueue):
 
     def end(self) -> None:
         """The session is over: nothing waits any more. What did was counted."""
-        load = self._load
+        load = self.load
         load.messages -= self.in_memory
         load.bytes -= self.bytes_in_memory
         if self.disk is not None:
@@ -489,7 +410,7 @@ class SessionQueue(PagedQueue):
                 if self.disk is None or cause == GLOBAL:
                     # Memory is short then, and the disk's part takes none.
                     break
-                page = self._drop_page(self.disk, cause)
+                page = self.disk.drop_page(cause, self.journal)
                 messages -= page.messages
                 size -= page.bytes
                 continue
@@ -504,26 +425,26 @@ class SessionQueue(PagedQueue):
     def give_up(self, delivery: Delivery, cause: int) -> None:
         """One that is out of the queue is dropped."""
         self._forget(delivery)
-        self._drop(cause)
+        self.drop(cause)
 
     def _forget(self, delivery: Delivery) -> None:
         """One that is out of the queue has no place in the broker's sum any more, nor with anybody else."""
-        self._load.messages -= 1
-        self._load.bytes -= delivery.message.size()
+        self.load.messages -= 1
+        self.load.bytes -= delivery.message.size()
         sub_queue = delivery.sub_queue
         if sub_queue is not None:
             sub_queue.leave(delivery)
         if self.journal is not None:
-            self.journal.finished(self._client_id, delivery)
+            self.journal.finished(self.client_id, delivery)
         delivery.settle(True)
 
     def _shed_expired(self) -> None:
         """Drop what has expired, from the front on: a queue that is full of it is not full [MQTT-3.3.2-5]."""
-        now = self._load.now
+        now = self.load.now
         for _ in range(16 * STALE):
             delivery = self.first()
             if delivery is None and self.disk is not None and self.disk.expired(now):
-                self._drop_page(self.disk, EXPIRED)
+                self.disk.drop_page(EXPIRED, self.journal)
                 continue
             if delivery is None or not delivery.message.expired(now):
                 return
@@ -557,109 +478,16 @@ class SessionQueue(PagedQueue):
             self.pending = live
             self._gaps = 0
 
-    def shed_stale(self, sub_queue: SubscriptionQueue, now: float, most: i64, outbox: Outbox | None) -> i64:
-        """Drop what has waited in a subscription queue for longer than it may, at most so many; how many there were."""
-        count: i64 = 0
-        while count < most and (delivery := sub_queue.stale(now)) is not None:
-            self.shed_one(delivery, AGE, outbox)
-            count += 1
-        return count
-
     # -- subscription queues -------------------------------------------------------------------------------------------
 
-    def offer_live(self, delivery: Delivery, sub_queue: SubscriptionQueue, outbox: Outbox) -> int:
-        """Offer a QoS 0 delivery with terms of its own to the outbox: ACCEPTED, or the cause of its drop."""
-        size: i64 = delivery.message.size()
-        self._make_live_room(sub_queue, size, outbox)
-        cause = outbox.offer_late(delivery)
-        if cause == ACCEPTED:
-            self._enter(sub_queue, delivery)
-        elif sub_queue.policy == DISCONNECT and cause in (FULL_MESSAGES, FULL_BYTES) and size <= outbox.max_bytes:
-            outbox.overflow()
-        return cause
-
-    def _enter(self, sub_queue: SubscriptionQueue, delivery: Delivery) -> None:
+    def enter(self, sub_queue: SubscriptionQueue, delivery: Delivery) -> None:
         """A delivery of a subscription queue begins to wait, here or in the outbox."""
-        load = self._load
+        load = self.load
         sub_queue.enter(delivery, load.now)
         if sub_queue.max_age > 0.0:
             load.aging[sub_queue] = None
 
-    def sub_queue_room(
-        self,
-        outbox: Outbox | None,
-        sub_queue: SubscriptionQueue,
-        message: Message,
-        qos: int,
-        retain: bool,
-        identifiers: tuple[int, ...],
-        group: SharedGroup | None,
-    ) -> int:
-        """What a subscription queue makes of a message: GO_ON, or ACCEPTED in place of an older one, or why not."""
-        self.shed_stale(sub_queue, self._load.now, STALE, outbox)
-        same = sub_queue.of_topic(message.topic)
-        if same is not None:
-            if (same.qos == 0) == (qos == 0):
-                answer = self._renew(outbox, sub_queue, same, message, qos, retain, identifiers, group)
-                if answer != GO_ON:
-                    return answer
-            else:
-                # They wait in different places: the newer one, then, in the last.
-                self.shed_one(same, REPLACED, outbox)
-        while sub_queue.waiting >= sub_queue.depth:
-            oldest = sub_queue.oldest() if sub_queue.policy == DROP_OLDEST else None
-            if oldest is None:
-                if sub_queue.policy == DISCONNECT and outbox is not None:
-                    outbox.overflow()
-                return self._drop(FULL_MESSAGES)
-            self.shed_one(oldest, FULL_MESSAGES, outbox)
-        return GO_ON
-
-    def _renew(
-        self,
-        outbox: Outbox | None,
-        sub_queue: SubscriptionQueue,
-        waiting: Delivery,
-        message: Message,
-        qos: int,
-        retain: bool,
-        identifiers: tuple[int, ...],
-        group: SharedGroup | None,
-    ) -> int:
-        """Put a newer message of the topic in the place of the one that waits. GO_ON when that one had to go."""
-        grown: i64 = message.size()
-        grown -= waiting.message.size()
-        if waiting.live:
-            assert outbox is not None
-            fits = outbox.bytes + grown <= outbox.max_bytes
-        else:
-            fits = self.bytes + grown <= self.max_bytes
-        if not fits:
-            return self._drop(FULL_BYTES)
-        if grown > 0 and not self._load.has_room(0, grown):
-            relieved = self._load.relieve(0, grown)
-            if not waiting.waits:
-                return GO_ON
-            if not relieved:
-                return self._drop(GLOBAL)
-        if waiting.live:
-            assert outbox is not None
-            outbox.renewed(grown)
-        else:
-            self.bytes += grown
-            self._load.bytes += grown
-            self._drop(REPLACED)
-        waiting.settle(True)
-        waiting.message = message
-        waiting.qos = qos
-        waiting.retain = retain
-        waiting.identifiers = identifiers
-        waiting.group = group
-        sub_queue.renew(waiting, self._load.now)
-        if self.journal is not None and not waiting.live:
-            self.journal.renewed(self._client_id, waiting)
-        return ACCEPTED
-
-    def _drop(self, cause: int) -> int:
+    def drop(self, cause: int) -> int:
+        """Count a message that does not come to wait here, or no more. Returns the cause."""
         self._ledger.lost(cause, 1)
         return cause

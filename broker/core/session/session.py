@@ -16,7 +16,6 @@ from mypy_extensions import i64
 from broker.core.codec.packets import PUBREC, V5, V311, Will
 from broker.core.counters import DISCONNECTED, FULL_BYTES, GLOBAL, SESSION_ENDED, Counters
 from broker.core.persistence.journal import Journal
-from broker.core.persistence.pages import Page, Pages
 from broker.core.principal import Principal
 from broker.core.queues.delivery import QUEUED, SENT, Delivery, SubscriptionQueue
 from broker.core.queues.drop_ledger import Ledger
@@ -25,7 +24,8 @@ from broker.core.queues.outbox import ACCEPTED, KEPT_BACK, Outbox
 from broker.core.queues.queue_policy import QueueTerms
 from broker.core.queues.queue_totals import bound
 from broker.core.queues.requests import RequestMessage
-from broker.core.queues.session_queue import GO_ON, SessionQueue
+from broker.core.queues.session_queue import SessionQueue
+from broker.core.queues.subscription_room import GO_ON, make_room, offer_live, shed_stale
 from broker.core.queues.windows.send_window import SendWindow
 from broker.core.session.client_account import ClientAccount
 from broker.core.session.retained_stream import NO_ROOM, RetainedStreams
@@ -170,11 +170,6 @@ class Session(Subscriber):
             self.offered += 1
         return True
 
-    def restore_page(self, page: Page, pages: Pages) -> None:
-        """Take back a page that a store kept, behind all that was taken back before."""
-        self.offered += page.messages
-        self.queue.restore_page(page, pages, self.queue_qos0)
-
     # -- the fanout's side ---------------------------------------------------------------------------------------------
 
     def deliver(
@@ -214,7 +209,7 @@ class Session(Subscriber):
             queue = self.queue
             self.account.fit()
             qos0: i64 = queue.qos0
-            answer = queue.sub_queue_room(outbox, sub_queue, message, qos, retain, identifiers, group)
+            answer = make_room(queue, outbox, sub_queue, message, qos, retain, identifiers, group)
             if queue.qos0 != qos0:
                 self.update_fast_path()
             if answer == ACCEPTED and self.answers:
@@ -228,12 +223,11 @@ class Session(Subscriber):
             delivery.sub_queue = sub_queue
             delivery.since = self.totals.now
             if qos == 0 and outbox is not None and self.queue.qos0 == 0:
-                return self.queue.offer_live(delivery, sub_queue, outbox)
+                return offer_live(self.queue, delivery, sub_queue, outbox)
         size: i64 = message.size()
         # Past the queue only when nothing waits there: every topic is an ordered one [MQTT-4.6.0-6] [MQTT3-4.6.0-6].
         if outbox is not None and size + HEADROOM > outbox.max_bytes:
-            # Nor will this, in this queue.
-            return self.drop(FULL_BYTES)
+            return self.drop(FULL_BYTES)  # nor will this, in this queue
         if (
             outbox is not None
             and qos > 0
@@ -297,10 +291,7 @@ class Session(Subscriber):
         return cause
 
     def _ask(self, delivery: Delivery) -> None:
-        """A link has taken a delivery: if it is of a request, have its acknowledgement tell whom it reaches.
-
-        Only of a link that is there; QoS 0 is not acknowledged.
-        """
+        """A link has taken a delivery: if it is there, have its acknowledgement tell whom a request reaches."""
         message = delivery.message
         if isinstance(message, RequestMessage) and delivery.qos > 0 and self.outbox is not None:
             self.window.ask(delivery, message.request, self.queue.pending is not None or self.inflight.count > 1)
@@ -319,7 +310,7 @@ class Session(Subscriber):
 
     def shed_stale(self, sub_queue: SubscriptionQueue, now: float, most: i64) -> i64:
         """Drop what has waited on its terms for longer than it may, at most so many; how many there were."""
-        count = self.queue.shed_stale(sub_queue, now, most, self.outbox)
+        count = shed_stale(self.queue, sub_queue, now, most, self.outbox)
         self.update_fast_path()
         return count
 
@@ -331,8 +322,7 @@ class Session(Subscriber):
         outbox = self.outbox
         if outbox is None:
             return 0.0
-        longest, here = outbox.waited(now), self.queue.waited(now, self.attached_at)
-        return here if here > longest else longest
+        return max(outbox.waited(now), self.queue.waited(now, self.attached_at))
 
     # -- the writer's side ---------------------------------------------------------------------------------------------
 
