@@ -1,8 +1,7 @@
 """The store of a broker, seen from outside: made of the settings, and what is told of it.
 
 Owns what the start says is kept, and the log lines when the store fails and goes on: two in `LINES_APART` seconds at
-most, however often a disk comes and goes. Whoever publishes the state is told of every change. Refuses: to keep
-anything itself, and to decide what clients are answered meanwhile.
+most, however often a disk comes and goes. Whoever publishes the state is told of every change. It keeps nothing itself.
 """
 
 from __future__ import annotations

@@ -4,6 +4,4 @@ Owns: ``load`` (`canopy load`: scenarios, simulated clients, reports) and ``brok
 
 Promises: speaks to any MQTT 3.1.1 or 5.0 broker over a socket, and says of every figure what was lost, what was
 doubled, and whether the generator or the broker was the limit.
-
-Refuses: to reach into a running broker. Of the package ``broker`` it may use ``broker.core`` and nothing else.
 """

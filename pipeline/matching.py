@@ -7,7 +7,7 @@ joins on (shape, key), without a cross join and without Python in the executors.
 Promises: every level is told apart from every other, empty ones included; `a/#` matches `a`; a topic that begins with
 `$` is matched by no filter that begins with a wildcard.
 
-Refuses: to check topic filters. What a broker granted is taken to be well-formed.
+Topic filters are not checked: what a broker granted is taken to be well-formed.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Owns: how a page looks, and how it is kept to itself: plotly.js is in the file, nothing is fetched, and all text is
 escaped. Long tables are cut, with a line that says so.
 
-Refuses: to compute. Jobs hand over rows that are few already.
+Nothing is computed: jobs hand over rows that are few already.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Promises: brokers take turns (A B A B) in every row and every run has a fresh br
 every row that was asked for was measured on every broker that can run it, 1 when a broker failed a row, 2 for wrong
 flags; losses do not change it: they are figures. Ctrl-C and SIGTERM end the broker that runs and print what there is.
 
-Refuses: to run on anything but Linux (epoll, /proc, processor affinity).
+It runs on Linux only (epoll, /proc, processor affinity).
 """
 
 from __future__ import annotations

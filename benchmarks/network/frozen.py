@@ -7,7 +7,7 @@ broker's own write buffer, and the kernel's buffers at both ends. When the load 
 there is, and ``thaw`` tells how many messages it missed, and whether its queue was full all the while: it was if it
 missed at least as many messages as were sent from the beginning of the measured interval on.
 
-Refuses: to believe a broker's own counters. What is missing is what was sent less what came.
+What is missing is what was sent less what came; no broker's own counters are asked.
 """
 
 from __future__ import annotations

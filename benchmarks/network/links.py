@@ -5,7 +5,7 @@ Owns: opening many clients (CONNECT, SUBSCRIBE and their answers), sending witho
 Promises: nothing here waits without a limit; a broker that closes a connection, or refuses one, is an error that names
 the connection. Opening goes in batches smaller than the usual listen backlog of 100.
 
-Refuses: threads and asyncio: at a million messages a second a task switch for each read would be the limit measured.
+No threads and no asyncio: at a million messages a second a task switch for each read would be the limit measured.
 """
 
 from __future__ import annotations

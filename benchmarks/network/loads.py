@@ -8,7 +8,7 @@ window has not moved for ``PROBE_AFTER`` sends one burst over it, so that a loss
 and does not stop the load; never so many that a gap could be ambiguous. Nothing is sent after ``stop()``; what is still
 missing after the drain is lost.
 
-Refuses: latency: in a closed loop it only tells the window back. See ``benchmarks.network.paced``.
+Latency is measured in ``benchmarks.network.paced``: in a closed loop it only tells the window back.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Owns: ``Sample`` (what came of one run) and the order of a run: warm up, measure
 Promises: CPU, time and deliveries are read at the same two moments; the garbage collector of the generator does not run
 between them; messages that have not come when the drain ends are lost.
 
-Refuses: to report a run in which nothing was delivered.
+A run in which nothing was delivered is an error.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Promises: each message carries the time it was handed to the kernel; latency is 
 returned, less that, in nanoseconds, for every delivery and not a sample. How late the generator itself was is kept
 apart (``lateness``), so that nobody mistakes it for the broker's.
 
-Refuses: high rates: frames are looked at one by one.
+It is for low rates: frames are looked at one by one.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Owns: medians over repeats, ratios between brokers, and the layout of the table.
 Promises: nothing is left out of the table that would change its reading: losses, doubles, and who was the limit. The
 data holds every run, not only the medians.
 
-Refuses: to average runs: a median of few noisy runs is steadier than their mean.
+Runs are not averaged: a median of few noisy runs is steadier than their mean.
 """
 
 from __future__ import annotations

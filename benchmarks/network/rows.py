@@ -5,8 +5,8 @@ Owns: the registry ``ROWS`` (name to ``Row``) and the numbers in it: how many cl
 Promises: a row closes every connection it opened, and asks of a broker only what ``needs`` names. Windows are the same
 for every broker. All messages of a row in flight together stay below 4,096 for any one subscriber.
 
-Refuses: to tune a row for a broker. The one setting that rows with clients who do not read ask for, how many messages
-may wait for one client, is the same for every broker; the rows of Canopy's queue policies are Canopy's alone.
+No row is tuned for a broker. The one setting that rows with clients who do not read ask for, how many messages may wait
+for one client, is the same for every broker; the rows of Canopy's queue policies are Canopy's alone.
 """
 
 from __future__ import annotations

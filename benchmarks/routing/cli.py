@@ -6,7 +6,7 @@ Promises: the layouts take turns in every row, and each run begins with a new ta
 code is 0 when everything that was asked for ran, 1 when a row failed, 2 for wrong flags, 130 after Ctrl-C, which prints
 what there is. A missed bar does not change it: that depends on the clock.
 
-Refuses: more than one line about a wrong flag.
+A wrong flag is told in one line.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ look-up, insert, delete and the count of look-ups.
 
 Promises: the node trie stands beside the author's figures without compaction, the compacted one beside those with it.
 
-Refuses: to call a look-up uncached that reads a remembered hash: the topics are new strings each time.
+An uncached look-up reads no remembered hash: the topics are new strings each time.
 """
 
 from __future__ import annotations

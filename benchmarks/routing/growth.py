@@ -7,7 +7,7 @@ and measures one coming, one leaving, and one delivery of a message to all.
 Promises: the calls are those of the rows, and the layouts take turns. Look-ups and deletes come in an arbitrary order,
 and anybody may leave.
 
-Refuses: to smooth. Each point is the median of its runs.
+Each point is the median of its runs, and nothing is smoothed.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Owns: ``Table`` (a trie with a load's subscriptions) and the loops over it. Inse
 Promises: what has to be there before is made outside the clock: strings, subscriptions, sessions. Each loop that routes
 is checked against the load, filter by filter, and its timed turns must make the very look-ups of the checked ones.
 
-Refuses: a wrong answer, with ``WrongRoute``.
+A wrong answer raises ``WrongRoute``.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Owns: ``Stopwatch`` and its ``Reading``; the garbage collector's settings during
 Promises: wall time and CPU time are read around the same statements. The collector is set as the daemon sets it, and
 put back afterwards.
 
-Refuses: to subtract anything. An empty loop's cost is measured and stated, and stays in every figure.
+An empty loop's cost is measured and stated, and stays in every figure.
 """
 
 from __future__ import annotations

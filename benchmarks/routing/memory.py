@@ -8,7 +8,7 @@ the filters' strings, after the index over them, and after one subscription at e
 strings that it refers to, and the subscriptions are known apart. Small indexes are built several times over
 (``COPIES``) and the growth divided: the allocator hands out memory in pieces too large to see one of them.
 
-Refuses: to look into the allocator. What the process holds is what the operator pays for.
+The allocator is not looked into: what the process holds is what the operator pays for.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Owns: those rows, with the author's figures. His are for an AMQP topic exchange;
 Promises: the author's counts. Inserting and deleting is timed over all of a row's subscriptions, routing over at least
 ``ROUTES`` routes, or ``VISITS`` where each has thousands of destinations.
 
-Refuses: to race. His inserts go through Raft, ours change one process's memory.
+It is no race: his inserts go through Raft, ours change one process's memory.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ details: figures that belong to it and have no bar.
 
 Promises: a bar that was missed says so in capitals, a row that failed says why, and the data holds every run.
 
-Refuses: to judge a bar of a quick run, whose counts are not the author's, or of a row that did not run.
+No bar is judged of a quick run, whose counts are not the author's, or of a row that did not run.
 """
 
 from __future__ import annotations

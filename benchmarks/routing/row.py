@@ -4,7 +4,7 @@ Owns: ``Row``, the ``Bar`` it has to reach, the ``Case`` it is run in, and the `
 
 Promises: a bar is judged on the median of the runs, by wall time, as it is printed beside it.
 
-Refuses: to judge a bar on smaller counts than the author's.
+On smaller counts than the author's no bar is judged.
 """
 
 from __future__ import annotations

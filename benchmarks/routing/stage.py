@@ -5,7 +5,7 @@ writers, which takes what waits and joins it, as the writer task does before it 
 
 Promises: no event loop, no thread, no socket, no clock. What the writers got is counted, message by message.
 
-Refuses: QoS 1 and 2, whose cost is the session's bookkeeping and not routing.
+It is QoS 0 only: what QoS 1 and 2 cost is the session's bookkeeping and not routing.
 """
 
 from __future__ import annotations

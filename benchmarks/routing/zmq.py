@@ -6,7 +6,7 @@ neither, and this row what is left.
 
 Promises: the real ``Router.publish`` into real outboxes, with writers that take and join what waits.
 
-Refuses: the transport.
+There is no transport.
 """
 
 from __future__ import annotations

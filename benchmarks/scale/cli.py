@@ -5,7 +5,7 @@ Owns: the flags, the order of sizes and brokers, what is printed while they run.
 Promises: the exit code is 0 when every size was measured on every broker, 1 when one failed or could not be run, 2 for
 wrong flags, 130 after Ctrl-C or SIGTERM, which end the broker that runs and print what there is.
 
-Refuses: to run on anything but Linux (epoll, /proc, processor affinity).
+It runs on Linux only (epoll, /proc, processor affinity).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ paced pairs beside them, all of the others leave.
 Promises: the pairs stay connected throughout, so that memory for each client is that of the idle ones alone. The pings
 go on while the pairs are measured beside the crowd, and are in their CPU.
 
-Refuses: to count what the kernel holds for a connection: it is in nobody's resident memory.
+What the kernel holds for a connection is not counted: it is in nobody's resident memory.
 """
 
 from __future__ import annotations

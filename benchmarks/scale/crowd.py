@@ -5,7 +5,7 @@ Owns: opening them from several source addresses, and their PINGREQ packets, spr
 Promises: each client sends PINGREQ once every keep alive, in the order of the connects, and every PINGRESP is counted.
 There is no task, thread or timer for a client: one turn of the loop sends what is due.
 
-Refuses: anything else from the broker. A client that is sent another packet, or is disconnected, is an error.
+A client that is sent another packet, or is disconnected, is an error.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Promises: the filters are ``device/%c/+/%n/#``, each of one client alone; all ar
 is the same with and without: the same clients get the same messages on the same topics. ``hot`` topics are few enough
 to be remembered, ``cold`` ones are so many that none is.
 
-Refuses: to hurry a broker: the next step begins when it is at rest.
+The next step begins when the broker is at rest.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Owns: ``Phase`` and ``Outcome``, and their form in JSON.
 
 Promises: an outcome that failed keeps the phases that were measured before.
 
-Refuses: medians: a size is measured once. Who doubts a figure runs it again.
+A size is measured once; there are no medians.
 """
 
 from __future__ import annotations

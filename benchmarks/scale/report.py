@@ -4,7 +4,7 @@ Owns: the layout of the table: one line for each phase of each size.
 
 Promises: a size that failed, or was not run, has a line that says why.
 
-Refuses: ratios between brokers: the sizes of one broker are what is compared here.
+The sizes of one broker are what is compared here; there are no ratios between brokers.
 """
 
 from __future__ import annotations

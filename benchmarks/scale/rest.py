@@ -5,7 +5,7 @@ Owns: ``Pulse``, a client that pings and waits for the answer until nothing is l
 Promises: the longest wait is that of a client that has nothing to do with the work under way. The end of the work is
 known to ``STEP`` seconds.
 
-Refuses: to count the pings as work: what they cost an idle broker is measured first, and taken off.
+The pings do not count as work: what they cost an idle broker is measured first, and taken off.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ burst are all for one subscriber: what differs from topic to topic is the look-u
 their topics in turn, so a broker that remembers far fewer looks up nearly every message. Deliveries are checked against
 the whole round, as blocks.
 
-Refuses: QoS 1 and 2, and topics of different lengths.
+QoS 0 only, and topics of one length.
 """
 
 from __future__ import annotations

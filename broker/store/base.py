@@ -4,7 +4,7 @@ Owns the interface `Store`, its one error, and `Times`, which turns the core's t
 Promises: a store is told through its `journal` (`core.persistence.journal`) on the event loop's thread, in order, and
 never waited for; `load` gives everything back before the first client comes. One that commits later says so through the
 journal's `commits` (`core.persistence.commits`), also on the event loop: what promises a client that something is kept
-leaves then. Refuses: to know the router, sockets, settings.
+leaves then.
 """
 
 from __future__ import annotations

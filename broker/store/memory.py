@@ -3,7 +3,7 @@
 Owns records of its own, in dictionaries; no object of the core is kept but the key of each delivery. Promises: what
 `load` gives back is what the journal was told, to the last call. Bounded by what the sessions are bounded by: a record
 for each queued message, each packet identifier, each subscription, each retained message, and nothing for what is over.
-Payloads are not copied. Refuses: to outlive the process.
+Payloads are not copied. It does not outlive the process.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ payload, and ``PublishShape``: where things lie in a PUBLISH that a broker sent.
 Promises: builders are written apart from the broker's own codec, so that a fault there cannot hide itself here. All
 frames of one topic, QoS and payload size have the same length, which is what lets a subscriber count bytes.
 
-Refuses: to be a codec. It reads just enough of a packet to find its end and, for a PUBLISH, its parts; properties are
-skipped, not understood.
+It is no codec: it reads just enough of a packet to find its end and, for a PUBLISH, its parts; properties are skipped,
+not understood.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Owns: broker processes of the load tester and of the benchmarks, what they cost,
 Promises: CPU time is the whole process's user + system time in nanoseconds, threads that have ended included. A child
 is ended when its ``with`` block is left for any reason, and by the kernel if the bench itself is killed.
 
-Refuses: to leave a child running, to start one that listens anywhere but on 127.0.0.1, to work on anything but Linux.
+No child is left running, and none listens anywhere but on 127.0.0.1. It works on Linux only.
 """
 
 from __future__ import annotations

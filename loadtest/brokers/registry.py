@@ -8,7 +8,7 @@ backlog overflows none; or, for a row in which clients do not read, as narrow as
 be told in messages. `$SYS` statistics are off unless they are asked for. A peer that is not installed says in a line
 what to install.
 
-Refuses: to install anything, or to touch a broker that runs already.
+Nothing is installed, and a broker that runs already is not touched.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ copy; a broker's figures near it are the kernel's and the generator's, not the b
 
 Promises: listens on 127.0.0.1 only, keeps what a subscriber will not take yet, ends with its parent or on SIGTERM.
 
-Refuses: everything else of MQTT: QoS 1 and 2, wildcards, two publishers of one topic, packets it has not been told of.
-A publisher is known by the topic of its first PUBLISH; nothing after that is looked at.
+There is nothing else of MQTT: no QoS 1 and 2, no wildcards, no two publishers of one topic. A publisher is known by the
+topic of its first PUBLISH; nothing after that is looked at.
 """
 
 from __future__ import annotations

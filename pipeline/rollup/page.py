@@ -1,6 +1,6 @@
 """The rollup as a page: rates over time, the busiest topics, how old messages were, how large.
 
-Refuses: to bring a table to the driver. Time is cut into `POINTS` pieces at most, topics into `TOPICS`.
+No table is brought to the driver: time is cut into `POINTS` pieces at most, topics into `TOPICS`.
 """
 
 from __future__ import annotations

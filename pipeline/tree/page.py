@@ -1,6 +1,6 @@
 """The topic tree as a page: where the messages and the bytes are, the hot topics, the explosions.
 
-Refuses: to bring a table to the driver. The `PREFIXES` largest are drawn.
+No table is brought to the driver: the `PREFIXES` largest are drawn.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns: one strategy for every packet type, in both directions and every version, of packets that the specification allows
 and that are in the form in which the decoder returns them. Strings and payloads are short: long ones have tests of
-their own. Refuses: to draw anything invalid.
+their own. Nothing invalid is drawn.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ reset. Little is held on the way: `CHUNK` bytes in the proxy (`LINE` while a del
 with segments of Ethernet's size on both sides, so that a stall is felt after some ten kilobytes and not after
 megabytes. Nothing is left after `async with`: no task, no socket.
 
-Refuses: to know MQTT.
+It knows no MQTT.
 
     async with FaultProxy(broker.ports[0]) as proxy:
         peer = await Peer.open("127.0.0.1", proxy.port)

@@ -3,7 +3,7 @@
 Owns: what the black-box tests speak. It shares nothing with `broker.core`, so that a mistake made there is not made
 here too. Promises: a builder puts on the wire what it is told, right or wrong; a reader takes apart only what is
 well-formed and complains about the rest (a length written in more bytes than needed, trailing bytes, a property that
-does not belong). Refuses: to wait for ever (`TIMEOUT`), and to guess: `expect` takes the next packet as it comes.
+does not belong). No wait is longer than `TIMEOUT`; `expect` takes the next packet as it comes.
 
 Versions are the protocol level of CONNECT: 4 is MQTT 3.1.1, 5 is MQTT 5.0.
 """

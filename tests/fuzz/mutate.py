@@ -1,6 +1,6 @@
 """Inputs for the fuzz targets: the wire cases, mutated with the structure of MQTT in mind.
 
-Owns how bytes are spoilt. The same seed gives the same inputs. Refuses: to know what reads them.
+Owns how bytes are spoilt. The same seed gives the same inputs. It does not know what reads them.
 """
 
 from __future__ import annotations

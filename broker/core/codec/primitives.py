@@ -1,9 +1,8 @@
 """The data representations of MQTT (section 1.5) and nothing above them: integers, strings, binary data.
 
-Owns the cursor that every cold decoding path uses (`Reader`) and the few functions that write the same
-representations. Promises: a `Reader` never reads past its `end`, whatever a length field says; a field that would is
-a `MalformedPacket`. Writing raises `ValueError` for a value that has no encoding. Refuses: to know packets,
-properties or topics.
+Owns the cursor that every cold decoding path uses (`Reader`) and the few functions that write the same representations.
+Promises: a `Reader` never reads past its `end`, whatever a length field says; a field that would is a
+`MalformedPacket`. Writing raises `ValueError` for a value that has no encoding.
 """
 
 from __future__ import annotations

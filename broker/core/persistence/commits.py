@@ -2,7 +2,7 @@
 
 Owns two numbers and the line of those who wait. Promises: nobody is released before his number; they go on in the order
 in which they began to wait, a bounded number in a turn; one who has left is forgotten at once, so that a store that
-cannot write keeps nothing of connections that are over. Refuses: to know what waits (`Waiter`), and the event loop:
+cannot write keeps nothing of connections that are over. It knows neither what waits (`Waiter`) nor the event loop:
 `wake` tells the shell that there is somebody to release.
 """
 

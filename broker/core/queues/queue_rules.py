@@ -3,7 +3,7 @@
 Owns `QueueRule` and the order in which rules apply: all that match, one after the other, a later one winning for what
 it names. Rules with a topic filter speak of subscriptions, all others of clients.
 
-Promises: where there are no rules, nothing is looked at. Refuses: what a subscriber asks for (`queue_options`).
+Promises: where there are no rules, nothing is looked at. What a subscriber asks for is read by `queue_options`.
 """
 
 from __future__ import annotations

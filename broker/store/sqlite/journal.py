@@ -3,7 +3,7 @@
 Owns `SqliteJournal`, which runs on the event loop for every QoS 1 or 2 delivery: it takes notes in dictionaries, and
 `take` makes a `Batch` of them for the writer's thread. Promises: a delivery that is queued and finished in one group
 leaves no trace; a group is bounded by what the broker keeps anyway and by what stands in the file, however long the
-disk takes. Refuses: to write, and to know files, threads or the event loop.
+disk takes. It writes nothing itself, and knows no files, threads or event loop.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Owns the connection to the file while it is open. Promises: a group is in the file whole or not at all; the event loop
 hears of each, and waits for none. Between groups, a bounded piece at a time: what ended sessions leave behind is
-removed, the log is written back, and the file gives back pages that hold nothing. Refuses: to decide what happens when
-the disk fails (`store`): it tells, and writes the same group again when it is asked to.
+removed, the log is written back, and the file gives back pages that hold nothing. What happens when the disk fails,
+`store` decides: the writer tells, and writes the same group again when it is asked to.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a row of each table may hold: the columns as the file has them, and what a broker could not have written.
 
 Owns these rules, once, for checking a file and for lines that are brought in. Columns of one name mean the same in all
-tables. Refuses: to know where a row comes from.
+tables.
 """
 
 from __future__ import annotations

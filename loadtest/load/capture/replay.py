@@ -6,7 +6,7 @@ and a group of subscribers that check it.
 Promises: the job is played, judged and reported like every other. Times, sizes, topics, QoS and RETAIN are the
 capture's; payloads are marks and filler of the recorded size, at least `SIZE` bytes; of MQTT 5.0 properties, none.
 
-Refuses: to play anything but what is in the capture: there is no loop.
+What is in the capture is played once: there is no loop.
 """
 
 from __future__ import annotations

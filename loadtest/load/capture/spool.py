@@ -7,7 +7,7 @@ kernel pages it in and out. Whatever is asked of it while a run is played is a l
 Promises: messages of one publisher stand in the order of the capture. Their times count from the first message of the
 whole capture, in microseconds, divided by the speed.
 
-Refuses: payloads: marks and filler take their place (``sending``).
+There are no payloads: marks and filler take their place (``sending``).
 """
 
 from __future__ import annotations

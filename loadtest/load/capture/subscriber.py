@@ -8,7 +8,7 @@ Promises:
   slower than that, the client stops to read.
 - Whatever ends the capture, what came until then is in the file, and the file is whole.
 
-Refuses: to judge, to ask again (a broker that goes away ends the capture), and to overwrite a file.
+A broker that goes away ends the capture. No file is overwritten.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Owns: that client, and ``reconcile``, which holds the broker's figures against w
 Promises: a broker that publishes nothing there costs a moment and is not an error. Values are compared as differences
 between the beginning and the end of the run.
 
-Refuses: to believe either side. Where the two do not agree, it says by how much.
+Where the two do not agree, it says by how much.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ stands in every result.
 Promises: nothing here raises. What cannot be known (another machine, another user's process, a process that has ended,
 no `/proc`) is None. A process identifier that was given away anew is not taken for the broker.
 
-Refuses: to speak to the broker, to count children of the process, and to take a forwarder for a broker: what a proxy of
+It does not speak to the broker, nor count children of the process. A forwarder is taken for no broker: what a proxy of
 ports uses says nothing of what is behind it.
 """
 

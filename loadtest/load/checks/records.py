@@ -8,7 +8,7 @@ disk cannot keep up the generator waits for it (its lateness shows that). A file
 it is hidden until then. Times of all processes are of one clock. Rows of one process are in the order in which things
 happened: `number` counts what came, and that order is the one in which the judge saw it.
 
-Refuses: to judge. What the judge knew when a message came (its session, its connection) stands in the row.
+What the judge knew when a message came (its session, its connection) stands in the row.
 """
 
 from __future__ import annotations

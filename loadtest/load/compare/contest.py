@@ -8,7 +8,7 @@ scenario in the same version of MQTT. A broker that is not installed, cannot pla
 line, and the others go on. Whatever interrupts, every process that was started is ended, and what was measured until
 then stays in the ``Comparison``.
 
-Refuses: to tune a scenario for a broker, and to touch one that runs already.
+No scenario is tuned for a broker, and one that runs already is not touched.
 """
 
 from __future__ import annotations

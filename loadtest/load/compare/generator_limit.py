@@ -5,8 +5,8 @@ Owns: the scenario that is played for it, and ``OwnLimit``.
 Promises: the server only copies bytes (``loadtest.brokers.relay``), in a process of its own, on another core where
 there is one; what is counted has been read, taken apart and judged like every delivery of a run.
 
-Refuses: to be a broker's figure. One stream with small payloads is the cheapest there is: with more clients, larger
-payloads or higher QoS the generator does less.
+It is no broker's figure. One stream with small payloads is the cheapest there is: with more clients, larger payloads or
+higher QoS the generator does less.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Owns: `compare.html` and `compare.json`, and how they are written.
 Promises: the page holds its own plotly.js and loads nothing; whatever came from outside (names, errors, the scenario's
 text) is escaped. A figure that may be the generator's is marked wherever it stands. Files are whole or not there.
 
-Refuses: to compute. Medians and ratios are ``comparison``'s.
+``comparison`` has computed the medians and ratios.
 """
 
 from __future__ import annotations

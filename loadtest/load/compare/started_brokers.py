@@ -6,7 +6,7 @@ generator, a broker process for the time of one run, and what a scenario asks of
 Promises: a broker listens on a free port of 127.0.0.1, publishes its statistics below `$SYS` each second where its
 drops can be read there, keeps what it writes in a temporary directory, and has ended when its block is left.
 
-Refuses: to install anything, and to use a broker that runs already.
+Nothing is installed, and no broker is used that runs already.
 """
 
 from __future__ import annotations

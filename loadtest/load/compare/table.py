@@ -5,7 +5,7 @@ Owns: its layout: a block for each figure, a line for each broker in it.
 Promises: 80 columns are enough. A figure that may be the generator's is marked. Whatever changes the reading of the
 figures is said below them.
 
-Refuses: to compute. Medians and ratios are ``comparison``'s.
+``comparison`` has computed the medians and ratios.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Owns: the clients, their judges and senders, the pacer, the counters of the proc
 
 Promises: the same plan and the same process number make the same pool.
 
-Refuses: to know the conductor (``worker`` does).
+It does not know the conductor (``worker`` does).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Owns: the asyncio protocol, the acknowledgements that QoS 1 and 2 ask for, and r
 Promises: a read is taken apart by the broker's own decoder, strictly: whatever a broker sends that the specification
 forbids ends the connection with the reason in `fault`. All acknowledgements of a read go out in one write.
 
-Refuses: to know what the client is up to (``client``): packets other than PUBLISH and acknowledgements are handed on.
+Packets other than PUBLISH and acknowledgements are handed on to ``client``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Owns: the process, its event loop, the clock of its stages, and its end of the c
 
 Promises: seconds and stages begin at the same times in all processes. When the conductor is gone, so is this process.
 
-Refuses: to decide when a run begins or ends (``conductor``).
+``conductor`` decides when a run begins and ends.
 """
 
 from __future__ import annotations

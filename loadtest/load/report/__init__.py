@@ -6,7 +6,7 @@ Owns: the files (``files``), the Parquet columns (``columns``), the page (``page
 Promises: made from a ``Result`` and nothing else, so that any run can be reported again. The page is one file that
 fetches nothing; text from outside can do nothing in it.
 
-Refuses: to judge, and to be imported by anything but `canopy load`: it needs the `load` extra.
+It needs the `load` extra, and only `canopy load` imports it.
 """
 
 from loadtest.load.report.files import Files, ReportError, check, write

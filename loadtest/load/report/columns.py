@@ -7,7 +7,7 @@ distribution of a second is a list of (us, count). Times relative to the run sta
 names its run, so that files of several runs can be read together. A run without rows gives a file without rows, with
 all its columns.
 
-Refuses: to judge or to leave out: every second, sample and pair is a row.
+Nothing is left out: every second, sample and pair is a row.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Owns: ``Plot``, and how a second's figures become points.
 
 Promises: text from outside goes through ``label``, which escapes it for plotly, that reads HTML tags in its texts.
 
-Refuses: to draw a line where nothing was measured: a gap stays a gap.
+Where nothing was measured there is no line: a gap stays a gap.
 """
 
 from __future__ import annotations

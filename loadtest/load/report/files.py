@@ -5,7 +5,7 @@ Owns: which files there are, their names, and how they come into their folder.
 Promises: everything is written into a hidden folder beside its place first and then moved there; an interruption leaves
 nothing half written. `summary.json` is moved last: where it stands, the others do.
 
-Refuses: to delete what it did not write. Files of an earlier report in the same folder are replaced.
+Files of an earlier report in the same folder are replaced; nothing else is deleted.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Promises: no stretch reaches over the end of a stage; counts are added, rates an
 stretch, maxima stay maxima. Percentiles are those of the stretch where its seconds hold their distributions, and
 otherwise the worst of them: a peak never gets lost.
 
-Refuses: to touch a run that is short enough.
+A run that is short enough stays as it is.
 """
 
 from __future__ import annotations

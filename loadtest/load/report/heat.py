@@ -5,7 +5,7 @@ Owns: the grid: columns of time, rows of latency (`PER_DECADE` of them for each 
 Promises: the colour is a rate, so that a short column is not a pale one; nothing measured and nothing delivered are
 both left blank. Data only; the page gives the colours.
 
-Refuses: to blur: a single slow delivery is a cell.
+Nothing is blurred: a single slow delivery is a cell.
 """
 
 from __future__ import annotations

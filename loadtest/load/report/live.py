@@ -6,7 +6,7 @@ Promises: nothing here takes long: the view is drawn when something is told, at 
 thread of its own. What comes from outside is shown as text, never obeyed: neither as markup nor as a terminal's
 control sequence. The plain lines are ASCII in fixed columns.
 
-Refuses: to print where the files of the report are: that is the command's business.
+The command prints where the files of the report are.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Owns: ``Markup``, text that is HTML already, and ``element``, the one way to make it.
 
 Promises: whatever is not a ``Markup`` is escaped, as text and as attribute.
-
-Refuses: to know any page.
 """
 
 from __future__ import annotations

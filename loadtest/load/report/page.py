@@ -6,7 +6,7 @@ Promises: plotly.js is in the file and nothing is fetched: a Content-Security-Po
 but the two whose hashes it names. All text goes through ``markup``; the plots' data is JSON in which no tag can
 begin. Long tables are cut with a line that says so.
 
-Refuses: to leave out what speaks against the figures: findings stand above them.
+Findings that speak against the figures stand above them.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ and the colours of the heat map are the page's (`page.js`), which knows whether 
 Promises: what was not measured leaves a plot out and a sentence in its place. Long runs are drawn in about `POINTS`
 points, and say so.
 
-Refuses: to smooth. A line goes through what was measured.
+Nothing is smoothed: a line goes through what was measured.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Owns: the scale of percentiles: 90 %, 99 %, 99.9 % stand at even distances.
 Promises: read from the whole run's histogram, not from a sample. A histogram that cannot be read costs this plot, not
 the page.
 
-Refuses: to draw beyond the last delivery: the line ends where one in `count` does.
+Nothing is drawn beyond the last delivery: the line ends where one in `count` does.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Promises: a figure that could not be had is a dash, never 0. Text from outside (
 comes out of ``plain`` with everything invisible written as an escape, so that it can neither move a terminal's cursor
 nor turn a line around.
 
-Refuses: to compute. Everything here stands in the result already.
+Nothing is computed: everything here stands in the result already.
 """
 
 from __future__ import annotations

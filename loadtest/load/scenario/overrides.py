@@ -7,7 +7,7 @@ Promises: what the key names is there, or the schema knows it; else an ``Overrid
 one of several keys of which there may be but one (`rate`, `total_rate`, `in_flight`; the kinds of payload; the two ways
 of slow reading) takes the others of the file away, and never one that another `--set` set.
 
-Refuses: to judge values; that is the schema's.
+The schema judges the values.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """One face for every client library, so that the same contract can be held against each.
 
 Owns: `Driver`, what a library is asked to do, and the waiting. Promises: every wait is bounded and says what did not
-come.
-Refuses: to work around a library or the broker. A driver sets only what its user would have to set to get the
-behaviour the
-test asks for (a client identifier, a Will, a kept session); everything else stays at the library's defaults, but for
-reconnecting by itself, which would hide a lost connection.
+come. Nothing works around a library or the broker: a driver sets only what its user would have to set to get the
+behaviour the test asks for (a client identifier, a Will, a kept session); everything else stays at the library's
+defaults, but for reconnecting by itself, which would hide a lost connection.
 """
 
 from __future__ import annotations

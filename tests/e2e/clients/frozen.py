@@ -1,7 +1,7 @@
 """A client by hand that misbehaves on purpose: it reads only when it is told to, with small buffers.
 
-Owns: raw sockets beside `wire.Peer`. Promises: bounded waits; what piles up does so in the broker. Refuses: to know
-what the broker does about it.
+Owns: raw sockets beside `wire.Peer`. Promises: bounded waits; what piles up does so in the broker. What the broker does
+about it is not known here.
 """
 
 from __future__ import annotations

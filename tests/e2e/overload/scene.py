@@ -7,8 +7,7 @@ as fast as anybody can, and remembers numbers and times), `serve` (a daemon whos
 Promises: waits are bounded; nothing that a test opened stays open. A message of these tests says who it is:
 `stamped(number)` begins with its number and the time at which it was made.
 
-Refuses: to know how the broker does it. Of an embedded one it reads the sessions' ledgers, the sums of the queues, and
-how many messages wait for a client.
+Of an embedded broker it reads the sessions' ledgers, the sums of the queues, and how many messages wait for a client.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ apart. It is built on the parser of `wire` and shares nothing with the broker.
 Promises: everything is written down before it is answered; what `until` waits for is looked at again after each packet
 and each end of a connection; nothing is left after `async with`.
 
-Refuses: to route. What the link is to receive, the test sends with `Caller.send`.
+It routes nothing: what the link is to receive, the test sends with `Caller.send`.
 """
 
 from __future__ import annotations

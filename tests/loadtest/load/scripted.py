@@ -7,7 +7,7 @@ subscription of every session.
 Promises: listens on a free port of 127.0.0.1 and lives in the event loop of the test; what it wrote stands in `books`
 in the order in which it wrote it; what a client did against the specification stands in `violations`.
 
-Refuses: expiry, authorisation, flow of bytes (what a client does not read waits in this process).
+It has no expiry, no authorisation and no flow control of bytes (what a client does not read waits in this process).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Owns: ``opened``, which loads a file and returns what became of it.
 Promises: nothing leaves the machine: no host name resolves. The browser's own errands (updates, accounts) are not
 counted as the page's.
 
-Refuses: to look: what should stand on the page is the test's.
+What should stand on the page, the test says.
 """
 
 from __future__ import annotations
