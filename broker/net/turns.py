@@ -217,7 +217,8 @@ class Turns:
         self.work = TURN_WORK
         if self._made >= YOUNG:
             self._made = 0
-            if gc.isenabled():
+            # A program may have switched it off, by either way that there is.
+            if gc.isenabled() and gc.get_threshold()[0] > 0:
                 gc.collect(1)
         try:
             self._serve_all()

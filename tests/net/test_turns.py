@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 
+import pytest
+
 from broker.core.connection.protocol import TURN_WORK
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.routing.peers import HELD_WORK
-from broker.net.turns import LIGHT_WORK, LITTLE, MUCH, ROUND_WORK, ROUND_WRITES, SHARE, Turn, Turns
+from broker.net.turns import LIGHT_WORK, LITTLE, MUCH, ROUND_WORK, ROUND_WRITES, SHARE, YOUNG, Turn, Turns
 from broker.settings import Queue
 from tests.e2e import wire
 from tests.net.transports import Client, Embed, rounds
@@ -222,6 +224,25 @@ async def test_no_collection_looks_at_much_while_full_queues_go_on(embed: Embed)
     assert broker.router.counters.dropped_in_all() > 70_000
     # A message that waits for ten is eleven objects and about 500 units of work.
     assert 0 < max(seen) <= 20_000
+
+
+async def test_a_program_that_collects_no_garbage_has_none_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    collected: list[int] = []
+    monkeypatch.setattr(gc, "collect", collected.append)
+    turns = Turns(asyncio.get_running_loop(), QueueTotals())
+    enabled, thresholds = gc.isenabled(), gc.get_threshold()
+    counts = []
+    try:
+        for on, threshold in ((False, 700), (True, 0), (True, 700)):
+            (gc.enable if on else gc.disable)()
+            gc.set_threshold(threshold)
+            turns.did(YOUNG)
+            await until(lambda: not turns.waiting and turns.work == TURN_WORK)
+            counts.append(len(collected))
+    finally:
+        (gc.enable if enabled else gc.disable)()
+        gc.set_threshold(*thresholds)
+    assert counts == [0, 0, 1]
 
 
 async def test_hostile_reads_in_one_round_share_it(embed: Embed) -> None:
