@@ -44,41 +44,30 @@ class AmqttAuthenticator(Authenticator):
             raise SecurityError("amqtt is not installed: pip install 'canopy-mqtt[amqtt]'") from error
         self.name = name or getattr(plugin, "__name__", "amqtt")
         self._new_session: Callable[[], Any] = Session
-        self._loop: asyncio.AbstractEventLoop
-        self._stopping: asyncio.Event
-        self._plugin: Any = None
-        ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._live(ready)), name=self.name, daemon=True)
-        self._thread.start()
-        ready.wait()
-        try:
-            self._in_thread(self._make(plugin, config or {}, BaseContext())).result()
-        except BaseException:
-            self._stop()
-            raise
+        self._make: Callable[[], _Life] = lambda: _Life(self.name, plugin, config or {}, BaseContext())
+        self._life: _Life | None = self._make()
+        self._beginning = threading.Lock()
 
     async def authenticate(self, attempt: Attempt) -> Verdict:
-        return await asyncio.wrap_future(self._in_thread(self._ask(attempt)))
+        life = self._life
+        if life is None:
+            # The broker that closed it was started again.
+            life = await asyncio.to_thread(self._begin)
+        return await asyncio.wrap_future(life.run(self._ask(life.plugin, attempt)))
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._stop)
+        life, self._life = self._life, None
+        if life is not None:
+            await asyncio.to_thread(life.end)
 
-    # -- in the thread -------------------------------------------------------------------------------------------------
+    def _begin(self) -> _Life:
+        with self._beginning:
+            if self._life is None:
+                self._life = self._make()
+            return self._life
 
-    async def _live(self, ready: threading.Event) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stopping = asyncio.Event()
-        ready.set()
-        await self._stopping.wait()
-        if self._plugin is not None:
-            await self._plugin.close()
-
-    async def _make(self, plugin: Callable[[Any], Any], config: Mapping[str, Any], context: Any) -> None:
-        context.loop = asyncio.get_running_loop()
-        context.config = getattr(plugin, "Config", dict)(**config)
-        self._plugin = plugin(context)
-
-    async def _ask(self, attempt: Attempt) -> Verdict:
+    async def _ask(self, plugin: Any, attempt: Attempt) -> Verdict:
+        """In the plug-in's thread."""
         session = self._new_session()
         session.client_id, session.username = attempt.client_id, attempt.user_name
         session.remote_address = attempt.origin.host
@@ -86,20 +75,50 @@ class AmqttAuthenticator(Authenticator):
             session.password = None if attempt.password is None else attempt.password.decode()
         except UnicodeDecodeError:
             return Refusal(text="a password that is no UTF-8, which amqtt does not have")
-        verdict = await self._plugin.authenticate(session=session)
+        verdict = await plugin.authenticate(session=session)
         if verdict is None:
             return None
         if not verdict:
             return Refusal(text="the plug-in refuses it")
         return Principal(None if session.is_anonymous else session.username)
 
-    # ------------------------------------------------------------------------------------------------------------------
 
-    def _in_thread(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
+class _Life:
+    """A plug-in and its thread, from one start of a broker to its stop."""
+
+    def __init__(self, name: str, plugin: Callable[[Any], Any], config: Mapping[str, Any], context: Any) -> None:
+        self.plugin: Any = None
+        self._loop: asyncio.AbstractEventLoop
+        self._stopping: asyncio.Event
+        ready = threading.Event()
+        self.thread = threading.Thread(target=lambda: asyncio.run(self._live(ready)), name=name, daemon=True)
+        self.thread.start()
+        ready.wait()
+        try:
+            self.run(self._make(plugin, config, context)).result()
+        except BaseException:
+            self.end()
+            raise
+
+    async def _live(self, ready: threading.Event) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        ready.set()
+        await self._stopping.wait()
+        if self.plugin is not None:
+            await self.plugin.close()
+
+    async def _make(self, plugin: Callable[[Any], Any], config: Mapping[str, Any], context: Any) -> None:
+        context.loop = asyncio.get_running_loop()
+        context.config = getattr(plugin, "Config", dict)(**config)
+        self.plugin = plugin(context)
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
+        """Have the thread do it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def _stop(self) -> None:
-        """End the thread; again does nothing. Waits, so not in the event loop."""
-        if self._thread.is_alive():
+    def end(self) -> None:
+        """End the thread. Waits, so not in the event loop."""
+        if self.thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopping.set)
-            self._thread.join(STOP_TIMEOUT)
+            self.thread.join(STOP_TIMEOUT)

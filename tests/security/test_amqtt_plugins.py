@@ -95,9 +95,9 @@ class Hashing:
 
     begun: ClassVar = threading.Event()
     go_on: ClassVar = threading.Event()
+    closed: ClassVar = 0
 
     def __init__(self, context: Any) -> None:
-        self.closed = False
         assert context.loop is asyncio.get_running_loop()
 
     async def authenticate(self, *, session: Any) -> bool:
@@ -110,13 +110,14 @@ class Hashing:
         return bool(session.username == "ann")
 
     async def close(self) -> None:
-        self.closed = True
+        Hashing.closed += 1
 
 
 async def test_no_other_client_waits_for_a_plugin_that_blocks() -> None:
     """While one client's plug-in computes, another is answered; then the plug-in's word counts."""
     Hashing.begun.clear()
     Hashing.go_on.clear()
+    Hashing.closed = 0
     authenticator = await asyncio.to_thread(AmqttAuthenticator, Hashing)
     settings = Settings(listen=["mqtt://127.0.0.1:0"], security=Security(failure_delay=0.0))
     async with Broker(settings, authenticators=[authenticator]) as broker:
@@ -132,7 +133,21 @@ async def test_no_other_client_waits_for_a_plugin_that_blocks() -> None:
         await first.expect(PINGRESP)
         first.abort()
         second.abort()
-    assert authenticator._plugin.closed
+    assert Hashing.closed == 1
+
+
+async def test_a_broker_that_is_started_again_asks_the_plugin_again() -> None:
+    authenticator = await asyncio.to_thread(AmqttAuthenticator, AnonymousAuthPlugin, {"allow_anonymous": True})
+    broker = Broker(Settings(listen=["mqtt://127.0.0.1:0"]), authenticators=[authenticator])
+    for _ in range(2):
+        async with broker:
+            peers = [await Peer.open("127.0.0.1", broker.ports[0]) for _ in range(2)]
+            for number, peer in enumerate(peers):
+                await peer.send(wire.connect(f"c{number}", user="ann"))
+            for peer in peers:
+                assert (await peer.expect(CONNACK)).code == 0
+                peer.abort()
+        assert authenticator.name not in {thread.name for thread in threading.enumerate()}
 
 
 async def test_the_end_does_not_wait_long_for_a_plugin_that_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,10 +157,12 @@ async def test_the_end_does_not_wait_long_for_a_plugin_that_is_at_work(monkeypat
     authenticator = await asyncio.to_thread(AmqttAuthenticator, Hashing)
     asked = asyncio.ensure_future(authenticator.authenticate(attempt("ann", None)))
     assert await asyncio.to_thread(Hashing.begun.wait, 10)
+    life = authenticator._life
+    assert life is not None
     await authenticator.close()
-    assert authenticator._thread.is_alive()
+    assert life.thread.is_alive()
     Hashing.go_on.set()
-    await asyncio.to_thread(authenticator._thread.join, 10)
-    assert not authenticator._thread.is_alive()
+    await asyncio.to_thread(life.thread.join, 10)
+    assert not life.thread.is_alive()
     await asyncio.wait([asked])
     assert asked.cancelled() or isinstance(asked.result(), Principal)

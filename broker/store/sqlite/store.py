@@ -20,12 +20,12 @@ from typing import Final, TypeVar
 from broker.core.persistence.journal import DeliveryRecord, Fetch, Saved
 from broker.core.persistence.pages import Pages
 from broker.store.base import Store, StoreError, Times
+from broker.store.sqlite.beginning import begin, damaged, let_go
 from broker.store.sqlite.group import Batch
 from broker.store.sqlite.journal import Shell, SqliteJournal
-from broker.store.sqlite.opening import SYNCHRONOUS, Opened, open_store, told
+from broker.store.sqlite.opening import SYNCHRONOUS, Opened, told
 from broker.store.sqlite.principals import Principals, RuleTexts
-from broker.store.sqlite.reading import Damaged, Loaded, numbers, read, read_on_disk
-from broker.store.sqlite.reading import clock as clock_of
+from broker.store.sqlite.reading import Damaged, Loaded, read, read_on_disk
 from broker.store.sqlite.schema import DELIVERIES, PLAIN, RETAINED
 from broker.store.sqlite.writer import Writer, Written
 
@@ -123,16 +123,13 @@ class SqliteStore(Store):
         if self._opened is not None:
             raise StoreError("the store is in use by another broker of this process")
         self._loop = asyncio.get_running_loop()
-        opened = await asyncio.to_thread(open_store, self.directory, self._synchronous)
+        beginning = self._loop.run_in_executor(None, begin, self.directory, self._synchronous)
         try:
-            highest = await asyncio.to_thread(numbers, opened.db)
-            note = await asyncio.to_thread(clock_of, opened.db)
-        except sqlite3.Error as error:
-            opened.close()
-            raise StoreError(told(opened.path, error)) from error
-        except Damaged as error:
-            opened.close()
-            raise StoreError(_damaged(opened.path, error)) from error
+            opened, highest, note = await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            # The thread goes on: whoever starts next is to find the lock free.
+            beginning.add_done_callback(let_go)
+            raise
         self._journal.begin_at(*highest)
         self._last = highest[1]
         self._times.start(clock, note)
@@ -161,7 +158,7 @@ class SqliteStore(Store):
         except sqlite3.Error as error:
             raise StoreError(told(opened.path, error)) from error
         except Damaged as error:
-            raise StoreError(_damaged(opened.path, error)) from error
+            raise StoreError(damaged(opened.path, error)) from error
         for kept in loaded.kept:
             self._journal.kept.setdefault(kept.client_id, kept)
         return loaded.saved
@@ -414,7 +411,7 @@ class SqliteStore(Store):
                 self._reread = loop.call_later(LAST_RETRY, self._read_again)
             return
         if isinstance(found, Exception):
-            self._notice(_damaged(opened.path, found))
+            self._notice(damaged(opened.path, found))
             found = []
         elif len(found) < fetch.messages and fetch.last > self._last and not fetch.over:
             self._unread.append(fetch)
@@ -475,10 +472,6 @@ class _Ends(Shell):
 
     def fetch(self, session: int, fetch: Fetch) -> None:
         self._store.fetch(session, fetch)
-
-
-def _damaged(path: Path, error: Exception) -> str:
-    return f"{path} is damaged: restore it from a backup ({error})"
 
 
 def _rows(batch: Batch) -> int:

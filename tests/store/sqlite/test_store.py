@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import resource
 import signal
@@ -23,9 +24,10 @@ from broker.core.principal import Principal
 from broker.core.queues.delivery import SENT, Delivery
 from broker.core.topics.subscription import Subscriber, Subscription
 from broker.store import MemoryStore, StoreError
-from broker.store.sqlite import RuleTexts, SqliteStore
+from broker.store.sqlite import RuleTexts, SqliteStore, beginning
 from broker.store.sqlite import store as module
 from broker.store.sqlite.group import Batch
+from broker.store.sqlite.opening import Opened, open_store
 from broker.store.sqlite.schema import DELIVERIES
 from broker.store.sqlite.writer import Written
 from tests.store.places import Clock
@@ -589,7 +591,7 @@ class Hanging:
 
 
 async def test_a_disk_that_hangs_is_told_of_and_goes_on(tmp_path: Path) -> None:
-    store = await opened(tmp_path, stall_timeout=0.02)
+    store = await opened(tmp_path, stall_timeout=0.2)
     journal, commits, listener = store.journal, store.journal.commits, store.listener
     assert commits is not None
     assert isinstance(listener, Listener)
@@ -627,6 +629,29 @@ async def test_a_store_whose_disk_hangs_ends_all_the_same(tmp_path: Path) -> Non
         await SqliteStore(tmp_path).open(lambda: 0.0)
     disk.go_on()
     assert await asyncio.to_thread(writer.join, None)
+
+
+async def test_a_start_that_is_given_up_lets_go_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one of a program that does not wait so long."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(*arguments: Any) -> Opened:
+        begun.set()
+        assert go_on.wait(10)
+        return open_store(*arguments)
+
+    monkeypatch.setattr(beginning, "open_store", slow)
+    start = asyncio.ensure_future(opened(tmp_path))
+    assert await asyncio.to_thread(begun.wait, 10)
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    go_on.set()
+    await asyncio.get_running_loop().shutdown_default_executor()
+    # Whoever starts next finds the lock free.
+    descriptor = os.open(tmp_path / "canopy.lock", os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(descriptor)
 
 
 async def test_a_wrong_clock_ends_no_session(tmp_path: Path) -> None:
