@@ -462,10 +462,12 @@ class Connection(Client):
             return
         try:
             now: float = self.hub.time()
-            self.protocol.admitted(reason_code, now)
+            # Very many may be answered at once, and each may have sent a whole read behind its CONNECT.
+            self.protocol.admitted(reason_code, now, self.hub.turns.work)
             self.hold(self.protocol.decoder.held_size + self.in_transport, 0)
             self._after_turn(now)
             self._resume_reading()
+            self.hub.turns.did(self.protocol.work_done)
         except Exception as error:
             self.broke(error)
 

@@ -7,7 +7,9 @@ import gc
 
 import pytest
 
+from broker.core.codec.packets import Connect
 from broker.core.connection.protocol import TURN_WORK
+from broker.core.hooks import LATER, AccessControl, Origin
 from broker.core.queues.queue_totals import QueueTotals
 from broker.core.routing.peers import HELD_WORK
 from broker.net.turns import LIGHT_WORK, LITTLE, MUCH, ROUND_WORK, ROUND_WRITES, SHARE, YOUNG, Turn, Turns
@@ -245,6 +247,14 @@ async def test_a_program_that_collects_no_garbage_has_none_collected(monkeypatch
     assert counts == [0, 0, 1]
 
 
+class Late(AccessControl):
+    """Answers each CONNECT later."""
+
+    def admit(self, connect: Connect, origin: Origin, ticket: object) -> int:
+        del connect, origin, ticket
+        return LATER
+
+
 async def test_hostile_reads_in_one_round_share_it(embed: Embed) -> None:
     """50 clients send as much as each may have done in a turn; in the same round somebody PINGs."""
     broker = await embed()
@@ -265,6 +275,27 @@ async def test_hostile_reads_in_one_round_share_it(embed: Embed) -> None:
         before = router.work
         await rounds(1)
         # Each turn may end with a packet more than it has room for.
+        assert router.work - before <= ROUND_WORK + 50 * LIGHT_WORK
+    assert router.counters.messages_received == 50 * 2_000
+    assert all(client.transport.reading for client in crowd)
+
+
+async def test_clients_that_are_let_in_at_once_share_a_round(embed: Embed) -> None:
+    """50 clients wait for access control and have sent very much behind their CONNECTs; all are let in together."""
+    access_control = Late()
+    broker = await embed(access_control)
+    flood = b"".join(wire.publish(f"{number}", b"x", retain=True) for number in range(2_000))
+    crowd = [Client(broker, f"c{number}", says=wire.connect(f"c{number}") + flood) for number in range(50)]
+    router = broker.router
+    before = router.work
+    for client in crowd:
+        client.connection.admitted(0)
+    # What the coming of each takes is among it.
+    assert router.work - before <= TURN_WORK + 50 * 3 * LIGHT_WORK
+    assert all(client.connection.protocol.accepted for client in crowd)
+    while broker.hub.turns.waiting:
+        before = router.work
+        await rounds(1)
         assert router.work - before <= ROUND_WORK + 50 * LIGHT_WORK
     assert router.counters.messages_received == 50 * 2_000
     assert all(client.transport.reading for client in crowd)

@@ -258,11 +258,11 @@ class ServerProtocol(Peer):
         elif self.answer_later is not None and self.state == ADMITTING:
             self.answer_later(reason_code)
 
-    def admitted(self, reason_code: int, now: float) -> None:
-        """The late answer of access control. Does nothing when the connection has ended meanwhile."""
+    def admitted(self, reason_code: int, now: float, work: i64 = TURN_WORK) -> None:
+        """The late answer of access control: a turn. Does nothing when the connection has ended meanwhile."""
         if self.state == ADMITTING:
             self._answered = True
-            self._turn(reason_code, now, TURN_WORK)
+            self._turn(reason_code, now, work)
 
     def lost(self, cause: str, now: float) -> None:
         """The connection is gone, or given up: nothing more can be written [MQTT-3.1.2-8]."""
