@@ -175,7 +175,7 @@ class Server:
             if self.store is not None:
                 self.router.tick(self.loop.time())
             await self.listeners.start()
-        except Exception:
+        except BaseException:  # given up, too: the next start is to find the store free
             if self.store is not None:
                 await self.store.close()
             raise
@@ -211,7 +211,7 @@ class Server:
         try:
             saved = await store.load()
             links = restore(self.router, saved, self.loop.time())
-        except Exception:
+        except BaseException:  # see `start`
             await store.close()
             raise
         finally:

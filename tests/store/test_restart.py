@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
@@ -16,6 +18,9 @@ from broker.core.persistence.journal import SessionRecord
 from broker.net.listening.listeners import StartupError
 from broker.settings import Settings
 from broker.store import MemoryStore, Store, StoreError
+from broker.store.sqlite import SqliteStore
+from broker.store.sqlite import store as module
+from broker.store.sqlite.reading import Loaded, read
 from tests.e2e import wire
 from tests.e2e.wire import SESSION_EXPIRY, WILL_DELAY, Peer, ack, connect, publish
 from tests.store.places import KINDS, OUTLIVES
@@ -285,6 +290,33 @@ async def test_a_start_that_fails_behind_the_store_lets_go_of_it() -> None:
     for _ in range(2):
         with pytest.raises(RuntimeError, match="0 links"):
             await Faulty(Settings(listen=("mqtt://127.0.0.1:0",)), store=store).start()
+
+
+async def test_a_start_that_is_given_up_while_the_store_is_read_lets_go_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much is in it."""
+    begun = threading.Event()
+
+    def long(db: sqlite3.Connection, *others: Any) -> Loaded:
+        db.create_function("begun", 0, begun.set)
+        db.execute(
+            "WITH RECURSIVE c (x) AS (SELECT begun() UNION ALL SELECT 1 FROM c LIMIT 500000000) SELECT max(x) FROM c"
+        ).fetchone()
+        return read(db, *others)
+
+    def broker() -> Broker:
+        return Broker(Settings(listen=("mqtt://127.0.0.1:0",)), store=SqliteStore(tmp_path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "read", long)
+        start = asyncio.ensure_future(broker().start())
+        assert await asyncio.to_thread(begun.wait, 10)
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+    async with broker():
+        pass
 
 
 async def test_a_store_that_cannot_be_read_is_one_line() -> None:

@@ -159,6 +159,10 @@ class SqliteStore(Store):
             raise StoreError(told(opened.path, error)) from error
         except Damaged as error:
             raise StoreError(damaged(opened.path, error)) from error
+        except asyncio.CancelledError:
+            # Nobody wants to know any more, and `close` waits for the thread.
+            opened.db.interrupt()
+            raise
         for kept in loaded.kept:
             self._journal.kept.setdefault(kept.client_id, kept)
         return loaded.saved
