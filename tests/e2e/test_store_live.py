@@ -10,7 +10,7 @@ import random
 import signal
 import sqlite3
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import pytest
 from tests.e2e import wire
 from tests.e2e.wire import (
     MESSAGE_EXPIRY,
+    RECEIVE_MAXIMUM,
     SESSION_EXPIRY,
     WILL_DELAY,
     Closed,
@@ -33,6 +34,7 @@ from tests.e2e.wire import (
 from tests.support.daemon import COMMAND, PATIENCE, Daemon, environment
 
 HOUR = 3600
+MEMORY_MESSAGES = "CANOPY_STORE__MEMORY_MESSAGES"
 GONE = (Closed, WireError, ConnectionError)
 """What reading or writing comes to when the broker is killed, be it within a packet."""
 
@@ -45,12 +47,14 @@ class House:
 
     def __init__(self, folder: Path, stack: AsyncExitStack) -> None:
         self.folder = folder
+        self.environ: dict[str, str] = {}
         self._stack = stack
         self._peers: list[Peer] = []
         self.daemon: Daemon
 
     async def start(self, *arguments: str) -> None:
-        self.daemon = await asyncio.to_thread(Daemon, "--store", str(self.folder), *arguments)
+        flags = ("--store", str(self.folder), *arguments)
+        self.daemon = await asyncio.to_thread(lambda: Daemon(*flags, environ=self.environ))
         self._stack.callback(self.daemon.close)
 
     def kill(self) -> None:
@@ -76,6 +80,12 @@ class House:
             for table in ("message", "delivery", "retained"):
                 db.execute(f"UPDATE {table} SET expires_at = expires_at - ?", (seconds,))
 
+    def on_disk_alone(self) -> int:
+        """Messages that the file has for a broker which counts them, and has none of them in memory."""
+        with closing(sqlite3.connect(self.folder / "canopy.db")) as db:
+            found: int = db.execute("SELECT count(*) FROM delivery WHERE size IS NOT NULL AND state = 0").fetchone()[0]
+        return found
+
     async def peer(
         self, client_id: str, *, version: int = 5, clean: bool = False, present: bool | None = False, **more: Any
     ) -> Peer:
@@ -83,7 +93,7 @@ class House:
         peer = await Peer.open("127.0.0.1", self.daemon.port, version)
         self._stack.callback(peer.abort)
         self._peers.append(peer)
-        props = ((SESSION_EXPIRY, more.pop("expiry", HOUR)),)
+        props = ((SESSION_EXPIRY, more.pop("expiry", HOUR)), *more.pop("props", ()))
         await peer.send(connect(client_id, version=version, clean=clean, props=props, **more))
         peer.connack = await peer.expect(wire.CONNACK)
         assert peer.connack.code == 0
@@ -101,6 +111,16 @@ class House:
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     async with AsyncExitStack() as stack:
         made = House(tmp_path / "store", stack)
+        await made.start()
+        yield made
+
+
+@pytest.fixture
+async def small(tmp_path: Path) -> AsyncIterator[House]:
+    """Of what waits for a session three messages are in memory; the rest is on disk alone."""
+    async with AsyncExitStack() as stack:
+        made = House(tmp_path / "store", stack)
+        made.environ[MEMORY_MESSAGES] = "3"
         await made.start()
         yield made
 
@@ -377,6 +397,8 @@ class Receiver:
     def __init__(self) -> None:
         self.received: list[int] = []
         self._known: set[int] = set()
+        # Called once when so many have come.
+        self.at: tuple[int, Callable[[], None]] | None = None
 
     async def run(self, peer: Peer, count: int | None = None) -> None:
         """Until the broker is gone, or the highest of so many numbers has come, and nothing behind it."""
@@ -388,6 +410,9 @@ class Receiver:
 
     async def _take(self, peer: Peer, packet: wire.Packet) -> None:
         assert packet.packet_id is not None
+        if self.at is not None and len(self.received) >= self.at[0]:
+            self.at[1]()
+            self.at = None
         if packet.kind == wire.PUBREL:
             self._known.discard(packet.packet_id)
             await peer.send(ack(wire.PUBCOMP, packet.packet_id))
@@ -425,6 +450,8 @@ async def killed_again_and_again(house: House, qos: int, kills: int, seed: int) 
     sender = await house.peer("p", present=True)
     await publisher.run(sender, 1 << 30, publisher.count)
     assert publisher.acknowledged == set(range(publisher.count))
+    on_disk_alone = await asyncio.to_thread(house.on_disk_alone)
+    assert on_disk_alone > 0 if house.environ.get(MEMORY_MESSAGES) else on_disk_alone == 0
     gone = Receiver()
     await here.run(await house.peer("here", present=True), publisher.count)
     await gone.run(await house.peer("away", present=True), publisher.count)
@@ -447,3 +474,37 @@ async def test_killed_again_and_again(house: House, qos: int) -> None:
 @Qos
 async def test_killed_very_often(house: House, qos: int, seed: int) -> None:
     await killed_again_and_again(house, qos, kills=10, seed=100 + seed)
+
+
+@Qos
+async def test_killed_again_and_again_with_queues_larger_than_memory(small: House, qos: int) -> None:
+    """The same where most of what waits is on disk alone, and is read back."""
+    await killed_again_and_again(small, qos, kills=4, seed=10 + qos)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(5))
+@Qos
+async def test_killed_very_often_with_queues_larger_than_memory(small: House, qos: int, seed: int) -> None:
+    await killed_again_and_again(small, qos, kills=10, seed=200 + seed)
+
+
+@Qos
+async def test_killed_while_a_queue_is_read_back(small: House, qos: int) -> None:
+    """Whoever was away takes some of it each time: nothing is lost, nor does QoS 2 come twice [MQTT-4.3.3-10]."""
+    chance = random.Random(qos)
+    publisher, back = Publisher(qos), Receiver()
+    await small.away("away", ("t", qos))
+    await publisher.run(await small.peer("p"), 1 << 30, 3_000)
+    assert await asyncio.to_thread(small.on_disk_alone) >= 2_990
+    window = ((RECEIVE_MAXIMUM, 20),)
+    for _ in range(4):
+        back.at = (len(back.received) + chance.randrange(100, 700), small.kill)
+        await back.run(await small.peer("away", present=True, props=window), 3_000)
+        assert back.at is None
+        await small.again()
+    assert max(back.received) < 2_999
+    await back.run(await small.peer("away", present=True), 3_000)
+    once = list(dict.fromkeys(back.received))
+    assert once == list(range(3_000))
+    assert qos == 1 or back.received == once
