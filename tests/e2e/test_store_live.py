@@ -499,11 +499,11 @@ async def test_killed_while_a_queue_is_read_back(small: House, qos: int) -> None
     assert await asyncio.to_thread(small.on_disk_alone) >= 2_990
     window = ((RECEIVE_MAXIMUM, 20),)
     for _ in range(4):
-        back.at = (len(back.received) + chance.randrange(100, 700), small.kill)
+        wanted = len(back.received) + chance.randrange(100, 700)
+        back.at = (wanted, small.kill)
         await back.run(await small.peer("away", present=True, props=window), 3_000)
-        assert back.at is None
+        assert wanted <= len(back.received) < 3_000
         await small.again()
-    assert max(back.received) < 2_999
     await back.run(await small.peer("away", present=True), 3_000)
     once = list(dict.fromkeys(back.received))
     assert once == list(range(3_000))

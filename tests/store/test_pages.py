@@ -6,9 +6,10 @@ import asyncio
 import shutil
 import sqlite3
 import tempfile
+import threading
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -231,8 +232,9 @@ class Machine(RuleBasedStateMachine):
         assert pages.messages == sum(disk.messages for disk in on_disk)
         assert pages.bytes == sum(disk.bytes for disk in on_disk)
         for session in sessions:
-            # What is read ahead, what is being read, and what may be in memory at all.
-            assert session.queue.in_memory <= IN_MEMORY + 2 * PAGE + PAGE
+            # What is read ahead, what is being read, and what may be in memory at all; and after a start what was in
+            # flight and not written yet.
+            assert session.queue.in_memory <= IN_MEMORY + 2 * PAGE + PAGE + self.all.limits.max_inflight
 
     def teardown(self) -> None:
         if "y" in self.all.clients:
@@ -473,6 +475,61 @@ def test_pages_wait_until_memory_has_room_for_them(all_: Paged) -> None:
     all_.network.router.sweep(all_.network.now)
     all_.all_comes()
     assert came(client) == list(range(20))
+
+
+def test_a_broker_stops_while_pages_are_read_and_starts_again(all_: Paged) -> None:
+    """In one process, with its sessions in memory: they are there once, and nothing comes twice."""
+    client = away(all_)
+    publish(all_, *range(20))
+    reading = threading.Event()
+    writer = all_.store._writer
+    assert writer is not None
+
+    def job() -> None:
+        assert reading.wait(60)
+
+    writer.put(job)
+    client.connect(clean=False, expiry=1_000)
+    all_.network.settle()
+    assert len(all_.store._fetches) == 1
+    client.cut()
+    closing = all_.store.close()
+    all_.loop.call_soon(reading.set)
+    all_.do(closing)
+    all_.do(all_.store.open(lambda: all_.network.now))
+    assert taken(all_, client) == list(range(20))
+    nothing_is_left(all_)
+
+
+def test_pages_that_could_not_be_read_before_a_stop_are_read_after_the_next_start(
+    all_: Paged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = away(all_)
+    publish(all_, *range(20))
+    tries: list[int] = []
+
+    def fail(*_: object) -> NoReturn:
+        tries.append(1)
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("broker.store.sqlite.store.read_on_disk", fail)
+        assert taken(all_, client) == list(range(IN_MEMORY))
+        client.cut()
+        all_.do(all_.store.close())
+    assert tries
+    queue = all_.network.session("x").queue
+    assert (queue.messages, len(all_.store._fetches)) == (20 - IN_MEMORY, 1)
+    all_.do(all_.store.open(lambda: all_.network.now))
+    assert taken(all_, client) == list(range(20))
+    nothing_is_left(all_)
+
+
+def nothing_is_left(all_: Paged) -> None:
+    load, pages = all_.network.router.counters.load, all_.store._pages
+    assert not all_.store._fetches
+    assert (load.messages, load.bytes, pages.messages, pages.bytes) == (0, 0, 0, 0)
+    assert count(all_.folder, "delivery") == 0
 
 
 def test_rows_that_somebody_removed_are_told_as_lost(all_: Paged) -> None:

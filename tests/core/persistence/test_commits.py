@@ -182,3 +182,58 @@ def test_a_store_that_fails_refuses_where_the_settings_say_so_or_when_it_is_full
     assert commits.refuses(False)
     commits.recover()
     assert not commits.refuses(True)
+
+
+def test_who_is_handed_something_is_told_in_the_next_turn_whatever_is_committed() -> None:
+    """Before those who wait for a number."""
+    commits, told = Commits(), list[tuple[str, int]]()
+    turns: list[str] = []
+    commits.wake = lambda: turns.append("turn")
+    commits.told = 5
+    commits.wait(Waiting("a", told))
+    commits.advance(3)
+    assert not commits.release()
+    commits.hand(Waiting("b", told))
+    commits.hand(Waiting("c", told))
+    assert told == []
+    assert turns == ["turn"] * 3
+    assert not commits.release()
+    assert told == [("c", 3), ("b", 3)]
+    assert commits.waiting == 1
+    commits.advance(5)
+    assert not commits.release()
+    assert told[2:] == [("a", 5)]
+
+
+def test_one_who_was_handed_something_may_leave_before_he_is_told() -> None:
+    commits, told = Commits(), list[tuple[str, int]]()
+    commits.wake = lambda: None
+    first, second = Waiting("a", told), Waiting("b", told)
+    commits.hand(first)
+    commits.hand(second)
+    commits.leave(second)
+    assert not commits.release()
+    assert told == [("a", 0)]
+    assert commits.waiting == 0
+
+
+def test_what_is_handed_in_while_a_turn_is_under_way_waits_for_its_place_in_it() -> None:
+    """Each is told once, and nobody is passed over, where one who is told hands in another."""
+
+    class Handing(Waiting):
+        def committed(self, number: i64) -> i64:
+            if commits.told < 4:
+                commits.told += 1
+                commits.hand(Waiting(f"handed {commits.told}", told))
+            return super().committed(number)
+
+    commits, told = Commits(), list[tuple[str, int]]()
+    commits.wake = lambda: None
+    commits.told = 2
+    commits.wait(Handing("a", told))
+    commits.wait(Handing("b", told))
+    commits.advance(2)
+    while commits.release():
+        pass
+    assert sorted(name for name, _ in told) == ["a", "b", "handed 3", "handed 4"]
+    assert commits.waiting == 0
