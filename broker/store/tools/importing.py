@@ -10,10 +10,10 @@ import base64
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from broker.core.queues.delivery import QUEUED
 from broker.store.base import StoreError
@@ -22,6 +22,9 @@ from broker.store.tools import rows
 from broker.store.tools.exporting import HEAD, TEXTS_OF_JSON
 
 NUMBERS: Final = {name: state for state, name in rows.STATES.items()}
+LONGEST_LINE: Final = 512 * 1024 * 1024
+"""Bytes: the largest message as base64, and half as much again. A file without ends of lines stays out of memory."""
+
 MADE_HERE: Final = {"session": "id", "delivery": "number", "message": "refs"}
 """By table: the column that lines do not have."""
 
@@ -183,7 +186,7 @@ def _hand_over(path: Path) -> None:
             os.chown(each, folder.st_uid, folder.st_gid)
 
 
-def bring(directory: Path, source: Iterable[bytes], name: str) -> dict[str, int]:
+def bring(directory: Path, source: BinaryIO, name: str) -> dict[str, int]:
     """Bring the lines of `source`, which errors call `name`, into the store of a directory; rows by table.
 
     Raises:
@@ -192,7 +195,9 @@ def bring(directory: Path, source: Iterable[bytes], name: str) -> dict[str, int]
     with filling(directory) as importer:
         number = 0
         decoder = json.JSONDecoder(parse_constant=_no_number)
-        for number, line in enumerate(source, 1):
+        for number, line in enumerate(iter(lambda: source.readline(LONGEST_LINE + 1), b""), 1):
+            if len(line) > LONGEST_LINE:
+                raise StoreError(f"{name}: line {number}: is longer than {LONGEST_LINE:,} bytes")
             try:
                 values = decoder.decode(line.decode())
                 if number == 1:

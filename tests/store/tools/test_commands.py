@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from broker.cli import app
 from broker.core.principal import Principal
 from broker.store.sqlite.schema import VERSION
+from broker.store.tools import importing
 from tests.store.sqlite.place import count, opened, see
 from tests.store.tools.filled import fill
 
@@ -221,6 +222,12 @@ def test_a_line_that_cannot_come_in_is_named(lines: list[Any], fault: str, tmp_p
     assert fault in told
     assert told.count("\n") == 1
     assert (count(tmp_path / "s", "session"), count(tmp_path / "s", "retained")) == (0, 0)
+
+
+def test_a_file_without_lines_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importing, "LONGEST_LINE", 100)
+    told = canopy("import", tmp_path / "s", "/dev/zero", code=1)
+    assert told == "canopy: /dev/zero: line 1: is longer than 100 bytes\n"
 
 
 def test_after_a_faulty_file_a_good_one_comes_in(tmp_path: Path) -> None:
