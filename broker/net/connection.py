@@ -52,7 +52,7 @@ class Connection(Client):
         self.table = table
         self.loop = hub.loop
         self.time_limits: TimeLimits  # by connection_made
-        self._lost_by = ""  # the cause, once the socket is gone
+        self._lost_by = ""  # the cause, once the peer or the socket is gone
         self._in_line = False  # it waits for its turn to end
 
     # -- what asyncio calls --------------------------------------------------------------------------------------------
@@ -222,9 +222,13 @@ class Connection(Client):
         try:
             if self.stream.lost:
                 self.protocol.lost(self._lost_by, self.hub.time())
-            elif limits.text and not self.protocol.close_cause:
+            elif self.protocol.close_cause:
+                pass  # meanwhile it was taken over, say
+            elif self._lost_by:
+                self._let_go(self._lost_by)
+            elif limits.text:
                 self.close(limits.cause, limits.code, limits.text)
-            elif not self.protocol.close_cause:
+            else:
                 self.abort(limits.cause)
         except Exception as error:
             self.broke(error)
@@ -382,11 +386,16 @@ class Connection(Client):
 
     def abort(self, cause: str) -> None:
         """Give up a peer that takes nothing any more."""
-        self.gone(cause)
+        self._let_go(cause)
         self.stream.abort()
 
     def gone(self, cause: str) -> None:
         """The peer is gone; the socket closes by itself, or is aborted when it takes too long."""
+        self.stream.full = True  # nothing is written any more
+        self._lost_by = cause
+        self._end_in_turn()
+
+    def _let_go(self, cause: str) -> None:
         self.protocol.lost(cause, self.hub.time())
         self.hub.after_batch()
         self._closed()

@@ -7,6 +7,7 @@ import gc
 
 import pytest
 
+from broker.core.causes import CONNECTION_LOST
 from broker.core.codec.packets import Connect
 from broker.core.connection.protocol import TURN_WORK
 from broker.core.hooks import LATER, AccessControl, Origin
@@ -196,6 +197,28 @@ async def test_those_who_stall_together_end_in_turns(embed: Embed) -> None:
     assert all(client.transport.aborted for client in crowd[:9])
     assert set(router.sessions) == {"source"}
     assert crowd[9].connection not in broker.connections
+
+
+async def test_those_who_close_their_websockets_end_in_turns(embed: Embed) -> None:
+    """What `WebSocketTransport` calls for a close frame: one for whom much waits has its turn, and is sent no more."""
+    broker = await embed()
+    full, empty = Client(broker, "full"), Client(broker, "empty")
+    full.connection.data_received(wire.subscribe(1, [("t", 1)]))
+    await rounds()
+    source = Client(broker, "source")
+    full.connection.pause_writing()
+    source.connection.data_received(wire.publish("t", b"x", qos=1, packet_id=1) * 2 * MUCH)
+    await until(lambda: full.connection.outbox.messages >= MUCH)
+    for client in (full, empty):
+        client.take()
+        client.connection.gone(CONNECTION_LOST)
+    assert set(broker.router.sessions) == {"full", "source"}
+    await rounds()
+    assert set(broker.router.sessions) == {"source"}
+    assert full.take() == b""
+    assert full.connection.protocol.close_cause == CONNECTION_LOST
+    full.connection.connection_lost(None)
+    assert broker.connections == {source.connection, empty.connection}
 
 
 async def test_no_collection_looks_at_much_while_full_queues_go_on(embed: Embed) -> None:
