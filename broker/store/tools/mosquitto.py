@@ -19,9 +19,10 @@ from typing import Any, BinaryIO, Final
 from broker.core.codec.errors import ProtocolError
 from broker.core.codec.packets import PUBLISH
 from broker.core.codec.properties import ForwardScan
-from broker.core.codec.topic_names import matches
+from broker.core.codec.topic_names import validate_filter
 from broker.core.queues.delivery import QUEUED, RELEASED, SENT
 from broker.core.routing.loop_detection import UPLINKS
+from broker.core.topics.trie import NODES, Trie, create
 from broker.store.base import StoreError
 from broker.store.tools.importing import FaultyRow, Importer, filling
 from broker.store.tools.rows import NEVER
@@ -54,6 +55,10 @@ NO_LOCAL: Final = 0x04
 RETAIN_AS_PUBLISHED: Final = 0x08
 
 
+_Terms = tuple[int, int, int]
+"""QoS, options and identifier of a subscription."""
+
+
 class Damaged(Exception):
     """The file is not as mosquitto writes it."""
 
@@ -76,7 +81,7 @@ class _Session:
         self.user_name = user_name
         self.expiry_interval = expiry_interval
         self.disconnected_at = disconnected_at
-        self.subscriptions: dict[str, tuple[int, int, int]] = {}  # filter → QoS, options, identifier
+        self.subscriptions: dict[str, _Terms] = {}
         self.deliveries: list[tuple[int, dict[str, Any]]] = []  # message, row
         self.received: list[tuple[int, int]] = []  # packet identifier, message
 
@@ -211,25 +216,44 @@ class Saved:
 
     def release(self) -> None:
         """QoS 2 publishes that a client has not released yet: mosquitto hands them on then, and Canopy at once."""
+        if not any(session.received for session in self.sessions.values()):
+            return
+        trie, terms_of = self._filters()
         for session in self.sessions.values():
             for _, number in session.received:
                 message = self.messages[number]
-                for client_id, each in self.sessions.items():
-                    heard = [
-                        terms
-                        for topic_filter, terms in each.subscriptions.items()
-                        if not topic_filter.startswith("$share/") and matches(topic_filter, message.topic)
-                        if not (terms[1] & NO_LOCAL and client_id == message.publisher)
-                    ]
-                    if heard:
-                        qos = min(message.qos, max(terms[0] for terms in heard))
-                        retain = message.retain and any(terms[1] & RETAIN_AS_PUBLISHED for terms in heard)
-                        identifiers = tuple(terms[2] for terms in heard if terms[2])
-                        self.deliver(each, number, _delivery(qos, retain, identifiers))
+                heard: dict[str, list[_Terms]] = {}
+                for entry in trie.match(message.topic):
+                    for client_id, terms in terms_of[entry.topic_filter]:
+                        if not (terms[1] & NO_LOCAL and client_id == message.publisher):
+                            heard.setdefault(client_id, []).append(terms)
+                for client_id, found in heard.items():
+                    qos = min(message.qos, max(terms[0] for terms in found))
+                    retain = message.retain and any(terms[1] & RETAIN_AS_PUBLISHED for terms in found)
+                    identifiers = tuple(terms[2] for terms in found if terms[2])
+                    self.deliver(self.sessions[client_id], number, _delivery(qos, retain, identifiers))
                 if message.retain:
                     self.retained.pop(message.topic, None)
                     if message.payload:
                         self.retained[message.topic] = number
+
+    def _filters(self) -> tuple[Trie, dict[str, list[tuple[str, _Terms]]]]:
+        """Who subscribes to what, to be found by topic: a saved broker may have very many of both."""
+        trie = create(NODES)
+        found: dict[str, list[tuple[str, _Terms]]] = {}
+        for client_id, session in self.sessions.items():
+            for topic_filter, terms in session.subscriptions.items():
+                if topic_filter.startswith("$share/"):
+                    continue
+                if topic_filter not in found:
+                    try:
+                        validate_filter(topic_filter)
+                    except ProtocolError:
+                        continue
+                    trie.insert(topic_filter)
+                    found[topic_filter] = []
+                found[topic_filter].append((client_id, terms))
+        return trie, found
 
 
 class _Fields:

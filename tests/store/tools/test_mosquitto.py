@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 from broker import Broker
+from broker.core.topics import trie
+from broker.core.topics.trie import Trie
 from broker.settings import Settings, Shutdown, Store
+from broker.store.tools import mosquitto as mosquitto_file
 from broker.store.tools.mosquitto import Damaged, read
 from loadtest.brokers.process import free_port
 from tests.e2e import wire
@@ -230,6 +233,34 @@ def test_what_has_no_place_is_counted(tmp_path: Path) -> None:
     assert canopy("verify", tmp_path / "s").endswith(": whole\n")
     lines = [json.loads(line) for line in canopy("export", tmp_path / "s").splitlines()]
     assert lines[1]["disconnected_at"] == now - 30
+
+
+def test_very_many_unreleased_publishes_meet_very_many_subscriptions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each looks for its own alone: whoever subscribes elsewhere costs it nothing."""
+    made: list[Trie] = []
+
+    def create(layout: str) -> Trie:
+        made.append(trie.create(layout))
+        return made[-1]
+
+    monkeypatch.setattr(mosquitto_file, "create", create)
+    count = 300
+    chunks = (
+        *(message(number, b"a/%d/x" % number) for number in range(1, count + 1)),
+        *(client(b"c%d" % number, 60, 0) for number in range(1, count + 1)),
+        *(subscription(b"c%d" % number, b"a/%d/#" % number) for number in range(1, count + 1)),
+        *(subscription(b"c1", name) for name in (b"a/2/+", b"a/2/#", b"a#", b"$share/g/a/3/x")),
+        *(queued(number, b"c1", direction=0, packet_id=number) for number in range(1, count + 1)),
+    )
+    told = canopy("import", tmp_path / "s", "--mosquitto", file(tmp_path, *chunks))
+    # The first has the second's too, once.
+    assert told.endswith(
+        f": {count} sessions with {count + 3} subscriptions and {count + 1} messages, 0 retained messages\n"
+    )
+    [found] = made
+    assert found.probes < 20 * count
 
 
 def test_a_message_whose_deliveries_all_have_no_place(tmp_path: Path) -> None:
