@@ -195,6 +195,9 @@ class Connection(Client):
         stream.lost = True
         stream.full = True  # nothing is written any more
         self.hub.wheel.remove(self)
+        if self.opened_at == 0.0:
+            # A fault of ours has kept it from beginning: nobody knows of it.
+            return
         self._lost_by = causes.WRITE_FAILED if isinstance(exc, BrokenPipeError) else causes.CONNECTION_LOST
         self._end_in_turn()
 

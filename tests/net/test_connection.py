@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable
+from typing import cast
 
 import pytest
 
@@ -18,7 +19,7 @@ from broker.net.admission import HALF_OPEN_ROOM, Admission
 from broker.net.connection import Connection
 from broker.net.stream import LINGER
 from tests.e2e import wire
-from tests.net.transports import Client, Embed, lose_all, rounds
+from tests.net.transports import Client, Embed, Transport, lose_all, rounds
 from tests.support.waiting import until
 
 
@@ -247,6 +248,20 @@ async def test_a_connection_that_is_over_counts_for_nothing(
         there.connection.connection_lost(None)
     assert broker.connection_table._closing == {}
     assert (counted(broker).by_address.get(HERE, 0), counted(broker).open) == (1, 2)
+
+
+async def test_a_connection_that_could_not_begin_leaves_nothing(broker: Broker) -> None:
+    def fail(_: object) -> None:
+        raise OSError("no such option")
+
+    broker.connection_table.tune = fail
+    connection = Connection(broker.connection_table, broker.listeners.all[0].terms)
+    transport = Transport()
+    connection.connection_made(cast(asyncio.Transport, transport))
+    assert transport.aborted
+    connection.connection_lost(None)
+    assert not broker.connections
+    assert broker.faults.counts == {"connection": 1}
 
 
 async def test_a_refused_connection_leaves_nothing(embed: Embed) -> None:
