@@ -152,7 +152,9 @@ class Links(SubscriptionListener):
                 messages=waiting,
                 dropped_in=round(max(left, 0.0)),
             )
-        if journal is None or waiting == 0 or left <= 0.0:
+        # The upstream may have the other half of a QoS 2 message: a PUBREL is owed, or an identifier is known.
+        unfinished = waiting > 0 or session.inflight.count > 0 or bool(session.incoming_qos2)
+        if journal is None or not unfinished or left <= 0.0:
             router.end_session(session, now)
             return
         session.abandoned = True

@@ -313,3 +313,18 @@ class TestRemoved:
             assert edge.broker.links.session_count == 1
             await edge.broker.reload(edge.settings())
             assert edge.broker.links.session_count == 1
+
+    async def test_a_pubrel_that_it_owes_is_kept(self, edge: Edge) -> None:
+        """An upstream that publishes with PUBREL alone would lose the message, and take the next one for it."""
+        call = await edge.call(False)
+        await edge.publish(b"1", qos=2)
+        sent = await call.get(Publish)
+        call.say(Ack(PUBREC, sent.packet_id))
+        assert (await call.get(Ack)).kind == PUBREL
+        await edge.again(self.without(edge))
+        assert edge.broker.links is not None
+        assert edge.broker.links.session_count == 1
+        await edge.again()
+        call = await edge.call()
+        assert (await call.get(Ack)).packet_id == sent.packet_id
+        call.say(Ack(PUBCOMP, sent.packet_id))
