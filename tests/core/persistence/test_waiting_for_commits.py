@@ -469,6 +469,31 @@ def test_what_was_written_once_is_sent_again_without_waiting(house: House) -> No
     assert [(each.payload, each.dup) for each in client.got(Publish)] == [(b"x", True)]
 
 
+@pytest.mark.parametrize("written", [True, False])
+def test_what_passed_a_held_publish_is_sent_again_before_it(house: House, written: bool) -> None:
+    """QoS 1 does not wait for QoS 2: the order of sending is that of sending again [MQTT-4.6.0-1].
+
+    `written`: whether the one that is held leaves before the connection ends.
+    """
+    client = house.receiver()
+    client.answering = False
+    publisher = house.client("pub")
+    for payload, qos in ((b"held", 2), (b"first", 1), (b"held, too", 2)):
+        publisher.publish("t/1", payload, qos)
+    assert client.payloads() == [b"first"]
+    if written:
+        house.commit()
+        assert client.payloads() == [b"held", b"held, too"]
+    client.cut()
+    house.commit()
+    client.answering = True
+    client.connect(clean=False, expiry=EXPIRY, receive_maximum=1)
+    while client.session.inflight.count:
+        house.commit()
+    again = [(each.payload, each.dup) for each in client.got(Publish)]
+    assert again == [(b"first", True), (b"held", written), (b"held, too", written)]
+
+
 def test_held_publishes_stay_within_the_send_quota(house: House) -> None:
     """[MQTT-3.3.4-9]"""
     client = house.receiver(receive_maximum=2)

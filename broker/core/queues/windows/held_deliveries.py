@@ -2,8 +2,9 @@
 
 Owns the line of them. Only so is a message that a killed broker has sent known to the next one by its packet
 identifier, and delivered once (section 4.3.3). Promises: their order stays [MQTT-4.6.0-6]; the outbox gets them when
-they are committed and it has room; nothing of another QoS waits for them. They are in flight in their session all the
-while, and so bounded by its send quota and its bytes; when the connection ends, they are unsent.
+they are committed and it has room; nothing of another QoS waits for them, and what passed them stays before them when
+it is sent again. They are in flight in their session all the while, and so bounded by its send quota and its bytes;
+when the connection ends, they are unsent.
 """
 
 from __future__ import annotations
@@ -76,9 +77,11 @@ class HeldDeliveries(Waiter):
         while outbox is not None and line and line[0].number <= number:
             delivery = line[0].delivery
             # It may be over, or have gone to another member of a shared subscription.
-            if delivery.state == SENT and self._inflight.get(i64(delivery.packet_id)) is delivery:
+            if self._is_in_flight(delivery):
                 if not outbox.has_room(delivery.message.size() + HEADROOM):
                     return count
+                if delivery.attempts == 0:
+                    self._inflight.move_behind(delivery)
                 outbox.push(delivery)
                 count += 1
             line.popleft()
@@ -95,4 +98,10 @@ class HeldDeliveries(Waiter):
         """The connection is over: none of them was sent."""
         self._commits.leave(self)
         self._outbox = None
+        for held in self._line:
+            if held.delivery.attempts == 0 and self._is_in_flight(held.delivery):
+                self._inflight.move_behind(held.delivery)
         self._line.clear()
+
+    def _is_in_flight(self, delivery: Delivery) -> bool:
+        return delivery.state == SENT and self._inflight.get(i64(delivery.packet_id)) is delivery

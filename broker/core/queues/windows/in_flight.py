@@ -83,6 +83,11 @@ class InFlight:
         delivery.turn = self._added
         self.count += 1
 
+    def move_behind(self, delivery: Delivery) -> None:
+        """One that is in flight is the last in their order: others were sent before it."""
+        self._added += 1
+        delivery.turn = self._added
+
     def get(self, packet_id: i64) -> Delivery | None:
         """The delivery with that identifier; None when there is none."""
         mask: i64 = self._mask
@@ -103,7 +108,7 @@ class InFlight:
             self._mask = -1
 
     def values(self) -> list[Delivery]:
-        """All of them, in the order in which they were put in flight: a copy."""
+        """All of them, in the order in which they were put in flight, or moved behind the others: a copy."""
         found: list[Delivery] = []
         for each in self._slots:
             if each is not None:
