@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -43,15 +43,19 @@ class Daemon:
         prepare: Callable[[], None] | None = None,
         environ: Mapping[str, str] | None = None,
         patience: float = PATIENCE,
+        command: Sequence[str] = COMMAND,
     ) -> None:
-        """`arguments`: of `canopy serve`; it listens on a free port. `prepare` is called in its process before."""
+        """`arguments`: of `canopy serve`; it listens on a free port. `prepare` is called in its process before.
+
+        `command`: what is run in place of `canopy`.
+        """
         self.lines: list[str] = []
         self.patience = patience
         self._changed = threading.Condition()
         self._looked_at = 0
         self._over = False
         self.process = subprocess.Popen(
-            [*COMMAND, "serve", "--listen", "mqtt://127.0.0.1:0", *arguments],
+            [*command, "serve", "--listen", "mqtt://127.0.0.1:0", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
