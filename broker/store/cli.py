@@ -10,8 +10,10 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from enum import StrEnum
 from functools import wraps
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
@@ -30,6 +32,14 @@ app = typer.Typer(
 FAILED: Final = 1
 MISUSED: Final = 2
 STANDARD: Final = "-"
+
+
+class Format(StrEnum):
+    """What export writes."""
+
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the store (store.path).")]
 
@@ -112,12 +122,23 @@ def verify(directory: Directory) -> None:
 @_told
 def export(
     directory: Directory,
-    file: Annotated[str, typer.Argument(metavar="[FILE]", help="A file that is not there yet; -: the output.")] = "-",
+    file: Annotated[
+        str,
+        typer.Argument(metavar="[FILE]", help="A file, or folder for Parquet, that is not there yet; -: the output."),
+    ] = "-",
+    form: Annotated[
+        Format, typer.Option("--format", help="Lines of JSON, or a folder with a Parquet file for each table.")
+    ] = Format.JSONL,
 ) -> None:
-    """Write all of the store as lines of JSON, as of one moment. A broker may be running."""
+    """Write all of the store as lines of JSON, or as Parquet, as of one moment. A broker may be running."""
     from broker.store.tools import exporting
     from broker.store.tools.looking import look
 
+    if form is Format.PARQUET:
+        if file == STANDARD:
+            _fail("name a folder that is not there yet: Parquet does not go to the output", MISUSED)
+        _write_parquet(directory, Path(file))
+        return
     with look(directory) as found:
         lines = exporting.lines(found)
         if file == STANDARD:
@@ -150,11 +171,40 @@ def _write(file: Path, lines: Iterable[str]) -> None:
         raise
 
 
+def _write_parquet(directory: Path, folder: Path) -> None:
+    from broker.store.tools.looking import look
+
+    parquet = _parquet()
+    with look(directory) as found:
+        if os.path.lexists(folder):
+            _fail(f"{folder} is there already: move it away, or name another one")
+        try:
+            parquet.write(found, folder)
+        except OSError as error:
+            _fail(f"{folder} cannot be written ({error.strerror}): make room, or name another one")
+
+
+def _parquet() -> ModuleType:
+    """What reads and writes Parquet; a line for people where pyarrow is missing."""
+    try:
+        from broker.store.tools import parquet
+    except ModuleNotFoundError as error:
+        if error.name != "pyarrow":
+            raise
+        _fail(
+            "Parquet needs pyarrow: in a clone of Canopy run `make setup`; elsewhere install Canopy with its extra, as "
+            "in pip install './canopy[record]'"
+        )
+    return parquet
+
+
 @app.command("import")
 @_told
 def bring(
     directory: Directory,
-    file: Annotated[str, typer.Argument(metavar="[FILE]", help="What export wrote; -: the input.")] = "",
+    file: Annotated[
+        str, typer.Argument(metavar="[FILE]", help="The file or folder that export wrote; -: the input.")
+    ] = "",
     mosquitto: Annotated[
         Path | None,
         typer.Option("--mosquitto", metavar="FILE", help="In its place: what mosquitto saved."),
@@ -179,6 +229,8 @@ def bring(
             )
     elif file == STANDARD:
         counts = importing.bring(directory, sys.stdin.buffer, "input")
+    elif Path(file).is_dir():
+        counts = _parquet().bring(directory, Path(file))
     else:
         try:
             with Path(file).open("rb") as source:

@@ -39,7 +39,7 @@ def lines(found: Look) -> Iterator[str]:
     yield _line(HEAD)
     clients: dict[int, str] = {}
     for table in rows.TABLES:
-        for row in _rows(found, table):
+        for row in rows_of(found, table):
             if table == "session":
                 clients[row.pop("id")] = row["client_id"]
             try:
@@ -48,7 +48,7 @@ def lines(found: Look) -> Iterator[str]:
                 raise StoreError(f"{found.path}: a row of {table} cannot be read: see canopy store verify") from error
 
 
-def _rows(found: Look, table: str) -> Iterator[dict[str, Any]]:
+def rows_of(found: Look, table: str) -> Iterator[dict[str, Any]]:
     """The rows of a table that belong to somebody, in an order that says what their numbers did."""
     db = found.db
     names = [column.name for column in rows.columns(db, table)]

@@ -48,6 +48,10 @@ class Importer:
         self._refs: dict[int, int] = {}
         self._in_flight: set[tuple[int, int]] = set()
 
+    def columns(self, table: str) -> list[rows.Column]:
+        """Those that a table of the store has."""
+        return self._columns[table]
+
     def line(self, values: Any) -> None:
         """Bring in a line of JSON. Raises FaultyRow."""
         if not isinstance(values, dict):
