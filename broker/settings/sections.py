@@ -342,7 +342,7 @@ class Store(Section):
     on_failure: Literal["hold", "refuse"] = "hold"
     """What happens to QoS 1 and 2 publishes while the disk cannot be written: nobody gets an acknowledgement until it
     can (`hold`), or they are refused (`refuse`)."""
-    memory_messages: CountOrUnlimited = 0
+    memory_messages: CountOrUnlimited = 1_000
     """Messages that wait for one session in memory; what comes beyond waits on disk alone, and is read back in pages as
     the client takes it. 0: all of it is in memory as well, and the three bounds below do nothing."""
     memory_bytes: SizeOrUnlimited = 1_048_576
