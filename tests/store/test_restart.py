@@ -343,6 +343,7 @@ async def test_without_a_store_nothing_is_kept() -> None:
         assert not second.router.sessions
 
 
+@pytest.mark.long
 async def test_thousands_of_messages_over_restarts(house: House) -> None:
     """QoS 2, the broker replaced again and again: all in order, none lost or doubled [MQTT-4.3.3-1] [MQTT-4.6.0-6]."""
     count, restarts = 2_000, 4
