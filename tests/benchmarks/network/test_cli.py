@@ -74,6 +74,7 @@ def test_whole_run_on_the_relay(tmp_path: Path) -> None:
     assert 0 < paced["p50_us"] <= paced["p99_us"]
 
 
+@pytest.mark.long
 def test_tls_and_websocket_on_the_relay(tmp_path: Path) -> None:
     """The generator's own limit of each kind of listener is told, and what WebSocket costs beside TCP."""
     file = tmp_path / "out.json"

@@ -199,6 +199,7 @@ def snapshot(toy: Toy) -> int:
     return toy.add("snapshot", ref_seq=begun, n=len(toy.held))
 
 
+@pytest.mark.long
 def test_a_record_whose_beginning_is_gone_is_judged_from_a_snapshot_on(spark: SparkSession) -> None:
     toy = Toy("0a0b0c0d", seed=3, faults=True)
     toy.live(120)
@@ -220,6 +221,7 @@ def test_a_record_whose_beginning_is_gone_is_judged_from_a_snapshot_on(spark: Sp
         judge(spark, [toy])
 
 
+@pytest.mark.long
 def test_a_time_is_judged_by_what_was_told_before_it(spark: SparkSession, tmp_path: Path) -> None:
     toy = Toy("0a0b0c0d", seed=3, faults=True)
     read = []
