@@ -15,7 +15,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn, TypeVar, cast, get_args
+from typing import Annotated, Any, Final, TypeVar, cast, get_args
 
 import typer
 
@@ -23,6 +23,7 @@ from broker import daemon, logs
 from broker.absent_files import to_be_made
 from broker.acl import app as acl
 from broker.buildinfo import build_info
+from broker.commands import MISUSED, fail
 from broker.configuration import SettingsError, annotated_defaults, changed, ignored, load_settings, of_tables
 from broker.convert import mosquitto
 from broker.convert.source import ConvertError
@@ -46,9 +47,6 @@ from broker.upstream.links.choices import unreadable
 from broker.wording import show
 from loadtest.load.cli.app import app as load
 from pipeline.cli import app as pipeline
-
-FAILED: Final = 1
-MISUSED: Final = 2
 
 UNGUARDED: Final = 3
 """What `convert` ends with when a guard of the source is missing in what it has printed."""
@@ -76,13 +74,6 @@ app.add_typer(pipeline, name="pipeline")
 def main() -> None:
     """The console script."""
     app(prog_name="canopy")
-
-
-def _fail(text: str, code: int = FAILED) -> NoReturn:
-    """End the command with a message; every line of it says who speaks."""
-    for line in text.splitlines():
-        typer.echo(f"canopy: {line}", err=True)
-    raise typer.Exit(code)
 
 
 def _print_version(wanted: bool) -> None:
@@ -131,7 +122,7 @@ def serve(
     changes = list(sets or ())
     if store == "":
         # As from a shell variable that is not set: neither the folder here nor the memory is what was meant.
-        _fail("--store: found nothing; allowed: a folder", MISUSED)
+        fail("--store: found nothing; allowed: a folder", MISUSED)
     if store is not None:
         # In quotes: a folder may be called 1.
         changes.append(f"store.path={json.dumps(store, ensure_ascii=False)}")
@@ -166,7 +157,7 @@ def check_config(
     """
     if defaults:
         if file is not None:
-            _fail("--defaults prints the defaults and takes no FILE", MISUSED)
+            fail("--defaults prints the defaults and takes no FILE", MISUSED)
         typer.echo(_or_fail(annotated_defaults), nl=False)
         return
     settings = _load(file, (), ())
@@ -216,7 +207,7 @@ def convert(
     try:
         converted = mosquitto.convert(file)
     except ConvertError as error:
-        _fail(str(error), MISUSED)
+        fail(str(error), MISUSED)
     typer.echo(converted.toml, nl=False)
     for line in (*converted.guards, *converted.missing):
         typer.echo(f"canopy: {line}", err=True)
@@ -259,18 +250,18 @@ def health(
     try:
         address = parse_endpoint(target)
     except ValueError as error:
-        _fail(f"--target {target}: {error}", MISUSED)
+        fail(f"--target {target}: {error}", MISUSED)
     if address.scheme in ("ws", "wss"):
-        _fail(f"--target {target}: a check speaks MQTT over TCP, TLS or a Unix socket, and not over WebSocket", MISUSED)
+        fail(f"--target {target}: a check speaks MQTT over TCP, TLS or a Unix socket, and not over WebSocket", MISUSED)
     if not address.tls and (ca or cert or key or server_name):
-        _fail("--ca, --cert, --key and --server-name are for an mqtts:// target", MISUSED)
+        fail("--ca, --cert, --key and --server-name are for an mqtts:// target", MISUSED)
     if password is not None and user is None:
-        _fail("--password needs --user: MQTT 3.1.1 has no password without a user name", MISUSED)
+        fail("--password needs --user: MQTT 3.1.1 has no password without a user name", MISUSED)
     try:
         trusted = context(ca, cert, key) if address.tls else None
         check(address, timeout, user, password, trusted, server_name)
     except UnhealthyError as error:
-        _fail(str(error))
+        fail(str(error))
     typer.echo(f"{address.url()}: OK")
 
 
@@ -303,9 +294,9 @@ def passwd(
     broker that runs reads it again by itself.
     """
     if kind not in get_args(Kind):
-        _fail(f"--hash {kind}: allowed: {', '.join(get_args(Kind))}", MISUSED)
+        fail(f"--hash {kind}: allowed: {', '.join(get_args(Kind))}", MISUSED)
     if sum((delete, stdin, password is not None)) > 1:
-        _fail("--delete, --stdin and --password exclude each other", MISUSED)
+        fail("--delete, --stdin and --password exclude each other", MISUSED)
     try:
         if delete:
             delete_user(file, user)
@@ -314,7 +305,7 @@ def passwd(
         chosen = None if scram else cast(Kind, kind)
         changed = set_password(file, user, _password(stdin, password), chosen, create=create)
     except SecurityError as error:
-        _fail(str(error))
+        fail(str(error))
     typer.echo(f"{file}: {user} {'has another password' if changed else 'was added'}")
 
 
@@ -325,7 +316,7 @@ def _password(stdin: bool, given: str | None) -> str:
     if stdin:
         return sys.stdin.readline().rstrip("\r\n")
     if not sys.stdin.isatty():
-        _fail("nobody can be asked for the password here: use --stdin", MISUSED)
+        fail("nobody can be asked for the password here: use --stdin", MISUSED)
     return str(typer.prompt("Password", hide_input=True, confirmation_prompt="The same again"))
 
 
@@ -337,7 +328,7 @@ def _or_fail(read: Callable[[], Result]) -> Result:
     try:
         return read()
     except SettingsError as error:
-        _fail(str(error), MISUSED)
+        fail(str(error), MISUSED)
 
 
 def _run(settings: Settings, make: Callable[[Settings], daemon.Service], read: Callable[[], Settings] | None) -> None:
@@ -347,4 +338,4 @@ def _run(settings: Settings, make: Callable[[Settings], daemon.Service], read: C
         daemon.run(settings, make, read=read)
     except (daemon.DaemonError, StartupError) as error:
         # All at once: who starts a broker for the first time has several files to make.
-        _fail(to_be_made(settings) or str(error))
+        fail(to_be_made(settings) or str(error))

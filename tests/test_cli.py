@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
 import broker
@@ -381,13 +380,6 @@ def test_health_of_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
     result = canopy("health", "--password", "secret")
     assert result.exit_code == 2
     assert result.stderr == "canopy: --password needs --user: MQTT 3.1.1 has no password without a user name\n"
-
-
-def test_the_command_says_who_speaks_on_every_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit) as caught:
-        cli._fail("one\ntwo", 5)
-    assert caught.value.exit_code == 5
-    assert capsys.readouterr().err == "canopy: one\ncanopy: two\n"
 
 
 def test_importing_the_package_imports_no_event_loop() -> None:

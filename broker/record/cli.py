@@ -6,15 +6,16 @@ Exit codes: 0 all is well, 1 the folder cannot be read, or something in it is wr
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from functools import partial, wraps
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any
 
 import typer
+
+from broker.commands import MISUSED, fail, foreseen
 
 app = typer.Typer(
     name="record",
@@ -25,15 +26,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-FAILED: Final = 1
-MISUSED: Final = 2
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The recorder's folder (recorder.directory).")]
-
-
-def _fail(text: str, code: int = FAILED) -> NoReturn:
-    typer.echo(f"canopy: {text}", err=True)
-    raise typer.Exit(code)
 
 
 def _told(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,18 +40,11 @@ def _told(command: Callable[..., Any]) -> Callable[..., Any]:
         except ModuleNotFoundError as error:
             if error.name != "pyarrow":
                 raise
-            _fail(
+            fail(
                 "`canopy record` needs pyarrow: in a clone of Canopy run `make setup`; elsewhere install Canopy "
                 "with its extra, as in pip install './canopy[record]'"
             )
-        try:
-            return command(*arguments, **flags)
-        except RecorderError as error:
-            _fail(str(error))
-        except BrokenPipeError:
-            # Whoever read has had enough, and Python would complain at its end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(FAILED) from None
+        return foreseen(command, RecorderError)(*arguments, **flags)
 
     return guarded
 
@@ -105,7 +92,7 @@ def verify(directory: Directory) -> None:
     segments = _counted(found.segments, "segment")
     typer.echo(f"{segments}, {_counted(found.events, 'event')} ({kinds}), {_size(found.bytes)}")
     if found.faults:
-        _fail(_counted(len(found.faults), "fault"))
+        fail(_counted(len(found.faults), "fault"))
     typer.echo("complete" if not found.gaps else f"complete but for {_counted(len(found.gaps), 'gap')}, named above")
 
 
@@ -117,7 +104,7 @@ def recover(directory: Directory) -> None:
 
     before = noted(directory)
     if before is None:
-        _fail(f"{directory}: no recorder's folder: it has no {STATE}", MISUSED)
+        fail(f"{directory}: no recorder's folder: it has no {STATE}", MISUSED)
     folder = Folder(directory)
     left = folder.open()
     # How the run ended is for the next start to know.
@@ -151,13 +138,13 @@ def cat(
 
     for name in kind or ():
         if name not in KINDS:
-            _fail(f"--kind {name}: one of {', '.join(KINDS)}", MISUSED)
+            fail(f"--kind {name}: one of {', '.join(KINDS)}", MISUSED)
     chosen: Callable[[str], bool] | None = None
     if topic is not None:
         try:
             validate_filter(topic)
         except (ProtocolError, ValueError) as error:
-            _fail(f"--topic {topic}: {error}", MISUSED)
+            fail(f"--topic {topic}: {error}", MISUSED)
         chosen = partial(matches, topic)
     for event in islice(events(directory, frozenset(kind or ()), chosen), limit):
         sys.stdout.write(json.dumps(plain(event), ensure_ascii=False) + "\n")

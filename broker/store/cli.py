@@ -11,13 +11,13 @@ import sys
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from enum import StrEnum
-from functools import wraps
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final
 
 import typer
 
+from broker.commands import MISUSED, fail, foreseen
 from broker.store.base import StoreError
 
 app = typer.Typer(
@@ -29,8 +29,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-FAILED: Final = 1
-MISUSED: Final = 2
 STANDARD: Final = "-"
 
 
@@ -44,26 +42,9 @@ class Format(StrEnum):
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the store (store.path).")]
 
 
-def _fail(text: str, code: int = FAILED) -> NoReturn:
-    typer.echo(f"canopy: {text}", err=True)
-    raise typer.Exit(code)
-
-
 def _told(command: Callable[..., Any]) -> Callable[..., Any]:
     """Foreseen failures of a command as lines for people."""
-
-    @wraps(command)
-    def guarded(*arguments: Any, **flags: Any) -> Any:
-        try:
-            return command(*arguments, **flags)
-        except StoreError as error:
-            _fail(str(error))
-        except BrokenPipeError:
-            # Whoever read has had enough, and Python would complain at its end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(FAILED) from None
-
-    return guarded
+    return foreseen(command, StoreError)
 
 
 @app.command()
@@ -114,7 +95,7 @@ def verify(directory: Directory) -> None:
         faults += 1
         typer.echo(line)
     if faults:
-        _fail(f"{directory}: {faults:,} faults: restore it from a backup, or export and import what can be read")
+        fail(f"{directory}: {faults:,} faults: restore it from a backup, or export and import what can be read")
     typer.echo(f"{directory}: whole")
 
 
@@ -136,7 +117,7 @@ def export(
 
     if form is Format.PARQUET:
         if file == STANDARD:
-            _fail("name a folder that is not there yet: Parquet does not go to the output", MISUSED)
+            fail("name a folder that is not there yet: Parquet does not go to the output", MISUSED)
         _write_parquet(directory, Path(file))
         return
     with look(directory) as found:
@@ -154,9 +135,9 @@ def _write(file: Path, lines: Iterable[str]) -> None:
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        _fail(f"{file} is there already: move it away, or name another one")
+        fail(f"{file} is there already: move it away, or name another one")
     except OSError as error:
-        _fail(f"{file} cannot be made ({error.strerror}): name another one")
+        fail(f"{file} cannot be made ({error.strerror}): name another one")
     try:
         with open(descriptor, "w", encoding="utf-8") as out:
             for line in lines:
@@ -165,7 +146,7 @@ def _write(file: Path, lines: Iterable[str]) -> None:
             os.fsync(out.fileno())
     except OSError as error:
         file.unlink()
-        _fail(f"{file} cannot be written ({error.strerror}): make room, or name another one")
+        fail(f"{file} cannot be written ({error.strerror}): make room, or name another one")
     except BaseException:
         file.unlink()
         raise
@@ -177,11 +158,11 @@ def _write_parquet(directory: Path, folder: Path) -> None:
     parquet = _parquet()
     with look(directory) as found:
         if os.path.lexists(folder):
-            _fail(f"{folder} is there already: move it away, or name another one")
+            fail(f"{folder} is there already: move it away, or name another one")
         try:
             parquet.write(found, folder)
         except OSError as error:
-            _fail(f"{folder} cannot be written ({error.strerror}): make room, or name another one")
+            fail(f"{folder} cannot be written ({error.strerror}): make room, or name another one")
 
 
 def _parquet() -> ModuleType:
@@ -191,7 +172,7 @@ def _parquet() -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != "pyarrow":
             raise
-        _fail(
+        fail(
             "Parquet needs pyarrow: in a clone of Canopy run `make setup`; elsewhere install Canopy with its extra, as "
             "in pip install './canopy[record]'"
         )
@@ -212,7 +193,7 @@ def bring(
 ) -> None:
     """Fill an empty or new store with what export or mosquitto wrote: all, or nothing. No broker may be using it."""
     if (file == "") is (mosquitto is None):
-        _fail("name one file: FILE, or --mosquitto FILE", MISUSED)
+        fail("name one file: FILE, or --mosquitto FILE", MISUSED)
     from broker.store.tools import importing
 
     if mosquitto is not None:
@@ -236,7 +217,7 @@ def bring(
             with Path(file).open("rb") as source:
                 counts = importing.bring(directory, source, file)
         except OSError as error:
-            _fail(f"{file} cannot be read ({error.strerror}): name another one, or be a user who may")
+            fail(f"{file} cannot be read ({error.strerror}): name another one, or be a user who may")
     _tell(directory, counts)
 
 
