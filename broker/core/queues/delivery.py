@@ -31,6 +31,9 @@ DONE: Final = 3
 DROPPED: Final = 4
 """Shed from a queue in which it still stands."""
 
+MOST_ATTEMPTS: Final = 2**31 - 1
+"""Of one delivery; the fields of a `Delivery` hold no more."""
+
 SLACK: Final = 64
 """Entries of the order of age that may be stale before it is made anew."""
 

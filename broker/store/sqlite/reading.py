@@ -24,7 +24,7 @@ from broker.core.persistence.journal import (
     WillRecord,
 )
 from broker.core.persistence.pages import PAGE, PAGE_BYTES, Page
-from broker.core.queues.delivery import QUEUED, RELEASED, SENT
+from broker.core.queues.delivery import MOST_ATTEMPTS, QUEUED, RELEASED, SENT
 from broker.core.queues.queue_policy import QueueOptions
 from broker.core.queues.windows.in_flight import LARGEST_ID
 from broker.store.sqlite.group import UNSET, Kept
@@ -180,6 +180,8 @@ def _delivery(db: sqlite3.Connection, row: Any, messages: dict[int, MessageRecor
     record.attempts = row[5]
     if record.state == QUEUED and message is None:
         raise Damaged(f"delivery {row[0]} waits without a message")
+    if not 0 <= record.attempts <= MOST_ATTEMPTS:
+        raise Damaged(f"delivery {row[0]} cannot have been sent {record.attempts} times")
     return record
 
 

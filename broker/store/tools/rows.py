@@ -16,7 +16,7 @@ from broker.core.codec.errors import ProtocolError
 from broker.core.codec.packets import PUBLISH
 from broker.core.codec.properties import ForwardScan
 from broker.core.codec.topic_names import parse_shared, validate_filter, validate_topic
-from broker.core.queues.delivery import QUEUED, RELEASED, SENT
+from broker.core.queues.delivery import MOST_ATTEMPTS, QUEUED, RELEASED, SENT
 from broker.core.queues.queue_policy import POLICIES
 from broker.core.queues.windows.in_flight import LARGEST_ID
 from broker.store.sqlite.principals import Principals
@@ -166,7 +166,7 @@ CHECKS: Final[dict[str, Callable[[Any], str]]] = {
     "state": _between(QUEUED, RELEASED),
     "size": _between(1, LARGEST_NUMBER),
     "packet_id": _between(0, LARGEST_ID),
-    "attempts": _between(0, LARGEST_NUMBER),
+    "attempts": _between(0, MOST_ATTEMPTS),
     "share": _filter,
     **dict.fromkeys(FLAGS, _FLAG),
 }

@@ -281,6 +281,8 @@ async def test_a_library_that_is_too_old(tmp_path: Path, monkeypatch: pytest.Mon
         ("UPDATE delivery SET state = 1, packet_id = 7", "cannot have the packet identifier 7"),
         ("UPDATE delivery SET state = 1 WHERE number = 3", "cannot have the packet identifier 0"),
         ("UPDATE delivery SET state = 1, packet_id = 65536 WHERE number = 3", "the packet identifier 65536"),
+        ("UPDATE delivery SET attempts = 2147483648 WHERE number = 3", "cannot have been sent 2147483648 times"),
+        ("UPDATE delivery SET attempts = -1 WHERE number = 3", "cannot have been sent -1 times"),
         ("UPDATE delivery SET state = 5, packet_id = 1 WHERE number = 3", "is neither queued nor sent nor released"),
         ("UPDATE delivery SET topic = NULL WHERE number = 3", "waits without a message"),
         ("UPDATE session SET principal = replace(hex(zeroblob(50000)), '0', '[')", "RecursionError"),

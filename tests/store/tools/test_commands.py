@@ -196,6 +196,7 @@ SENT = DELIVERY | {"state": "sent", "packet_id": 3}
             "line 2: principal has no time at which it expires",
         ),
         ([HEAD, SESSION, MESSAGE | {"id": 2**63 - 1}], "line 3: id is not between 1 and"),
+        ([HEAD, SESSION, DELIVERY | {"attempts": 2**31}], "line 3: attempts is not between 0 and 2147483647"),
         ([HEAD, {"type": "retained", "topic": "a"}], "line 2: payload is missing"),
         ([HEAD, SUBSCRIPTION], "line 2: no session of its client_id stands before it"),
         ([HEAD, SESSION, SUBSCRIPTION | {"filter": "a#"}], "line 3: filter cannot be"),
