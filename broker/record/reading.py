@@ -30,6 +30,7 @@ from broker.record.folder import (
     removed,
     segments,
 )
+from broker.record.in_force import in_force, replaced, unvouched
 from broker.record.schema import FORMAT
 from broker.record.segment import manifest_path
 
@@ -84,40 +85,6 @@ def listing(root: Path) -> Iterator[dict[str, Any]]:
             yield read_manifest(path) if path.exists() else describe(root, place)
         except (OSError, ValueError, pa.ArrowException) as error:
             raise RecorderError(f"{root / place}: cannot be read ({reason(error)})") from error
-
-
-def replaced(root: Path) -> set[str]:
-    """The places of segments that merged ones stand for, whether these are still there or not.
-
-    Raises:
-        RecorderError: a manifest cannot be read.
-    """
-    gone: set[str] = set()
-    for path in manifests(root):
-        if path.name.startswith("merged-"):
-            try:
-                gone.update(str(place) for place in read_manifest(path).get("replaces", ()))
-            except (OSError, ValueError) as error:
-                raise RecorderError(f"{path}: cannot be read ({reason(error)})") from error
-    return gone
-
-
-def unvouched(root: Path, place: str) -> bool:
-    """Whether it is a merged segment that nobody has said to be whole: what it was made of still counts."""
-    return place.rpartition("/")[2].startswith("merged-") and not manifest_path(root, place).exists()
-
-
-def in_force(root: Path) -> Iterator[str]:
-    """The places of the segments that count, in order: not those that a merged one stands for, nor a merged one that is
-    not vouched for.
-
-    Raises:
-        RecorderError: a manifest cannot be read.
-    """
-    gone = replaced(root)
-    for place in segments(root):
-        if place not in gone and not unvouched(root, place):
-            yield place
 
 
 def verify(root: Path) -> Found:

@@ -1,0 +1,105 @@
+"""The snippets of docs/recorder.md for other readers, run as they stand there, over a record that is being merged."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pytest
+
+from broker.record.folder import first_seq
+from pipeline.compact import job
+from tests.pipeline.folder import NOW, record
+
+ROOT: Final = Path(__file__).parents[2]
+HOUR: Final = timedelta(hours=1)
+COUNTS: Final = {f"a/{number}": 15 for number in range(4)}
+"""Publishes of each topic in the record; a fifth more where those are counted that merged segments stand for."""
+
+
+def snippets() -> dict[str, str]:
+    """By the first word of the line before them."""
+    text = (ROOT / "docs" / "recorder.md").read_text()
+    part = text.partition("## Reading it elsewhere")[2].partition("\n## ")[0]
+    found: dict[str, str] = {}
+    for line, code in re.findall(r"\n([^\n]+[:,] ?\w*:?)\n\n((?:    [^\n]*\n)+)", part):
+        name = "Python" if line.endswith("Python:") else re.split(r"\W", line)[0]
+        found[name] = re.sub("^    ", "", code, flags=re.MULTILINE)
+    return found
+
+
+def run(name: str, files: list[str]) -> dict[str, Any]:
+    """What a snippet leaves."""
+    names: dict[str, Any] = {"files": files}
+    exec(snippets()[name], names)
+    return names
+
+
+def counts(printed: str) -> dict[str, int]:
+    """The topics in a printed table, and the first number beside each."""
+    return {topic: int(count) for topic, count in re.findall(r"(a/\d)\W+?(\d+)\b", printed)}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """What the first of them lists, in the folder that is the working directory; `canopy` is what is tested here."""
+    top = tmp_path_factory.mktemp("snippets")
+    record(top / "canopy-record")
+    assert job.run(str(top / "canopy-record"), HOUR, 1 << 20, HOUR, now=NOW).removed == 0
+    command = top / "bin" / "canopy"
+    command.parent.mkdir()
+    path = shlex.quote(os.pathsep.join(map(os.path.abspath, sys.path)))
+    command.write_text(f'#!/bin/sh\nPYTHONPATH={path} exec "{sys.executable}" -P -m broker "$@"\n')
+    command.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
+        patch.chdir(top)
+        found: list[str] = run("Python", [])["files"]
+        assert [first_seq(path) for path in found] == [1, 21, 52, 67]
+        yield found
+
+
+def test_each_of_them_is_run_here() -> None:
+    assert set(snippets()) == {"Python", "DuckDB", "pandas", "Polars", "Spark", "Trino"}
+
+
+def test_duckdb(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    run("DuckDB", files)
+    assert counts(capsys.readouterr().out) == COUNTS
+
+
+def test_pandas(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    run("pandas", files)
+    assert counts(capsys.readouterr().out) == COUNTS
+
+
+def test_polars(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Where it is installed: nothing of Canopy needs it."""
+    pytest.importorskip("polars")
+    run("Polars", files)
+    assert counts(capsys.readouterr().out) == COUNTS
+
+
+@pytest.mark.usefixtures("spark")
+def test_spark(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    run("Spark", files)
+    assert counts(capsys.readouterr().out) == COUNTS
+
+
+def test_trino(files: list[str]) -> None:
+    """Its condition, by an engine that is here: all files of the folder, told apart by the same column."""
+    folder = "read_parquet('canopy-record/date=*/hour=*/*.parquet', filename = '$path')"
+    query: str = run("Trino", files)["query"]
+    assert query.count("hive.canopy.record") == 1
+    with duckdb.connect() as engine:
+        assert dict(engine.execute(query.replace("hive.canopy.record", folder)).fetchall()) == COUNTS
+        without = query.replace("hive.canopy.record", folder).partition("AND")[0]
+        assert Counter(dict(engine.execute(f"{without} GROUP BY topic").fetchall())) > Counter(COUNTS)
