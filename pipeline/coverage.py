@@ -26,7 +26,7 @@ from pipeline.manifests import Manifests, Shelf, is_merged, removed
 from pipeline.storage import MANIFESTS
 
 if TYPE_CHECKING:
-    from pipeline.pages import Page
+    from canopy_pages import Page
 
 LISTED: Final = 1_000
 """Findings that are kept one by one, for the JSON; beyond that they are only counted."""

@@ -90,6 +90,10 @@ class Results:
         """Replace a table; it is there with its columns even when it has no row."""
         frame.write.mode("overwrite").parquet(self.path(name))
 
+    def read(self, name: str) -> str | None:
+        """A small file, or None where there is none."""
+        return self._folder.text(name)
+
     def text(self, name: str, text: str) -> None:
         """Put a small file in its place.
 

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from canopy_pages import AMBER, BLUE, GREEN, GREY, POWERS, RED, Page, Plot, bars, line
 from pipeline.loadtest.tables import COUNTS
-from pipeline.pages import Page
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
     from pipeline.loadtest.outcome import Outcome
 
 COLUMNS: Final = ("lost", "duplicates", "reordered", "altered", "unconfirmed", "unjudged")
@@ -52,15 +50,11 @@ def page(outcome: Outcome, shown: Shown) -> Page:
     ]
     made.table(["µs", "count", "min", "mean", "p50", "p90", "p99", "p99.9", "max"], rows)
     if shown.histogram:
-        made.plot(_percentiles(shown.histogram), "To the right, one in ten, a hundred, a thousand … took longer.")
+        made.plot(_percentiles(shown.histogram))
         made.plot(_histogram(shown.histogram))
     if shown.seconds:
-        made.heading("Second by second")
-        made.plot(
-            _course(shown.seconds),
-            "By the second for which messages were meant. Missing: lost, unconfirmed, or sent while a subscriber was "
-            "coming or going.",
-        )
+        for plot in _course(shown.seconds):
+            made.plot(plot)
     made.heading("Groups")
     made.table(
         ["group", "sent", "expected", "received", *COLUMNS, "p50 µs", "p99 µs"],
@@ -91,50 +85,68 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _percentiles(histogram: Sequence[tuple[int, int]]) -> Figure:
-    from plotly.graph_objects import Figure, Scatter
-
+def _percentiles(histogram: Sequence[tuple[int, int]]) -> Plot:
     total = sum(count for _, count in histogram)
-    passed, one_in, latencies = 0, [], []
+    passed, one_in, latencies = 0, list[float](), list[float]()
     for us, count in histogram:
         # Of so many deliveries, one took as long or longer.
         one_in.append(total / (total - passed))
         latencies.append(us)
         passed += count
-    figure = Figure(Scatter(x=one_in, y=latencies, mode="lines", line={"shape": "hv", "color": "#1f6f5c"}))
     powers = range(math.ceil(math.log10(max(one_in))) + 1)
     names = ["min", "90 %", "99 %", *(f"99.{'9' * (power - 2)} %" for power in powers if power > 2)]
-    figure.update_xaxes(type="log", tickvals=[10**power for power in powers], ticktext=names[: len(powers)])
-    figure.update_yaxes(type="log", title="µs")
-    return figure.update_layout(title="Latency by percentile")
+    ticks = {"tickvals": [10**power for power in powers], "ticktext": names[: len(powers)]}
+    return Plot(
+        "spectrum",
+        "Latency by percentile",
+        "To the right, one in ten, a hundred, a thousand … took longer.",
+        [line("deliveries", one_in, latencies, BLUE, line={"shape": "hv"})],
+        {"xaxis": {**POWERS, **ticks}, "yaxis": {"title": {"text": "µs"}, **POWERS}},
+        broad=False,
+    )
 
 
-def _histogram(histogram: Sequence[tuple[int, int]]) -> Figure:
-    from plotly.graph_objects import Bar, Figure
-
-    bars: dict[int, int] = {}
+def _histogram(histogram: Sequence[tuple[int, int]]) -> Plot:
+    found: dict[int, int] = {}
     for us, count in histogram:
         at = math.floor(math.log10(max(us, 1)) * BARS)
-        bars[at] = bars.get(at, 0) + count
-    middles = [10 ** ((at + 0.5) / BARS) for at in sorted(bars)]
-    widths = [10 ** ((at + 1) / BARS) - 10 ** (at / BARS) for at in sorted(bars)]
-    figure = Figure(Bar(x=middles, y=[bars[at] for at in sorted(bars)], width=widths, marker={"color": "#1f6f5c"}))
-    figure.update_xaxes(type="log", title="µs")
-    figure.update_yaxes(title="deliveries")
-    return figure.update_layout(title="Deliveries by latency", bargap=0)
+        found[at] = found.get(at, 0) + count
+    middles = [10 ** ((at + 0.5) / BARS) for at in sorted(found)]
+    widths = [10 ** ((at + 1) / BARS) - 10 ** (at / BARS) for at in sorted(found)]
+    return Plot(
+        "latencies",
+        "Deliveries by latency",
+        f"{BARS} bars for each power of ten.",
+        [bars("deliveries", middles, [found[at] for at in sorted(found)], BLUE, width=widths)],
+        {"xaxis": {"title": {"text": "µs"}, **POWERS}, "yaxis": {"title": {"text": "deliveries"}}},
+        broad=False,
+    )
 
 
-def _course(seconds: Sequence[dict[str, Any]]) -> Figure:
-    from plotly.graph_objects import Bar, Scatter
-    from plotly.subplots import make_subplots
-
+def _course(seconds: Sequence[dict[str, Any]]) -> list[Plot]:
     at = [row["second"] for row in seconds]
-    figure: Figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08)
-    figure.add_trace(Bar(x=at, y=[row["missing"] for row in seconds], name="missing", marker_color="#b3261e"), 1, 1)
-    for name, colour in (("p50", "#6cc3ad"), ("p99", "#1f6f5c"), ("max", "#9aa7b4")):
-        line = Scatter(x=at, y=[row[name] for row in seconds], name=f"{name} µs", line={"color": colour})
-        figure.add_trace(line, 2, 1)
-    figure.update_yaxes(title="deliveries", row=1, col=1)
-    figure.update_yaxes(title="µs", type="log", row=2, col=1)
-    figure.update_xaxes(title="second", row=2, col=1)
-    return figure.update_layout(title="Missing deliveries and latency", height=520)
+    xaxis = {"title": {"text": "second"}, "matches": "time"}
+    missing = bars("missing", at, [row["missing"] for row in seconds], RED)
+    times = [
+        line(f"{name} µs", at, [row[name] for row in seconds], colour)
+        for name, colour in (("p50", GREEN), ("p99", AMBER), ("max", GREY))
+    ]
+    return [
+        Plot(
+            "missing",
+            "Missing deliveries",
+            "By the second for which messages were meant. Missing: lost, unconfirmed, or sent while a subscriber was "
+            "coming or going.",
+            [missing],
+            {"xaxis": xaxis, "yaxis": {"title": {"text": "deliveries"}}},
+            broad=False,
+        ),
+        Plot(
+            "course",
+            "Latency over time",
+            "By the second for which messages were meant.",
+            times,
+            {"xaxis": xaxis, "yaxis": {"title": {"text": "µs"}, **POWERS}},
+            broad=False,
+        ),
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.pages import Page
+from canopy_pages import Page
 
 if TYPE_CHECKING:
     from pipeline.oracle.outcome import Outcome

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipeline.pages import Page
+from canopy_pages import COLOURS, POWERS, Page, Plot, line
 
 if TYPE_CHECKING:
     from pipeline.coverage import Coverage
@@ -13,30 +13,26 @@ if TYPE_CHECKING:
 
 def page(plans: list[Plan], coverage: Coverage) -> Page:
     """The whole page."""
-    from plotly.graph_objects import Figure, Scatter
-
     made = Page(
         "Upstream plan",
         "How few topic filters cover what each broker's clients subscribe to, and what comes along unasked.",
     )
     coverage.show(made)
-    figure = Figure()
-    for plan in plans:
+    about = "Fewer filters to the left. What lies on the curve is what folding passed through; a point is the plan."
+    figure = Plot("curve", "Filters and what comes along", about)
+    for number, plan in enumerate(plans):
+        colour = COLOURS[number % len(COLOURS)]
         counts, over = [step.filters for step in plan.steps], [step.over_bytes for step in plan.steps]
-        figure.add_trace(Scatter(x=counts, y=over, mode="lines", line={"shape": "hv"}, name=plan.broker))
+        figure.traces.append(line(plan.broker, counts, over, colour, line={"shape": "hv"}))
         chosen = plan.steps[plan.chosen]
-        marker = {"size": 11, "symbol": "diamond"}
-        figure.add_trace(
-            Scatter(
-                x=[chosen.filters], y=[chosen.over_bytes], mode="markers", marker=marker, name=f"{plan.broker}: plan"
-            )
-        )
-    figure.update_xaxes(title="topic filters", type="log")
-    figure.update_yaxes(title="over-forwarded bytes", rangemode="tozero")
-    made.plot(
-        figure,
-        "Fewer filters to the left. What lies on the curve is what folding passed through; a diamond is the plan.",
-    )
+        marker = {"size": 11, "color": colour}
+        name = f"{plan.broker}: plan"
+        figure.traces.append(line(name, [chosen.filters], [chosen.over_bytes], colour, mode="markers", marker=marker))
+    figure.layout = {
+        "xaxis": {"title": {"text": "topic filters"}, **POWERS},
+        "yaxis": {"title": {"text": "over-forwarded bytes"}, "rangemode": "tozero"},
+    }
+    made.plot(figure)
     for plan in plans:
         made.heading(plan.broker)
         made.figures(

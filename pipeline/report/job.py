@@ -10,20 +10,20 @@ of the record is missing.
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import functions as f
-
+from canopy_pages import Page, linked
 from pipeline.coverage import Coverage
 from pipeline.errors import MisuseError, PipelineError, foreseen, in_a_line
 from pipeline.outputs import Results, check
-from pipeline.pages import Page
+from pipeline.report.picture import COLUMNS, Picture, draw, picture
 from pipeline.schema import DELIVER
 from pipeline.segments import Choice, Say, events, reading, unsaid
-from pipeline.storage import storage
+from pipeline.storage import local_path, storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,6 +35,9 @@ ABOUT: Final = {
     "loadtest": "The load run, worked out again from every single message",
     "plan": "Which few topic filters an upstream link should subscribe to, and what that costs",
 }
+
+LOAD_REPORT: Final = "report.html"
+"""What `canopy load` leaves for people, in the folder of its records."""
 
 FAULTS: Final = ("lost", "duplicates", "reordered", "altered")
 """What no delivery of a load run may be, for the verdict to be good."""
@@ -70,6 +73,7 @@ class Outcome:
 
     parts: list[Part] = field(default_factory=list)
     coverage: Coverage = field(default_factory=Coverage)
+    picture: Picture = field(default_factory=Picture)
 
     @property
     def fine(self) -> bool:
@@ -103,7 +107,7 @@ def run(
     outcome = Outcome()
     expected: tuple[type[Exception], ...] = (PipelineError, *foreseen())
     results = Results(spark, output)
-    for name, job in _jobs(spark, inputs, output, load, skip_corrupt, say, outcome.coverage).items():
+    for name, job in _jobs(spark, inputs, output, load, skip_corrupt, say, outcome).items():
         begun = time.monotonic()
         try:
             found = job()
@@ -115,8 +119,30 @@ def run(
         outcome.parts.append(Part(name, found.line, seconds, found.fine, found.headline, found.good))
         say(f"{name}: {found.line}")
     results.text("summary.json", json.dumps(outcome.summary(), indent=2) + "\n")
-    results.text("index.html", page(outcome, inputs).html())
+    _pages(results, outcome, inputs, _load_report(output, load))
     return outcome
+
+
+def _load_report(output: str, load: str | None) -> str:
+    """Where the load tester's own report is, from the output folder; empty where there is none."""
+    there, here = local_path(load) if load is not None else None, local_path(output)
+    if there is None or here is None or not (there / LOAD_REPORT).is_file():
+        return ""
+    return os.path.relpath(there / LOAD_REPORT, here)
+
+
+def _pages(results: Results, outcome: Outcome, inputs: Sequence[str], load_report: str) -> None:
+    """The page over all, and at the top of each page links to the others; of those that are there."""
+    drawn = {part.name: results.read(f"{part.name}/index.html") for part in outcome.parts}
+    pages = {"overview": "index.html"}
+    pages |= {name: f"{name}/index.html" for name, text in drawn.items() if text is not None}
+    if load_report:
+        pages["load report"] = load_report
+    for name, text in drawn.items():
+        if text is not None:
+            links = {each: f"../{where}" for each, where in pages.items()}
+            results.text(f"{name}/index.html", linked(text, links, name))
+    results.text("index.html", linked(page(outcome, inputs, pages).html(), pages, "overview"))
 
 
 def _jobs(
@@ -126,7 +152,7 @@ def _jobs(
     load: str | None,
     skip_corrupt: bool,
     say: Say,
-    coverage: Coverage,
+    outcome: Outcome,
 ) -> dict[str, Callable[[], Found]]:
     """What can be run, in the order in which people read it."""
     from pipeline.loadtest import job as loadtest
@@ -155,7 +181,9 @@ def _jobs(
             return Found(str(error))
 
     jobs: dict[str, Callable[[], Found]] = {"rollup": rolled, "tree": treed}
-    if _has_deliveries(spark, inputs, skip_corrupt, coverage):
+    with reading():
+        outcome.picture = picture(events(spark, inputs, Choice(), COLUMNS, skip_corrupt, coverage=outcome.coverage))
+    if outcome.picture.of(DELIVER):
         jobs["oracle"] = judged
     else:
         say("oracle: left out, since deliveries were not recorded (recorder.deliveries)")
@@ -184,12 +212,6 @@ def _of_load(deliveries: dict[str, int], faults: dict[str, int]) -> tuple[str, b
     return f"{text}{open_}.", not faults and not unjudged
 
 
-def _has_deliveries(spark: SparkSession, inputs: Sequence[str], skip_corrupt: bool, coverage: Coverage) -> bool:
-    with reading():
-        found = events(spark, inputs, Choice((DELIVER,)), ["kind"], skip_corrupt, coverage=coverage)
-        return bool(found.select(f.lit(1)).limit(1).collect())
-
-
 def headlines(outcome: Outcome) -> list[tuple[str, str]]:
     """What is so, sentence by sentence, with the tone of each."""
     told: list[tuple[str, str]] = []
@@ -202,15 +224,17 @@ def headlines(outcome: Outcome) -> list[tuple[str, str]]:
     return told
 
 
-def page(outcome: Outcome, inputs: Sequence[str]) -> Page:
-    """The page that links the others."""
+def page(outcome: Outcome, inputs: Sequence[str], pages: Container[str] = ()) -> Page:
+    """The page that links the others, as far as they are there."""
     made = Page("What was recorded", " ".join(inputs))
     for text, tone in headlines(outcome):
         made.paragraph(text, tone)
     outcome.coverage.show(made)
+    draw(made, outcome.picture)
     for part in outcome.parts:
         made.heading(part.name)
         made.paragraph(ABOUT[part.name], "note")
         made.paragraph(part.line, "bad" if part.fine is False else "")
-        made.links({f"{part.name} ({part.seconds:.1f} s)": f"{part.name}/index.html"})
+        if part.name in pages:
+            made.links({f"{part.name} ({part.seconds:.1f} s)": f"{part.name}/index.html"})
     return made

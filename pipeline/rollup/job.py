@@ -16,18 +16,21 @@ from pipeline.coverage import Coverage
 from pipeline.errors import MisuseError
 from pipeline.outputs import check
 from pipeline.progress import progress
-from pipeline.rollup.latency import AUTO, NONE, columns
-from pipeline.rollup.page import Totals, page
+from pipeline.rollup.latency import AUTO, NONE, bucket, columns
+from pipeline.rollup.latency import latency as taken
+from pipeline.rollup.page import Totals, by_second, page
 from pipeline.rollup.tables import HOURS, MINUTES, Tables
 from pipeline.rollup.transforms import PUBLISHES, cells
 from pipeline.schema import PUBLISH
 from pipeline.segments import Choice, Say, covering, events, reading, unsaid
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 PAGE: Final = "index.html"
 SUMMARY: Final = "summary.json"
+SHORT: Final = 600
+"""Seconds: the page of a record that is no longer shows single ones."""
 
 
 @dataclass(frozen=True)
@@ -88,19 +91,28 @@ def run(
             tables.describe({"stream": None, "latency": latency})
         finally:
             tables.tidy()
-        outcome = finish(tables, coverage)
+        outcome = finish(tables, coverage, _told(publishes, latency))
     explain(outcome, latency, say)
     return outcome
 
 
-def finish(tables: Tables, coverage: Coverage) -> Outcome:
-    """The page of the tables that are published, and what they come to; also as `summary.json`."""
-    outcome = _finished(tables, coverage)
+def _told(publishes: DataFrame, latency: str) -> DataFrame:
+    """What is asked of publishes for each second."""
+    size = f.coalesce("size", f.lit(0)).alias("size")
+    return publishes.select(f.unix_seconds("ts").alias("start"), size, "retain", bucket(taken(latency)).alias("bucket"))
+
+
+def finish(tables: Tables, coverage: Coverage, told: DataFrame | None = None) -> Outcome:
+    """The page of the tables that are published, and what they come to; also as `summary.json`.
+
+    `told`: the messages themselves, for a page by the second where the record is short.
+    """
+    outcome = _finished(tables, coverage, told)
     tables.folder.write(SUMMARY, json.dumps(outcome.summary(), indent=2) + "\n")
     return outcome
 
 
-def _finished(tables: Tables, coverage: Coverage) -> Outcome:
+def _finished(tables: Tables, coverage: Coverage, told: DataFrame | None) -> Outcome:
     if not tables.folder.names(HOURS):
         tables.folder.remove(PAGE)
         return Outcome(tables.output, 0, 0, 0, 0, 0, coverage)
@@ -118,7 +130,8 @@ def _finished(tables: Tables, coverage: Coverage) -> Outcome:
         tables.folder.remove(PAGE)
         return Outcome(tables.output, 0, 0, 0, 0, 0, coverage)
     totals = Totals(**sums.asDict())
-    drawn = page(minutes, hours, totals, coverage)
+    short = told is not None and totals.last_us - totals.first_us < SHORT * 1_000_000
+    drawn = page(minutes, hours, totals, coverage, by_second(told) if short and told is not None else None)
     tables.folder.write(PAGE, drawn.html())
     return Outcome(
         tables.output, totals.messages, totals.bytes, totals.topics, minutes.count(), totals.latencies, coverage

@@ -9,29 +9,25 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from itertools import groupby
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as f
 
+from canopy_pages import AMBER, BLUE, GREEN, POWERS, RED, VIOLET, Page, Plot, line
 from pipeline.coverage import Coverage
-from pipeline.pages import Page
 from pipeline.rollup.latency import highest, lowest
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 POINTS: Final = 1500
 """Points of a plot over time: minutes where they are so few, or else hours, or else days."""
 TOPICS: Final = 25
 FRACTIONS: Final = {"median": 0.5, "90 %": 0.9, "99 %": 0.99, "99.9 %": 0.999}
-ABOVE: Final = {"orientation": "h", "x": 0.0, "y": 1.02, "yanchor": "bottom"}
-"""Where a legend stands: below the axis it would lie on the date of the first tick."""
 FEW: Final = 100
 """Points up to which each is marked: a line between two alone looks like a trend."""
 MIN_SECONDS: Final = 1.0
 """Seconds that a rate is taken over at least: one message alone has no rate."""
-SECONDS: Final = {"minute": 60, "hour": 3600, "day": 86_400}
+SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
 
 
 @dataclass(frozen=True)
@@ -75,11 +71,13 @@ class Piece:
         return None
 
 
-def page(minutes: DataFrame, hours: DataFrame, totals: Totals, coverage: Coverage) -> Page:
-    """The page of the two tables."""
+def page(
+    minutes: DataFrame, hours: DataFrame, totals: Totals, coverage: Coverage, seconds: list[Piece] | None = None
+) -> Page:
+    """The page of the two tables; of `seconds`, where there are any, what is drawn over time."""
     made = Page("Traffic", "What was published, by topic and time. canopy pipeline rollup")
     coverage.show(made)
-    over, unit = _over_time(minutes, hours, totals)
+    over, unit = (seconds, "second") if seconds else _over_time(minutes, hours, totals)
     span = max((totals.last_us - totals.first_us) / 1e6, 1.0)
     made.figures(
         {
@@ -91,12 +89,8 @@ def page(minutes: DataFrame, hours: DataFrame, totals: Totals, coverage: Coverag
             "to": f"{totals.last:%Y-%m-%d %H:%M:%S}",
         }
     )
-    made.heading("Rates")
-    made.plot(
-        _rates(over, covered(over, SECONDS[unit], totals)),
-        f"Averages over each {unit} that had messages; of the first and the last {unit}, over the time from the first "
-        "message and to the last one.",
-    )
+    for plot in _rates(over, covered(over, SECONDS[unit], totals), unit):
+        made.plot(plot)
     made.heading("Topics with the most messages")
     made.table(
         ["topic", "messages", "share %", "bytes", "mean size", "retained", "p50 µs", "p99 µs"],
@@ -104,13 +98,11 @@ def page(minutes: DataFrame, hours: DataFrame, totals: Totals, coverage: Coverag
         "the table hours",
     )
     if totals.latencies:
-        made.heading("Latency: from sending to the broker")
-        made.plot(_percentiles(over), "From histograms whose buckets are 6 % wide.")
-        made.plot(_heat(over), "Messages by time and latency; each line is a power of two.")
+        made.plot(_percentiles(over))
+        made.plot(_heat(over, SECONDS[unit]))
     else:
         made.paragraph("No message said when it was sent: no latency.", "note")
-    made.heading("Sizes")
-    made.plot(_sizes(over), "Payload bytes.")
+    made.plot(_sizes(over))
     return made
 
 
@@ -120,6 +112,30 @@ def _over_time(minutes: DataFrame, hours: DataFrame, totals: Totals) -> tuple[li
     unit = next((unit for unit in ("minute", "hour") if span / SECONDS[unit] < POINTS), "day")
     rows = minutes if unit == "minute" else hours
     return _pieces(rows.withColumn("start", f.unix_seconds(f.date_trunc(unit, "start"))), "start"), unit
+
+
+def by_second(told: DataFrame) -> list[Piece]:
+    """Publishes second by second; `told` has their `start`, `size`, `retain` and latency `bucket`."""
+    rows = (
+        told.groupBy("start", "bucket")
+        .agg(
+            f.count(f.lit(1)).alias("messages"),
+            f.sum("size").alias("bytes"),
+            f.min("size").alias("size_min"),
+            f.max("size").alias("size_max"),
+            f.count(f.when(f.col("retain"), True)).alias("retained"),
+        )
+        .orderBy("start")
+        .collect()
+    )
+    found = []
+    for start, same in groupby(rows, key=lambda row: row["start"]):
+        each = list(same)
+        counters = {name: sum(row[name] for row in each) for name in ("messages", "bytes", "retained")}
+        sizes = {"size_min": min(row["size_min"] for row in each), "size_max": max(row["size_max"] for row in each)}
+        latency = Counter({row["bucket"]: row["messages"] for row in each if row["bucket"] is not None})
+        found.append(Piece(Row(start=start, **counters, **sizes), latency))
+    return found
 
 
 def _pieces(rows: DataFrame, by: str) -> list[Piece]:
@@ -149,38 +165,36 @@ def covered(over: list[Piece], seconds: int, totals: Totals) -> list[float]:
     return [max(min(each.row["start"] + seconds, last) - max(each.row["start"], first), MIN_SECONDS) for each in over]
 
 
-def _figure(**layout: Any) -> Figure:
-    from plotly.graph_objects import Figure
+def _course(
+    key: str,
+    title: str,
+    about: str,
+    over: list[Piece],
+    lines: list[tuple[str, list[float | None], str]],
+    unit: str,
+    **axis: Any,
+) -> Plot:
+    """Lines over time: with their points, where these are few."""
+    times = [float(each.row["start"]) for each in over]
+    mode = "lines" if len(over) > FEW else "lines+markers"
+    traces = [line(name, times, values, colour, mode=mode) for name, values, colour in lines]
+    layout = {"xaxis": {"type": "date", "matches": "time"}, "yaxis": {"title": {"text": unit}, **axis}}
+    return Plot(key, title, about, traces, layout)
 
-    made = Figure()
-    made.update_layout(**layout)
-    return made
 
-
-def _times(over: list[Piece]) -> list[datetime]:
-    return [datetime.fromtimestamp(each.row["start"], UTC) for each in over]
-
-
-def _lines(over: list[Piece]) -> str:
-    """How a line over time is drawn: with its points, where they are few."""
-    return "lines" if len(over) > FEW else "lines+markers"
-
-
-def _rates(over: list[Piece], seconds: list[float]) -> Figure:
-    """Messages above, bytes below: on one pair of axes the one line hides the other, since they go alike."""
-    plain = {"rangemode": "tozero", "separatethousands": True, "exponentformat": "none"}
-    made = _figure(
-        xaxis={"anchor": "y2"},
-        yaxis={"title": "messages/s", "domain": [0.55, 1.0], **plain},
-        yaxis2={"title": "bytes/s", "domain": [0.0, 0.45], **plain},
-        showlegend=False,
-        height=480,
+def _rates(over: list[Piece], seconds: list[float], unit: str) -> list[Plot]:
+    """Messages and bytes: on one pair of axes the one line hides the other, since they go alike."""
+    about = (
+        f"Averages over each {unit} that had messages; of the first and the last {unit}, over the time from the first "
+        "message and to the last one."
     )
-    times = _times(over)
-    pieces = list(zip(over, seconds, strict=True))
-    for name, axis in (("messages", "y"), ("bytes", "y2")):
-        rates = [each.row[name] / time for each, time in pieces]
-        made.add_scatter(x=times, y=rates, name=name, yaxis=axis, mode=_lines(over))
+    made = []
+    for name, title, colour in (("messages", "Messages", BLUE), ("bytes", "Payload bytes", VIOLET)):
+        rates: list[float | None] = [each.row[name] / time for each, time in zip(over, seconds, strict=True)]
+        made.append(
+            _course(name, f"{title} a second", about, over, [(name, rates, colour)], f"{name}/s", rangemode="tozero")
+        )
+        made[-1].broad = False
     return made
 
 
@@ -198,40 +212,62 @@ def _topics(hours: DataFrame, messages: int) -> list[list[Any]]:
     ]  # fmt: skip
 
 
-def _percentiles(over: list[Piece]) -> Figure:
-    made = _figure(yaxis={"title": "µs", "type": "log"}, legend=ABOVE, height=380)
-    lines = _lines(over)
-    times = _times(over)
-    for name, fraction in FRACTIONS.items():
-        made.add_scatter(x=times, y=[each.percentile(fraction) for each in over], name=name, mode=lines)
-    return made
+def _percentiles(over: list[Piece]) -> Plot:
+    about = "From sending to the broker; from histograms whose buckets are 6 % wide."
+    lines = [
+        (name, [each.percentile(fraction) for each in over], colour)
+        for (name, fraction), colour in zip(FRACTIONS.items(), (BLUE, GREEN, AMBER, RED), strict=True)
+    ]
+    return _course("percentiles", "Latency", about, over, lines, "µs", **POWERS)
 
 
-def _heat(over: list[Piece]) -> Figure:
-    """Messages by time and power of two."""
+def _heat(over: list[Piece], seconds: int) -> Plot:
+    """Messages by time and power of two. Where a piece of time had none there is an empty column."""
     cells: dict[tuple[int, int], int] = {}
+    edges: list[float] = []
+    columns: list[int] = []
     for at, piece in enumerate(over):
+        start = float(piece.row["start"])
+        if edges and start > edges[-1]:
+            columns.append(-1)
+        if not edges or start > edges[-1]:
+            edges.append(start)
+        columns.append(at)
+        edges.append(start + seconds)
         for number, n in piece.latency.items():
             power = lowest(number).bit_length()
             cells[at, power] = cells.get((at, power), 0) + n
     powers = range(min(power for _, power in cells), max(power for _, power in cells) + 1)
-    labels = [f"< {1 << power:,} µs" for power in powers]
-    made = _figure(height=420)
-    made.add_heatmap(
-        x=_times(over),
-        y=labels,
-        z=[[cells.get((at, power)) for at in range(len(over))] for power in powers],
-        colorscale="Viridis",
-        colorbar={"title": "messages"},
+    counts = [[cells.get((at, power)) for at in columns] for power in powers]
+    highest_power = math.ceil(math.log10(max(cells.values()))) or 1
+    trace = {
+        "type": "heatmap",
+        "x": edges,
+        "y": [f"< {1 << power:,} µs" for power in powers],
+        "z": [[None if n is None else math.log10(n) for n in row] for row in counts],
+        "zmin": 0,
+        "zmax": highest_power,
+        "customdata": counts,
+        "colorbar": {
+            "title": {"text": " msgs"},
+            "tickvals": list(range(highest_power + 1)),
+            "ticktext": [f"{10**power:,}" for power in range(highest_power + 1)],
+        },
+    }
+    return Plot(
+        "heat",
+        "Messages by time and latency",
+        "Each line is a power of two; the stronger the colour, the more messages (on a logarithmic scale).",
+        [trace],
+        {"xaxis": {"type": "date", "matches": "time"}},
+        tall=True,
     )
-    return made
 
 
-def _sizes(over: list[Piece]) -> Figure:
-    made = _figure(yaxis={"title": "bytes"}, legend=ABOVE, height=320)
-    times = _times(over)
-    lines = _lines(over)
-    made.add_scatter(x=times, y=[each.row["size_max"] for each in over], name="greatest", mode=lines)
-    made.add_scatter(x=times, y=[each.row["bytes"] / each.row["messages"] for each in over], name="mean", mode=lines)
-    made.add_scatter(x=times, y=[each.row["size_min"] for each in over], name="least", mode=lines)
-    return made
+def _sizes(over: list[Piece]) -> Plot:
+    lines: list[tuple[str, list[float | None], str]] = [
+        ("greatest", [each.row["size_max"] for each in over], RED),
+        ("mean", [each.row["bytes"] / each.row["messages"] for each in over], BLUE),
+        ("least", [each.row["size_min"] for each in over], GREEN),
+    ]
+    return _course("sizes", "Sizes", "Payload bytes.", over, lines, "bytes", rangemode="tozero")

@@ -5,16 +5,14 @@ No table is brought to the driver: the `PREFIXES` largest are drawn.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as f
 
+from canopy_pages import Page, Plot, number, treemap
+from canopy_pages.page import ROWS
 from pipeline.coverage import Coverage
-from pipeline.pages import ROWS, Page, number
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 PREFIXES: Final = 600
 """Prefixes of a plot: a browser draws so many at once."""
@@ -43,10 +41,9 @@ def page(
             "topic explosions": exploded,
         }
     )
-    made.heading("Messages by branch")
-    made.plot(_treemap(largest, "messages"), f"The {len(largest)} largest prefixes of {prefixes:,}; click to go in.")
-    made.heading("Payload bytes by branch")
-    made.plot(_treemap(largest, "bytes"), "The same prefixes.")
+    shown = f"The {len(largest)} largest prefixes of {prefixes:,}; click to go in, and at the top to come back."
+    made.plot(_treemap(largest, "messages", "Messages by branch", shown))
+    made.plot(_treemap(largest, "bytes", "Payload bytes by branch", "The same prefixes."))
     made.heading("Hot topics")
     told = hot.orderBy(f.desc("messages"), "topic").limit(ROWS + 1).collect()
     made.table(
@@ -73,24 +70,15 @@ def page(
     return made, prefixes, exploded
 
 
-def _treemap(nodes: list[Row], of: str) -> Figure:
-    from plotly.graph_objects import Figure
-
+def _treemap(nodes: list[Row], of: str, title: str, about: str) -> Plot:
     # Ids with their depth: "" is the root, and the first level of "/a" too.
-    columns: dict[str, list[Any]] = {
-        "ids": [f"{row['depth']} {row['prefix']}" for row in nodes],
-        "labels": [row["level"] if row["depth"] else "all topics" for row in nodes],
-        "parents": [f"{row['depth'] - 1} {row['parent']}" if row["depth"] else "" for row in nodes],
-        "values": [row[of] for row in nodes],
-        "customdata": [[row["prefix"], row["topics"], row["children"]] for row in nodes],
-    }
-    made = Figure()
-    made.add_treemap(
-        **columns,
-        branchvalues="total",
-        maxdepth=4,
-        hovertemplate="%{customdata[0]}<br>%{value:,} " + of + "<br>%{customdata[1]:,} topics, %{customdata[2]:,} "
-        "children<br>%{percentRoot:.1%} of all<extra></extra>",
-    )
-    made.update_layout(height=560)
-    return made
+    shown = [
+        (
+            f"{row['depth']} {row['prefix']}", f"{row['depth'] - 1} {row['parent']}" if row["depth"] else "",
+            (row["level"] or '""') if row["depth"] else "all topics", row[of],
+            row["prefix"] if row["depth"] else "all topics",
+            f"{row['topics']:,} topics, {row['children']:,} children",
+        )
+        for row in nodes
+    ]  # fmt: skip
+    return treemap(of, shown, of, title, about)

@@ -25,7 +25,7 @@ MISUSED: Final = 2
 FAULTY: Final = 3
 INTERRUPTED: Final = 130
 
-EXTRA: Final = frozenset({"hdrh", "plotly", "pyarrow"})
+EXTRA: Final = frozenset({"hdrh", "pyarrow"})
 
 TargetOption = Annotated[
     list[str] | None,

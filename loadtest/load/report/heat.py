@@ -15,7 +15,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from loadtest.load.report.drawing import POWERS, Plot, each_second
+from canopy_pages import POWERS, Plot
+from loadtest.load.report.drawing import each_second
 from loadtest.load.report.fold import fold
 from loadtest.load.report.result import Second
 
@@ -29,6 +30,7 @@ def heat_map(seconds: Sequence[Second]) -> Plot:
         "Latency heat map",
         "Each column is a stretch of time, each row a range of latency; the stronger the colour, the more "
         "deliveries a second (on a logarithmic scale).",
+        tall=True,
     )
     columns = fold(seconds, COLUMNS)
     rows = [Counter[int]() for _ in columns]
@@ -66,16 +68,12 @@ def heat_map(seconds: Sequence[Second]) -> Plot:
             "zmin": min(known) if min(known) < max(known) else min(known) - 1,
             "zmax": max(known),
             "customdata": rates,
-            "hoverongaps": False,
-            "hovertemplate": "%{x:.1f} s, about %{y:.3~g} ms: %{customdata:,.3~g}/s<extra></extra>",
             "colorbar": {
                 "title": {"text": "/s"},
                 "tickvals": [round(math.log10(tick), 3) for tick in ticks],
                 "ticktext": [f"{tick:,g}" for tick in ticks],
-                "thickness": 10,
-                "outlinewidth": 0,
             },
         }
     ]
-    plot.layout = {"yaxis": {"title": {"text": "ms"}, "type": "log", **POWERS}, "xaxis": {"showgrid": False}}
+    plot.layout = {"yaxis": {"title": {"text": "ms"}, **POWERS}}
     return plot

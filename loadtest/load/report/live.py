@@ -25,6 +25,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from canopy_pages import plain
 from loadtest.load.capture.recording import OPEN_END
 from loadtest.load.engine.job import Audience
 from loadtest.load.report.result import Result, Second
@@ -39,7 +40,6 @@ from loadtest.load.report.wording import (
     memory,
     micros,
     number,
-    plain,
     things,
 )
 from loadtest.load.scenario.schema import Scenario

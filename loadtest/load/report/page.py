@@ -1,27 +1,16 @@
 """The report for people: one HTML file.
 
-Owns: what stands on the page, in which order, and how it is kept to itself.
-
-Promises: plotly.js is in the file and nothing is fetched: a Content-Security-Policy forbids it, and allows no script
-but the two whose hashes it names. All text goes through ``markup``; the plots' data is JSON in which no tag can
-begin. Long tables are cut with a line that says so.
+Owns: what stands on the page, and in which order. Long tables are cut with a line that says so.
 
 Findings that speak against the figures stand above them.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
-from importlib.resources import files
+from collections.abc import Mapping
 from typing import Final
 
-from plotly.offline import get_plotlyjs
-
-from loadtest.load.report.drawing import Plot
-from loadtest.load.report.markup import Markup, element, joined, table, text
+from canopy_pages import Markup, document, element, facts, joined, plotted, table, text
 from loadtest.load.report.plots import plots
 from loadtest.load.report.result import Deliveries, Reconciled, Result
 from loadtest.load.report.wording import (
@@ -41,9 +30,6 @@ WORST: Final = 50
 ERRORS: Final = 100
 GROUPS: Final = 200
 
-_BROAD: Final = frozenset({"rates", "heat", "percentiles", "spectrum"})
-"""Plots over the whole width; the others stand two beside each other where there is room."""
-
 
 def page(result: Result) -> str:
     """The whole page."""
@@ -54,7 +40,7 @@ def page(result: Result) -> str:
             element("h2", "Key figures"),
             _figures(result),
             element("h2", "Plots"),
-            element("div", joined(_plot(plot) for plot in drawn), class_="plots"),
+            element("div", joined(plotted(plot) for plot in drawn), class_="plots"),
             _latencies(result),
             _groups(result),
             _pairs(result),
@@ -67,58 +53,16 @@ def page(result: Result) -> str:
             element("footer", f"canopy load · run {result.run} · this page is one file and fetches nothing."),
         ]
     )
-    return _document(
-        f"{result.scenario} on {result.broker or result.target}", body, [plot for plot in drawn if not plot.absent]
-    )
-
-
-def _document(title: str, body: Markup, drawn: Sequence[Plot]) -> str:
-    here = files("loadtest.load.report")
-    style = (here / "page.css").read_text(encoding="utf-8")
-    # Without a plot, there is no reason to carry five megabytes of plotly.js.
-    scripts = [get_plotlyjs(), (here / "page.js").read_text(encoding="utf-8")] if drawn else []
-    hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts]
-    allowed = " ".join(hashes) or "'none'"
-    policy = (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
-        "form-action 'none'"
-    )
-    head = [
-        '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<meta name="color-scheme" content="light dark">',
-        '<meta name="referrer" content="no-referrer">',
-        '<link rel="icon" href="data:,">',
-        element("title", title),
-        f"<style>{style}</style>",
-    ]
-    tail = [
-        f'<script type="application/json" id="plots">{_data(drawn)}</script>',
-        *(f"<script>{script}</script>" for script in scripts),
-    ]
-    return "\n".join(["<!DOCTYPE html>", '<html lang="en">', "<head>", *head, "</head>", "<body>", body, *tail,
-                      "</body>", "</html>", ""])  # fmt: skip
-
-
-def _data(drawn: Sequence[Plot]) -> Markup:
-    """The plots as JSON; with `<` written as an escape, nothing in it can end the script element."""
-    data = [{"key": plot.key, "traces": plot.traces, "layout": plot.layout} for plot in drawn]
-    return Markup(json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e"))
+    return document(f"{result.scenario} on {result.broker or result.target}", body, drawn)
 
 
 def _line(words: str) -> Markup:
     return element("p", words, class_="soft")
 
 
-def _facts(pairs: Sequence[tuple[str, str]]) -> Markup:
-    rows = (element("div", element("dt", name), element("dd", value)) for name, value in pairs)
-    return element("dl", joined(rows), class_="facts")
-
-
 def _header(result: Result) -> Markup:
     begun = result.begun[:19].replace("T", " ")
-    facts = [
+    about = [
         ("target", result.target),
         ("broker", result.broker or "unknown"),
         ("begun", f"{begun} UTC"),
@@ -131,7 +75,7 @@ def _header(result: Result) -> Markup:
         element("p", "canopy load", class_="kicker"),
         element("h1", result.scenario),
         _line(result.description) if result.description else Markup(),
-        _facts(facts),
+        facts(about),
         element("ul", notes, class_="findings"),
     )
 
@@ -154,16 +98,6 @@ def _figures(result: Result) -> Markup:
             ),
         ]
     )
-
-
-def _plot(plot: Plot) -> Markup:
-    inside = (
-        element("p", plot.absent, class_="absent soft")
-        if plot.absent
-        else joined([element("p", plot.about, class_="about"), element("div", class_="plot", id=f"plot-{plot.key}")])
-    )
-    wide = " broad" if plot.key in _BROAD else ""
-    return element("figure", element("h3", plot.title), inside, class_=plot.key + wide, id=plot.key)
 
 
 def _latencies(result: Result) -> Markup:

@@ -1,7 +1,6 @@
-"""The plots over time, as data for plotly.js.
+"""The plots over time.
 
-Owns: which plots there are and what each shows. A plot is plain data (`traces`, `layout`); fonts, grids, backgrounds
-and the colours of the heat map are the page's (`page.js`), which knows whether it is light or dark.
+Owns: which plots there are and what each shows.
 
 Promises: what was not measured leaves a plot out and a sentence in its place. Long runs are drawn in about `POINTS`
 points, and say so.
@@ -15,23 +14,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from loadtest.load.report.drawing import (
-    AMBER,
-    BLUE,
-    GREEN,
-    GREY,
-    POWERS,
-    RED,
-    SHADE,
-    VIOLET,
-    Data,
-    Plot,
-    bars,
-    each_second,
-    label,
-    line,
-    milliseconds,
-)
+from canopy_pages import AMBER, BLUE, GREEN, GREY, POWERS, RED, SHADE, VIOLET, Data, Plot, label
+from loadtest.load.report.drawing import counts, course, each_second, milliseconds
 from loadtest.load.report.fold import fold
 from loadtest.load.report.heat import heat_map
 from loadtest.load.report.result import Result, Second
@@ -48,12 +32,14 @@ def plots(result: Result) -> list[Plot]:
     points = fold(seconds, POINTS)
     over_time = [_rates(points), heat_map(seconds), _percentiles(points)]
     rest = [_faults(points), _cpu(points), _memory(points), _clients(points)]
+    for plot in rest:
+        plot.broad = False
     _mark_stages(over_time + rest, result)
     folded = len(points) < len(seconds)
     for plot in over_time + rest:
         if plot.absent:
             continue
-        plot.layout["xaxis"] = {"ticksuffix": " s", **plot.layout.get("xaxis", {}), "range": _extent(seconds, result)}
+        plot.layout["xaxis"] = {"ticksuffix": " s", "matches": "time", "range": _extent(seconds, result)}
         if folded and plot.key != "heat":
             plot.about += f" A point stands for up to {math.ceil(max(each.seconds for each in points)):,} seconds."
     return [*over_time, spectrum(result), *rest]
@@ -73,9 +59,9 @@ def _rates(points: Sequence[Second]) -> Plot:
         plot.absent = "No second of the run was over, so there are no rates over time."
         return plot
     plot.traces = [
-        line("due", points, lambda each: each_second(each.offered, each), GREY, dash="dot"),
-        line("sent", points, lambda each: each_second(each.sent, each), BLUE),
-        line("received", points, lambda each: each_second(each.received, each), GREEN),
+        course("due", points, lambda each: each_second(each.offered, each), GREY, dash="dot"),
+        course("sent", points, lambda each: each_second(each.sent, each), BLUE),
+        course("received", points, lambda each: each_second(each.received, each), GREEN),
     ]
     plot.layout = {"yaxis": {"title": {"text": "messages/s"}, "rangemode": "tozero"}}
     return plot
@@ -100,8 +86,8 @@ def _percentiles(points: Sequence[Second]) -> Plot:
     ]
     for name, value, colour, dash in lines:
         if any(value(each) is not None for each in points):
-            plot.traces.append(line(name, points, milliseconds(value), colour, dash))
-    plot.layout = {"yaxis": {"title": {"text": "ms"}, "type": "log", **POWERS}}
+            plot.traces.append(course(name, points, milliseconds(value), colour, dash))
+    plot.layout = {"yaxis": {"title": {"text": "ms"}, **POWERS}}
     return plot
 
 
@@ -117,10 +103,10 @@ def _faults(points: Sequence[Second]) -> Plot:
         plot.absent = "No gap and no further copy was seen in any second."
     else:
         plot.traces = [
-            bars("lost", points, lambda each: each.lost, RED),
-            bars("duplicates", points, lambda each: each.duplicates, VIOLET),
+            counts("lost", points, lambda each: each.lost, RED),
+            counts("duplicates", points, lambda each: each.duplicates, VIOLET),
         ]
-        plot.layout = {"yaxis": {"title": {"text": "messages"}}, "barmode": "group", "bargap": 0}
+        plot.layout = {"yaxis": {"title": {"text": "messages"}}}
     return plot
 
 
@@ -134,12 +120,12 @@ def _cpu(points: Sequence[Second]) -> Plot:
         plot.absent = "No second of the run was over, so there is no CPU over time."
         return plot
     if any(each.broker_cpu is not None for each in points):
-        plot.traces.append(line("broker", points, lambda each: each.broker_cpu, GREEN))
+        plot.traces.append(course("broker", points, lambda each: each.broker_cpu, GREEN))
     else:
         plot.about += " The broker's is not known: it runs elsewhere, or its process was not found."
     plot.traces += [
-        line("generator", points, lambda each: each.generator_cpu, BLUE),
-        line("its busiest process", points, lambda each: each.generator_busiest, GREY, dash="dot"),
+        course("generator", points, lambda each: each.generator_cpu, BLUE),
+        course("its busiest process", points, lambda each: each.generator_busiest, GREY, dash="dot"),
     ]
     plot.layout = {"yaxis": {"title": {"text": "cores"}, "rangemode": "tozero"}}
     return plot
@@ -151,7 +137,7 @@ def _memory(points: Sequence[Second]) -> Plot:
         plot.absent = "The broker's memory is not known: it runs elsewhere, or its process was not found."
         return plot
     plot.traces = [
-        line("broker", points, lambda each: None if each.broker_memory is None else each.broker_memory / 1e6, GREEN)
+        course("broker", points, lambda each: None if each.broker_memory is None else each.broker_memory / 1e6, GREEN)
     ]
     plot.layout = {"yaxis": {"title": {"text": "MB"}, "rangemode": "tozero"}, "showlegend": False}
     return plot
@@ -162,7 +148,7 @@ def _clients(points: Sequence[Second]) -> Plot:
     if not any(each.clients_up for each in points):
         plot.absent = "No client was connected at the end of any second."
         return plot
-    plot.traces = [line("connected", points, lambda each: each.clients_up, BLUE)]
+    plot.traces = [course("connected", points, lambda each: each.clients_up, BLUE)]
     more: list[tuple[str, Callable[[Second], int], str]] = [
         ("connects", lambda each: each.connects, GREEN),
         ("SUBSCRIBE", lambda each: each.subscribes, AMBER),
@@ -170,13 +156,12 @@ def _clients(points: Sequence[Second]) -> Plot:
     ]
     for name, value, colour in more:
         if any(value(each) for each in points):
-            trace = line(f"{name} a second", points, _rate_of(value), colour)
+            trace = course(f"{name} a second", points, _rate_of(value), colour)
             plot.traces.append({**trace, "yaxis": "y2"})
     plot.layout = {"yaxis": {"title": {"text": "clients"}, "rangemode": "tozero"}}
     if len(plot.traces) > 1:
         plot.layout["yaxis2"] = {
-            "title": {"text": "a second"}, "overlaying": "y", "side": "right", "rangemode": "tozero", "showgrid": False,
-            "tickmode": "auto",
+            "title": {"text": "a second"}, "overlaying": "y", "rangemode": "tozero",
         }  # fmt: skip
     return plot
 
@@ -188,24 +173,9 @@ def _mark_stages(drawn: Sequence[Plot], result: Result) -> None:
     for stage in result.stages:
         begin, end = float(stage["start"]), float(stage["start"]) + float(stage["seconds"])
         if stage.get("measured"):
-            shapes.append(
-                {
-                    "type": "rect", "xref": "x", "yref": "paper", "x0": begin, "x1": end, "y0": 0, "y1": 1,
-                    "fillcolor": SHADE, "line": {"width": 0}, "layer": "below",
-                }
-            )  # fmt: skip
-        shapes.append(
-            {
-                "type": "line", "xref": "x", "yref": "paper", "x0": begin, "x1": begin, "y0": 0, "y1": 1,
-                "line": {"width": 1, "color": GREY, "dash": "dot"}, "layer": "below",
-            }
-        )  # fmt: skip
-        names.append(
-            {
-                "text": label(str(stage["name"]), 18), "x": begin, "xref": "x", "xanchor": "left", "xshift": 3, "y": 1,
-                "yref": "paper", "yanchor": "bottom", "showarrow": False, "font": {"size": 11, "color": GREY},
-            }
-        )  # fmt: skip
+            shapes.append({"type": "rect", "x0": begin, "x1": end, "fillcolor": SHADE})
+        shapes.append({"type": "line", "x0": begin, "line": {"color": GREY}})
+        names.append({"text": label(str(stage["name"]), 18), "x": begin})
     for plot in drawn:
         plot.layout["shapes"] = shapes if plot.key != "heat" else []
         if plot.key == "rates" and len(names) <= NAMED_STAGES:

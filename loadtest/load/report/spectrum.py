@@ -15,7 +15,7 @@ from typing import Final
 
 from hdrh.histogram import HdrHistogram
 
-from loadtest.load.report.drawing import BLUE, GREY, POWERS, Data, Plot
+from canopy_pages import BLUE, GREY, POWERS, Data, Plot, line
 from loadtest.load.report.result import Latency, Result
 
 STEPS: Final = 10
@@ -43,8 +43,7 @@ def spectrum(result: Result) -> Plot:
             "ticktext": [f"{100 * (1 - 1 / tick):.10g} %" for tick in ticks],
             "range": [0, max(math.log10(furthest), 1.0) * 1.02],
         },
-        "yaxis": {"title": {"text": "ms"}, "type": "log", **POWERS},
-        "legend": {"y": 1.02, "yanchor": "bottom"},  # above: the names of far percentiles are long, and may turn
+        "yaxis": {"title": {"text": "ms"}, **POWERS},
     }
     return plot
 
@@ -65,14 +64,10 @@ def _line_of(name: str, of: Latency, colour: str, dash: str) -> Data | None:
         return None
     # The last step is "100 %", infinitely far to the right: one in `total` is all that is known of it.
     places = [min(1 / max(1 - percentile / 100, 1e-12), float(total)) for percentile, _ in steps]
-    return {
-        "type": "scatter",
-        "mode": "lines" if len(steps) > 1 else "markers",
-        "name": name,
-        "x": [float(f"{place:.6g}") for place in places],
-        "y": [float(f"{max(value, 1) / 1e3:.5g}") for _, value in steps],
-        "customdata": [float(f"{100 * (1 - 1 / place):.10g}") for place in places],
-        "line": {"color": colour, "width": 1.8, "dash": dash, "shape": "hv"},
-        "marker": {"color": colour},
-        "hovertemplate": "%{customdata} %: %{y:,.4~g} ms",
-    }
+    return line(
+        name,
+        [float(f"{place:.6g}") for place in places],
+        [float(f"{max(value, 1) / 1e3:.5g}") for _, value in steps],
+        colour,
+        line={"dash": dash, "shape": "hv", "width": 1.8},
+    )

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from canopy_pages import plain
 from loadtest.load.report.result import Deliveries, GroupResult, Latency, Result
 
 DASH: Final = "–"
@@ -38,15 +39,6 @@ class Figure:
     value: str
     note: str = ""
     tone: Tone = "plain"
-
-
-def plain(text: str, keep: str = "") -> str:
-    """The text with what cannot be seen written as escapes, but for the characters in `keep`."""
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() or each in keep else each.encode("unicode_escape").decode("ascii") for each in text
-    )
 
 
 def number(value: float | None) -> str:

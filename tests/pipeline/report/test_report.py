@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from canopy_pages import Page
 from pipeline.cli import app
-from pipeline.coverage import Coverage
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.report import job
 from tests.pipeline.recorded import Story, write_segment
@@ -44,6 +45,8 @@ def broken() -> job.Found:
 
 
 def test_the_verdict_is_that_of_all_jobs(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "out" / "oracle").mkdir(parents=True)
+    (tmp_path / "out" / "oracle" / "index.html").write_text(Page("Oracle").html())
     made: dict[str, Made] = {
         "rollup": lambda: job.Found("12 messages"),
         "oracle": lambda: job.Found("agrees", True, "Every message went where it should."),
@@ -54,6 +57,9 @@ def test_the_verdict_is_that_of_all_jobs(spark: SparkSession, tmp_path: Path, mo
     page = (out / "index.html").read_text()
     assert "Every message went where it should" in page
     assert 'href="oracle/index.html"' in page
+    # What left no page is not linked; what did leads back.
+    assert 'href="rollup/index.html"' not in page
+    assert '<a href="../index.html">overview</a><b>oracle</b>' in (out / "oracle" / "index.html").read_text()
 
     # One that cannot be done does not keep the others from being run, and is no success.
     made["tree"] = broken
@@ -87,7 +93,7 @@ def test_what_was_not_recorded_is_left_out(spark: SparkSession, tmp_path: Path) 
     said: list[str] = []
 
     def jobs(source: str, load: str | None) -> list[str]:
-        return [*job._jobs(spark, [source], str(tmp_path), load, False, said.append, Coverage())]
+        return [*job._jobs(spark, [source], str(tmp_path), load, False, said.append, job.Outcome())]
 
     assert jobs(story(tmp_path / "with", True), "load") == ["rollup", "tree", "oracle", "loadtest", "plan"]
     assert not said
@@ -122,6 +128,12 @@ def test_the_headline_says_what_was_lost_by_whom_and_what_is_missing(spark: Spar
     assert "The record is INCOMPLETE: 21 events in 1 segments read, 3 are missing (12.5 %)." in headline
     assert "dropped none" not in page
     assert headline in page
+    # Drops and clients are in the picture, by their causes and names.
+    plots = {each["key"]: each for each in json.loads(page.split('id="plots">')[1].split("</script>")[0])}
+    assert [(trace["name"], trace["y"]) for trace in plots["drops"]["traces"]] == [("queue-full", [2])]
+    assert sum(plots["clients"]["traces"][1]["y"]) == 1
+    assert "The recorder names no gap." in page
+    assert re.search(r'<td class="left">slow</td><td>0</td><td>4</td><td>2</td>', page)
     oracle = json.loads((out / "oracle" / "summary.json").read_text())
     assert (oracle["verdict"], oracle["reliable"], oracle["receivers"]) == ("drops", 2, 1)
     # Every job names the segment: in its last lines, its JSON and its page.

@@ -43,20 +43,14 @@ def test_partial_minutes_count_as_what_they_are(count: int, first: float, last: 
 def test_a_steady_rate_is_a_level_line() -> None:
     """20 seconds at 240 messages a second, which touch two minutes: not 80, nor a climb from 40 to 240."""
     over = pieces(2_400, 2_400)
-    messages, sizes = _rates(over, covered(over, 60, totals(50, 70))).data
-    assert list(messages.y) == pytest.approx([240, 240])
-    assert list(sizes.y) == pytest.approx([24_000, 24_000])
+    messages, sizes = _rates(over, covered(over, 60, totals(50, 70)), "minute")
+    assert messages.traces[0]["y"] == pytest.approx([240, 240])
+    assert sizes.traces[0]["y"] == pytest.approx([24_000, 24_000])
 
 
-def test_messages_and_bytes_have_a_plot_each() -> None:
-    """They go alike: on one pair of axes the second line lies upon the first."""
+def test_few_points_are_marked() -> None:
     over = pieces(*[10] * (FEW + 1))
-    figure = _rates(over, covered(over, 60, totals(0, 60 * len(over))))
-    lower, upper = figure.layout.yaxis2.domain, figure.layout.yaxis.domain
-    assert figure.layout.yaxis2.overlaying is None
-    assert lower[1] < upper[0]
-    assert [trace.yaxis for trace in figure.data] == ["y", "y2"]
-    # 12240 is no 12.24k.
-    assert {figure.layout.yaxis.exponentformat, figure.layout.yaxis2.exponentformat} == {"none"}
-    assert {trace.mode for trace in figure.data} == {"lines"}
-    assert {trace.mode for trace in _rates(over[:2], [60.0, 60.0]).data} == {"lines+markers"}
+    plots = _rates(over, covered(over, 60, totals(0, 60 * len(over))), "minute")
+    assert [trace["mode"] for plot in plots for trace in plot.traces] == ["lines", "lines"]
+    plots = _rates(over[:2], [60.0, 60.0], "minute")
+    assert [trace["mode"] for plot in plots for trace in plot.traces] == ["lines+markers", "lines+markers"]

@@ -7,7 +7,6 @@ import re
 from dataclasses import replace
 from typing import Any
 
-import plotly.graph_objects as go
 import pytest
 
 from loadtest.load.report.fold import fold
@@ -29,13 +28,9 @@ def figures_of(html: str) -> list[dict[str, Any]]:
     return figures
 
 
-def test_plotly_accepts_every_plot() -> None:
-    """A misspelt attribute would be ignored in silence by the browser."""
-    figures = figures_of(page(full_result()))
-
-    assert len(figures) == 8
-    for figure in figures:
-        go.Figure(data=figure["traces"], layout=figure["layout"])
+def test_every_plot_says_only_what_is_drawn() -> None:
+    """A misspelt attribute would be ignored in silence by the browser: `Plot.data` refuses it."""
+    assert len(figures_of(page(full_result()))) == 8
 
 
 def test_measured_stages_are_shaded_and_named() -> None:
@@ -43,7 +38,7 @@ def test_measured_stages_are_shaded_and_named() -> None:
 
     shaded = [shape for shape in rates.layout["shapes"] if shape["type"] == "rect"]
     assert [(shape["x0"], shape["x1"]) for shape in shaded] == [(4.0, 24.0)]
-    assert [name["text"] for name in rates.layout["annotations"]] == ["warm-up", "&lt;/script&gt;&lt;script&gt;…"]
+    assert [name["text"] for name in rates.layout["annotations"]] == ["warm-up", "</script><script>…"]
 
 
 def test_a_quiet_end_is_drawn_but_not_in_view() -> None:
@@ -72,7 +67,7 @@ def test_nothing_is_loaded_and_only_known_scripts_run() -> None:
 
     assert re.findall(r'(?:src|href)="([^"]*)"', head + body_of(full_result())) == ["data:,"]
     assert "default-src &#x27;none&#x27;" in head or "default-src 'none'" in head
-    assert len(re.findall(r"'sha256-[^']+'", head)) == 2
+    assert len(re.findall(r"'sha256-[^']+'", head)) == 1
 
 
 def test_absent_figures_leave_sentences() -> None:
@@ -155,7 +150,7 @@ def test_an_hour_stays_small() -> None:
     for figure in figures_of(html):
         assert all(len(trace["x"]) <= POINTS + 2 for trace in figure["traces"])
     assert "A point stands for up to 3 seconds." in html
-    assert len(html) - len(page(full_result())) < 1_000_000
+    assert len(html) < 1_000_000
 
 
 def test_the_verdict_stands_above_the_figures_when_the_generator_was_the_limit() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from canopy_pages import plain
 from loadtest.load.cli.common import exit_code
 from loadtest.load.report.result import Deliveries, GroupResult, Reconciled, Result
 from loadtest.load.report.wording import (
@@ -15,7 +16,6 @@ from loadtest.load.report.wording import (
     micros,
     number,
     percent,
-    plain,
     things,
 )
 from tests.loadtest.load.results import empty_result, full_result

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from loadtest.load.report.wording import plain
+
+def plain(text: str, keep: str = "") -> str:
+    """The text with what cannot be seen written as escapes, but for the characters in `keep`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in keep else each.encode("unicode_escape").decode("ascii") for each in text
+    )
 
 
 class Markup(str):
