@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
 
-from pipeline.coverage import GAP, LEFT_OUT, MISSING, UNFINISHED, Coverage, Finding
+from pipeline.coverage import Coverage, Finding
 from pipeline.errors import GoneError, MisuseError, PipelineError, UnreadError
-from pipeline.manifests import manifests, numbers, removed
 from pipeline.outputs import Folder, check, folder
 from pipeline.progress import progress
 from pipeline.rollup.job import Outcome, explain, finish
@@ -30,8 +29,9 @@ from pipeline.rollup.latency import AUTO, columns
 from pipeline.rollup.tables import MINUTES, Tables
 from pipeline.rollup.transforms import PUBLISHES, cells
 from pipeline.schema import EVENTS, PUBLISH
-from pipeline.segments import Say, fault, reading, unsaid
-from pipeline.storage import File, Storage, local_path, parquet, storage
+from pipeline.segments import Say, reading, unsaid
+from pipeline.storage import Storage, parquet, storage
+from pipeline.unread import Look, Unread, named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,8 +45,6 @@ PAGE_EVERY: Final = 60.0
 """Seconds between two pages of a stream."""
 LATE: Final = 172_800.0
 """Seconds for which an hour is kept open for late events, behind the newest one."""
-SHOWN: Final = 5
-"""Findings that a stop names; there may be more."""
 
 
 @dataclass
@@ -63,15 +61,6 @@ class Progress:
     """Messages that came for an hour before that, and were not counted."""
     lost: Coverage = field(default_factory=Coverage)
     """What was not there when it was to be read."""
-
-
-@dataclass(frozen=True)
-class Look:
-    """What lies above the number that is reached."""
-
-    files: list[File]
-    to: int
-    findings: list[Finding]
 
 
 def stream(
@@ -151,7 +140,7 @@ class _Reader:
     ) -> None:
         self.spark = spark
         self.source = source
-        self.recorded = recorded
+        self.unread = Unread(source, recorded, skip_corrupt)
         self.tables = tables
         self.checkpoint = checkpoint
         self.place: Folder = folder(spark, checkpoint)
@@ -162,8 +151,6 @@ class _Reader:
         self.done = Progress()
         # What a batch that broke off was to read.
         self.planned: int | None = None
-        # Manifests that were read: they do not change.
-        self.known: dict[str, dict[str, Any]] = {}
 
     # -- the checkpoint ------------------------------------------------------------------------------------------------
 
@@ -255,13 +242,12 @@ class _Reader:
 
     def _batch(self, say: Say) -> None:
         done = self.done
-        found = self._look()
+        found = self.unread.look(done.through, self.planned, begun=done.version > 0)
         if found is None:
             return
-        surely = [each for each in found.findings if each.kind != LEFT_OUT]
         # What was missing before the stream began is named at its end, as by a job that is no stream.
-        if surely and done.version and not self.allow_gaps:
-            raise UnreadError(self._stopped(surely))
+        if found.surely and done.version and not self.allow_gaps:
+            raise UnreadError(self._stopped(found.surely))
         version = done.version + 1
         if self.planned is None:
             self._write(PLAN, version, {"from": done.through + 1, "to": found.to})
@@ -299,61 +285,8 @@ class _Reader:
             (f.col("kind") == PUBLISH) & (seq > self.done.through) & (seq <= found.to)
         )
 
-    def _look(self) -> Look | None:
-        """What is new, and what is missing of it; None where nothing is."""
-        through = self.done.through
-        # Segments first: who removes one begins with its manifest.
-        there = {file.place: file for file in self.recorded.files(".parquet")}
-        said = manifests(self.recorded, self.known)
-        self.known = said.said
-        if there and said.vouched is None:
-            raise MisuseError(f"--input {self.source}: no manifests: a stream goes by them (copy _manifests too)")
-        gone = removed(self.recorded)
-        spans = {place: numbers(about) for place, about in said.said.items() if place not in said.gone}
-        end = max((span[1] for span in (*spans.values(), *map(numbers, gone)) if span is not None), default=0)
-        if end < through:
-            raise PipelineError(
-                f"--input {self.source}: the record ends at number {end:,}, and this stream has read up to "
-                f"{through:,}: another record; begin again with a new --checkpoint and --output"
-            )
-        if end == through and self.planned is None:
-            return None
-        to = end if self.planned is None else self.planned
-        files, left = [], {}
-        for place, span in spans.items():
-            if span is None or place not in there or span[1] <= through or span[0] > to:
-                continue
-            why = fault(self.recorded, there[place], said.said[place], self.skip_corrupt)
-            if why and not self.skip_corrupt:
-                raise PipelineError(f"{there[place].path}: {why}; --skip-corrupt leaves it out")
-            if why:
-                left[place] = why
-            else:
-                files.append(there[place])
-        account = Coverage(had=through, ignored=frozenset({GAP, UNFINISHED}))
-        sizes = {place: file.size for place, file in there.items()}
-        account.take(self.source, said, self.recorded, sizes, left, local=local_path(self.source))
-        findings = [each for each in account.findings if each.from_seq is not None and each.from_seq <= to]
-        if self.done.version:
-            # What retention removed before the stream began is no matter to it.
-            findings += self._unread(gone, there, to)
-        return Look(files, to, findings)
-
-    def _unread(self, gone: list[dict[str, Any]], there: dict[str, File], to: int) -> list[Finding]:
-        """What retention removed before it was read."""
-        found = []
-        for about in gone:
-            span, place = numbers(about), str(about.get("segment"))
-            if span is not None and self.done.through < span[1] and span[0] <= to and place not in there:
-                rows = min(int(about.get("rows") or 0), span[1] - max(span[0] - 1, self.done.through))
-                why = f"{self.source}: retention removed numbers {span[0]:,} to {span[1]:,} before they were read"
-                found.append(Finding(MISSING, place, span[0], span[1], rows, why))
-        return found
-
     def _stopped(self, findings: list[Finding]) -> str:
-        shown = [each.said for each in findings[:SHOWN]]
-        if len(findings) > SHOWN:
-            shown.append(f"{len(findings) - SHOWN:,} more")
+        shown = named(findings)
         places = {"--input": self.source, "--output": self.tables.output, "--checkpoint": self.checkpoint}
         options = " ".join(f"{name} {shlex.quote(value)}" for name, value in places.items())
         at = f"the stream stops before these events, at number {self.done.through:,}"
@@ -365,13 +298,7 @@ class _Reader:
 
     def coverage(self) -> Coverage:
         """What the record lacks by now, and what was missing when it was to be read."""
-        lost = self.done.lost
-        made = replace(lost, findings=[*lost.findings], kinds=Counter(lost.kinds), had=self.done.through)
-        there = {file.place: file.size for file in self.recorded.files(".parquet")}
-        said = manifests(self.recorded, self.known)
-        if there or said.said:
-            made.take(self.source, said, self.recorded, there, {}, local=local_path(self.source))
-        return made
+        return self.unread.coverage(self.done.lost, self.done.through)
 
 
 def _before(hour: str, time: timedelta) -> str:
