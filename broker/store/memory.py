@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from broker.core.codec.packets import Will
 from broker.core.persistence.journal import (
+    BroadcastRecord,
     DeliveryRecord,
     Journal,
     MessageRecord,
@@ -90,6 +91,16 @@ class _Session:
         self.will_due: float | None = None
 
 
+class _Broadcast:
+    """A message on its way to very many, and the clients that it is not for any more."""
+
+    __slots__ = ("message", "passed")
+
+    def __init__(self, message: _Message) -> None:
+        self.message = message
+        self.passed: dict[str, None] = {}
+
+
 class _MemoryJournal(Journal):
     """Takes down what it is told, at once."""
 
@@ -97,6 +108,7 @@ class _MemoryJournal(Journal):
         self.times = times
         self.sessions: dict[str, _Session] = {}
         self.retained: dict[str, _Message] = {}
+        self.broadcasts: dict[int, _Broadcast] = {}
         self._number = 0
         # Somebody has loaded: the next broker's deliveries will take the place of the last one's.
         self.loaded = False
@@ -109,12 +121,16 @@ class _MemoryJournal(Journal):
         if session is None:
             session = _Session()
             self.sessions[client_id] = session
+            for broadcast in self.broadcasts.values():
+                broadcast.passed[client_id] = None
         session.principal = principal.at(client_id, principal.listener, principal.host)
         session.expiry_interval = expiry_interval
         session.disconnected_at = self.times.lasting(disconnected_at) if disconnected_at != 0.0 else None
 
     def session_gone(self, client_id: str) -> None:
         del self.sessions[client_id]
+        for broadcast in self.broadcasts.values():
+            broadcast.passed.pop(client_id, None)
 
     def subscribed(self, client_id: str, subscription: Subscription, streaming: bool) -> None:
         self.sessions[client_id].subscriptions[subscription.topic_filter] = _Subscription(subscription, streaming)
@@ -174,6 +190,17 @@ class _MemoryJournal(Journal):
     def completed(self, client_id: str, packet_id: int) -> None:
         del self.sessions[client_id].received[packet_id]
 
+    def broadcast(self, message: Message) -> int:
+        self._number += 1
+        self.broadcasts[self._number] = _Broadcast(self._record(message))
+        return self._number
+
+    def passed(self, number: int, client_id: str) -> None:
+        self.broadcasts[number].passed[client_id] = None
+
+    def broadcast_over(self, number: int) -> None:
+        del self.broadcasts[number]
+
     def will_set(self, client_id: str, will: Will, due: float) -> None:
         session = self.sessions[client_id]
         session.will = will
@@ -225,6 +252,10 @@ class MemoryStore(Store):
             saved.retained.append(self._message(message, messages))
         for client_id, session in journal.sessions.items():
             saved.sessions.append(self._session(client_id, session, messages))
+        for number, broadcast in journal.broadcasts.items():
+            record = BroadcastRecord(number, self._message(broadcast.message, messages))
+            record.passed.update(broadcast.passed)
+            saved.broadcasts.append(record)
         return saved
 
     async def flush(self) -> None:

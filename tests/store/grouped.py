@@ -14,7 +14,7 @@ from broker.core.persistence.commits import Commits
 from broker.core.persistence.journal import Journal
 from broker.store import MemoryStore
 from broker.store.base import Times
-from broker.store.memory import _MemoryJournal, _Message, _Session
+from broker.store.memory import _Broadcast, _MemoryJournal, _Message, _Session
 
 CALLS = tuple(
     name
@@ -32,12 +32,12 @@ class GroupJournal(_MemoryJournal):
         self.commits = self.gate
 
 
-def _counting(name: str) -> Callable[..., None]:
+def _counting(name: str) -> Callable[..., Any]:
     take_down = getattr(_MemoryJournal, name)
 
-    def told(self: GroupJournal, *what: Any) -> None:
+    def told(self: GroupJournal, *what: Any) -> Any:
         self.gate.told += 1
-        take_down(self, *what)
+        return take_down(self, *what)
 
     return told
 
@@ -52,6 +52,10 @@ class State:
     def __init__(self, journal: GroupJournal) -> None:
         self.told = journal.gate.told
         self.retained: dict[str, _Message] = dict(journal.retained)
+        self.broadcasts: dict[int, _Broadcast] = {}
+        for number, broadcast in journal.broadcasts.items():
+            self.broadcasts[number] = _Broadcast(broadcast.message)
+            self.broadcasts[number].passed = dict(broadcast.passed)
         self.sessions: dict[str, _Session] = {}
         for client_id, session in journal.sessions.items():
             kept = copy.copy(session)
@@ -74,6 +78,7 @@ class GroupStore(MemoryStore):
             state: State = before.state
             self.journal.sessions = state.sessions
             self.journal.retained = state.retained
+            self.journal.broadcasts = state.broadcasts
             self.journal._number = before.journal._number
         self.state: State = State(self.journal)
         self._closed: deque[State] = deque()

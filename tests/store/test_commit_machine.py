@@ -2,7 +2,8 @@
 
 The broker that comes after one that was killed finds what was committed, and nothing else. After each step: whatever a
 publisher has an acknowledgement for stands in what is committed, or has arrived; QoS 2 has arrived once at most; the
-order of a topic holds. At the end everybody comes back, and whatever was acknowledged has arrived.
+order of a topic holds, also of what goes to the subscribers one by one, over several turns (`Journal.broadcast`). At
+the end everybody comes back, and whatever was acknowledged has arrived.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class Kills(RuleBasedStateMachine):
         self.store = GroupStore(self.clock)
         at_once(self.store.open(self.clock))
         self.network.router.journal = self.store.journal
+        self.network.router.delivery.at_once = 1
         self.clients: dict[str, Client] = {}
         self.count = 0
         self.open: list[Sent] = []
@@ -126,6 +128,34 @@ class Kills(RuleBasedStateMachine):
         client.wire.to_channel()
         client.cut()
         self.network.settle()
+
+    @rule(
+        name=publishers,
+        topic=st.sampled_from(TOPICS),
+        qos=st.integers(1, 2),
+        turns=st.lists(st.sampled_from(["one more", "close", "commit"]), max_size=8),
+        lost=st.booleans(),
+    )
+    def publish_in_turns(self, name: str, topic: str, qos: int, turns: list[str], lost: bool) -> None:
+        """It goes to one after another, groups end between them, and something else happens before all have had it.
+
+        `lost`: the publisher's connection ends meanwhile.
+        """
+        client = self.online(name)
+        if client is None or len(client.outgoing) >= self.limits.receive_maximum:
+            return
+        self.post(client, topic, qos)
+        client.wire.to_channel()
+        router = self.network.router
+        for turn in turns:
+            if turn == "one more":
+                router.delivery.work_off(router.work + 1)
+            elif turn == "close":
+                self.store.close_group()
+            elif not self.store.gate.failed:
+                self.store.commit()
+        if lost:
+            client.cut()
 
     @rule(name=st.sampled_from(sorted(SUBSCRIBERS)), answering=st.booleans())
     def answer_or_not(self, name: str, answering: bool) -> None:
@@ -200,6 +230,7 @@ class Kills(RuleBasedStateMachine):
         self.store = GroupStore(self.clock, before)
         at_once(self.store.open(self.clock))
         self.network.router = restored(at_once(self.store.load()), self.limits, self.network.now, self.store)
+        self.network.router.delivery.at_once = 1
         self.network.links = []
         for session in self.network.router.sessions.values():
             session.inflight.last_id += shift
@@ -222,6 +253,7 @@ class Kills(RuleBasedStateMachine):
             if name not in self.clients:
                 return
             kept = {one.message.payload for one in self.store.state.sessions[name].deliveries.values() if one.message}
+            kept |= {one.message.payload for one in self.store.state.broadcasts.values() if name not in one.passed}
             missing = {sent.packet.payload for sent in self.promised} - kept - set(self.arrived(name))
             assert not missing, f"{missing} for {name}"
 

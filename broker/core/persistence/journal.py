@@ -119,6 +119,22 @@ class Journal:
     def completed(self, client_id: str, packet_id: int) -> None:
         """PUBREL came for it: the identifier is free."""
 
+    # -- messages for very many ----------------------------------------------------------------------------------------
+
+    def broadcast(self, message: Message) -> int:  # noqa: ARG002 (the interface)
+        """A message of QoS 1 or 2 goes to very many, over several calls, until `broadcast_over`: its number.
+
+        It is acknowledged when this is kept: a broker that dies meanwhile goes on with it after its next start
+        (`Saved.broadcasts`).
+        """
+        return 0
+
+    def passed(self, number: int, client_id: str) -> None:
+        """A session has had the message of that number, or is not to have it. Told in the call in which it had it."""
+
+    def broadcast_over(self, number: int) -> None:
+        """All have had it."""
+
     # -- wills ---------------------------------------------------------------------------------------------------------
 
     def will_set(self, client_id: str, will: Will, due: float) -> None:
@@ -265,9 +281,19 @@ class SessionRecord:
         self.will: WillRecord | None = None
 
 
+class BroadcastRecord:
+    """A message that was on its way to very many (`Journal.broadcast`). `passed`: the clients that it is not for."""
+
+    def __init__(self, number: int, message: MessageRecord) -> None:
+        self.number = number
+        self.message = message
+        self.passed: set[str] = set()
+
+
 class Saved:
     """Everything that a store kept, as of the moment of loading."""
 
     def __init__(self) -> None:
         self.sessions: list[SessionRecord] = []
         self.retained: list[MessageRecord] = []
+        self.broadcasts: list[BroadcastRecord] = []

@@ -4,7 +4,8 @@ Subscriptions, queues in their order, deliveries in flight, packet identifiers o
 expiry and delayed wills are as they were, the time between counted: exactly-once delivery goes on where it was
 (section 4.3.3). A session whose client was connected counts as disconnected now, and so does its will's delay. The
 present limits hold: what no longer fits into a queue is dropped and counted. What has fallen due meanwhile is left to
-`Router.tick`, which is called when everybody is there for the wills. Whoever has links to others makes their sessions.
+`Router.tick`, which is called when everybody is there for the wills, and messages that were on their way to very many
+go on there. Whoever has links to others makes their sessions.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from broker.core.persistence.journal import DeliveryRecord, Journal, MessageReco
 from broker.core.persistence.pages import UNBOUNDED, Page
 from broker.core.queues.delivery import Delivery
 from broker.core.queues.message import Message
+from broker.core.routing.in_turns.broadcasts import Interrupted
 from broker.core.routing.loop_detection import UPLINKS
 from broker.core.routing.router import Router
 from broker.core.session.session import Session
@@ -46,6 +48,10 @@ def restore(router: Router, saved: Saved, now: float) -> list[SessionRecord]:
             links.append(record)
         else:
             _session(router, record, messages, now)
+    for broadcast in saved.broadcasts:
+        message = _message(broadcast.message, messages, now)
+        origin = router.sessions.get(message.publisher)
+        router.delivery.resume(Interrupted(message, origin, broadcast.number, broadcast.passed), now)
     return links
 
 

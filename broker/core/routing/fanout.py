@@ -8,13 +8,13 @@ among them and every subscription identifier [MQTT-3.3.4-2] [MQTT-3.3.4-3]; each
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final, cast
 
 from mypy_extensions import i64
 
 from broker.core.counters import FULL_BYTES, FULL_MESSAGES, GLOBAL, NO_QUOTA
 from broker.core.permissions import NEVER_MADE, Permissions
+from broker.core.persistence.journal import Journal
 from broker.core.queues.delivery import queue_of
 from broker.core.queues.message import Message
 from broker.core.queues.outbox import ACCEPTED, KEPT_BACK
@@ -22,7 +22,14 @@ from broker.core.queues.queue_totals import QueueTotals, Worker
 from broker.core.queues.requests import RequestMessage
 from broker.core.routing.bursts import Run
 from broker.core.routing.deadlines import Deadlines
-from broker.core.routing.in_turns.broadcasts import BROADCAST, PLAIN_BROADCAST, Broadcast, listeners
+from broker.core.routing.in_turns.broadcasts import (
+    BROADCAST,
+    PLAIN_BROADCAST,
+    Broadcast,
+    BroadcastLine,
+    Interrupted,
+    listeners,
+)
 from broker.core.routing.plans import FanoutPlan
 from broker.core.routing.reach import Reach, share_qos
 from broker.core.routing.subscription_table import SubscriptionTable
@@ -81,12 +88,12 @@ class Fanout(Worker):
         self.permissions: Permissions | None = None
         # The same where it wants to know whom a message went to, and only while one that is recorded is routed.
         self._telling: Tap | None = None
-        # Messages that are on their way to very many; whether there are any; whether a store keeps what is accepted.
-        self._broadcasts: deque[Broadcast] = deque()
+        # Messages that are on their way to very many; whether there are any; who keeps what is accepted, if anybody.
+        self._line = BroadcastLine()
+        self._broadcasts = self._line.broadcasts
         self.broadcasting = False
-        # How many of them each topic has.
-        self._topics: dict[bytes, int] = {}
-        self.kept = False
+        self.journal: Journal | None = None
+        self.at_once: i64 = BROADCAST
 
     def charge(self, work: i64) -> None:
         """So much was done for whoever publishes now."""
@@ -157,7 +164,7 @@ class Fanout(Worker):
         Returns how many sessions and groups it was for; `REFUSED_BY_ALL` where a message of QoS 1 or 2 found every
         queue full (one of QoS 0 has nobody who wants to know).
         """
-        if self.broadcasting and message.topic in self._topics and self._may_wait(message):
+        if self.broadcasting and message.topic in self._line.topics and self._may_wait(message):
             # Behind those of its topic, however many listen by now.
             return self._begin_broadcast(route, message, origin)
         entries = route.entries
@@ -176,7 +183,7 @@ class Fanout(Worker):
             # Somebody will want to know how the queues answered.
             asked = message.qos > 0
             subscriptions = entry.subscriptions
-            if len(subscriptions) > BROADCAST and self._goes_in_turns(len(subscriptions), message):
+            if len(subscriptions) > self.at_once and self._goes_in_turns(len(subscriptions), message):
                 return self._begin_broadcast(route, message, origin)
             for subscription in subscriptions if reach is None else reach.subscriptions:
                 session = cast(Session, subscription.session)
@@ -234,15 +241,14 @@ class Fanout(Worker):
 
     def _goes_in_turns(self, count: i64, message: Message) -> bool:
         """Whether a message for so many subscriptions is handed to them in turns."""
-        return count > (BROADCAST if message.qos > 0 else PLAIN_BROADCAST) and self._may_wait(message)
+        return count > (self.at_once if message.qos > 0 else PLAIN_BROADCAST) and self._may_wait(message)
 
     def _may_wait(self, message: Message) -> bool:
-        """Not for a record of deliveries, access control, a store that keeps what is acknowledged, or a request."""
+        """Not for a record of deliveries, access control, or a request."""
         permissions = self.permissions
         return (
             self._telling is None
             and (permissions is None or not permissions.filters)
-            and not (message.qos > 0 and self.kept)
             and not isinstance(message, RequestMessage)
         )
 
@@ -252,7 +258,7 @@ class Fanout(Worker):
         plan = cast("FanoutPlan | None", route.plan)
         if plan is not None and route.plan_version == version:
             return False
-        if listeners(route) <= BROADCAST or not self._may_wait(message):
+        if listeners(route) <= self.at_once or not self._may_wait(message):
             return False
         if plan is not None and plan.mend(route.entries):
             self.work += len(route.entries) + len(plan.groups)
@@ -267,40 +273,38 @@ class Fanout(Worker):
 
         Or one of them is of its topic: fewer may listen there by now, and they are still to get that one before.
         """
-        if topic in self._topics:
+        if topic in self._line.topics:
             return True
         route = self._cache.lookup(topic)
-        return route is None or listeners(route) > BROADCAST
+        return route is None or listeners(route) > self.at_once
 
     def _begin_broadcast(self, route: Route, message: Message, origin: Session | None) -> int:
         """Have a message go to very many from the next turn on. How many they are."""
         broadcasts = self._broadcasts
         if len(broadcasts) >= MOST_IN_LINE and self._broadcast_turn(broadcasts[0], WHATEVER):
-            self._went()
-        broadcast = Broadcast(route, message, origin)
-        broadcasts.append(broadcast)
+            self._line.went()
+        broadcast = self._line.add(route, message, origin, self.journal)
         self.broadcasting = True
-        self._topics[message.topic] = self._topics.get(message.topic, 0) + 1
         self.work += SLOW + broadcast.count // 64  # they are written down
         self._deadlines.set(self, self._load.now)
         return broadcast.count
 
+    def resume(self, interrupted: Interrupted, now: float) -> None:
+        """Have a message that was on its way when the last broker died go on in the next turn: all are there then."""
+        self._line.resume(interrupted)
+        self.broadcasting = True
+        self._deadlines.set(self, now)
+
     def work_off(self, until: i64) -> None:
         """Hand messages to very many, until `work` has come to `until`: the first message first."""
+        self._line.begin_interrupted(self._cache, self.journal)
         broadcasts = self._broadcasts
         while broadcasts and self.work < until:
             if self._broadcast_turn(broadcasts[0], until):
-                self._went()
+                self._line.went()
         self.broadcasting = len(broadcasts) > 0
         if self.broadcasting:
             self._deadlines.set(self, self._load.now)
-
-    def _went(self) -> None:
-        """The first message in line has gone to all."""
-        topic = self._broadcasts.popleft().message.topic
-        self._topics[topic] -= 1
-        if self._topics[topic] == 0:
-            del self._topics[topic]
 
     def _broadcast_turn(self, broadcast: Broadcast, until: i64) -> bool:
         """Go on with one message. True when all have it."""
@@ -314,6 +318,7 @@ class Fanout(Worker):
                     if group.size > 0:
                         self._share(group, message, reach)
                         self.work += SLOW
+                broadcast.end()
                 plan = broadcast.plan()
                 if plan is not None:
                     broadcast.route.plan = plan

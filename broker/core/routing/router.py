@@ -121,7 +121,7 @@ class Router(PeerListener):
     def journal(self, journal: Journal | None) -> None:
         self._journal = journal
         self.commits = None if journal is None else journal.commits
-        self.delivery.kept = journal is not None
+        self.delivery.journal = journal
         self.retained_store.journal = journal
 
     @property

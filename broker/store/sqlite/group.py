@@ -11,8 +11,9 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.core.codec.packets import Will
+from broker.core.persistence.journal import share_name
 from broker.core.principal import Principal
-from broker.core.queues.delivery import Delivery, queue_of
+from broker.core.queues.delivery import QUEUED, Delivery, queue_of
 from broker.core.queues.message import Message
 from broker.core.topics.subscription import Subscription
 
@@ -111,6 +112,10 @@ class Batch:
         self.completed: list[tuple[int, int]] = []
         self.retained: list[object] = []
         self.retained_cleared: list[str] = []
+        # Messages for very many; of which number what session has had it; the numbers of those that are over.
+        self.broadcasts: list[object] = []
+        self.passed: list[tuple[int, int]] = []
+        self.broadcasts_over: list[int] = []
 
     def empty(self) -> bool:
         """Whether there is nothing to write."""
@@ -130,6 +135,9 @@ class Batch:
             or self.subscriptions
             or self.unsubscribed
             or self.streamed
+            or self.broadcasts
+            or self.passed
+            or self.broadcasts_over
         )
 
 
@@ -177,3 +185,71 @@ def of_session(batch: Batch, kept: Kept) -> None:
                 batch.received.append((kept.id, packet_id))
             else:
                 batch.completed.append((kept.id, packet_id))
+
+
+def of_deliveries(batch: Batch, rows: dict[int, Row], last: i64, offset: float) -> i64:
+    """What the group writes anew of deliveries. A message stands beside its only delivery, or by itself where the group
+    has several.
+
+    `last`: the highest number of a message before; it is returned as it is now.
+    """
+    before: i64 = last
+    shared: dict[int, i64] = {}
+    for row in rows.values():
+        row.kept.rows = 0
+        message = row.message
+        if message is None or row.kept.gone:
+            continue
+        if message.record <= before:
+            last += 1
+            message.record = last
+        else:
+            shared[message.record] = shared.get(message.record, 1) + 1
+    written: dict[int, None] = {}
+    plain = batch.plain
+    values = batch.deliveries
+    for number, row in rows.items():
+        if row.kept.gone:
+            continue
+        delivery = row.delivery
+        message = row.message
+        if (
+            message is not None
+            and row.state == QUEUED
+            and delivery.group is None
+            and not delivery.retain
+            and not message.retain
+            and not delivery.identifiers
+            and message.record not in shared
+        ):
+            plain += (
+                number, row.kept.id, delivery.qos, message.topic.decode(), message.payload(), message.qos,
+                message.properties or None, message.publisher or None, lasting(message, offset), row.size,
+            )  # fmt: skip
+            continue
+        share = share_name(delivery) if delivery.group is not None else None
+        identifiers = str(list(delivery.identifiers)) if delivery.identifiers else None
+        if message is None:
+            values += (
+                number, row.kept.id, None, row.state, row.packet_id, row.attempts, delivery.qos, delivery.retain,
+                identifiers, share, None, None, None, None, None, None, None, None,
+            )  # fmt: skip
+        elif message.record in shared:
+            values += (
+                number, row.kept.id, message.record, row.state, row.packet_id, row.attempts, delivery.qos,
+                delivery.retain, identifiers, share, None, None, None, None, None, None, None, row.size,
+            )  # fmt: skip
+            if message.record not in written:
+                written[message.record] = None
+                batch.messages += (
+                    message.record, shared[message.record], message.topic.decode(), message.payload(), message.qos,
+                    message.retain, message.properties or None, message.publisher or None,
+                    lasting(message, offset),
+                )  # fmt: skip
+        else:
+            values += (
+                number, row.kept.id, None, row.state, row.packet_id, row.attempts, delivery.qos, delivery.retain,
+                identifiers, share, message.topic.decode(), message.payload(), message.qos, message.retain,
+                message.properties or None, message.publisher or None, lasting(message, offset), row.size,
+            )  # fmt: skip
+    return last

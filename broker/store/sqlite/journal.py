@@ -15,17 +15,30 @@ from mypy_extensions import i64, mypyc_attr
 
 from broker.core.codec.packets import Will
 from broker.core.persistence.commits import Commits
-from broker.core.persistence.journal import Fetch, Journal, share_name
+from broker.core.persistence.journal import Fetch, Journal
 from broker.core.persistence.pages import Page, Pages
 from broker.core.principal import Principal
-from broker.core.queues.delivery import QUEUED, RELEASED, SENT, Delivery
+from broker.core.queues.delivery import RELEASED, SENT, Delivery
 from broker.core.queues.message import Message
 from broker.core.topics.subscription import Subscription
 from broker.store.base import Times
-from broker.store.sqlite.group import UNSET, Batch, Change, Kept, Row, SubscriptionRow, lasting, of_session
+from broker.store.sqlite.group import (
+    UNSET,
+    Batch,
+    Change,
+    Kept,
+    Row,
+    SubscriptionRow,
+    lasting,
+    of_deliveries,
+    of_session,
+)
 
 ROW_BYTES: Final = 100
 """What a row of a session or a subscription counts for in a group."""
+
+PASSED_BYTES: Final = 16
+"""What the row counts for that says that a session has had a message for very many."""
 
 ENDED_ROWS: Final = 1_024
 """Deliveries of ended sessions that stay in the open group; more of them go when they are half of all."""
@@ -82,6 +95,11 @@ class SqliteJournal(Journal):
         self._streamed: list[tuple[int, str]] = []
         self._gone: list[int] = []
         self._retained: dict[str, Message | None] = {}
+        self._broadcasts: dict[int, Message] = {}
+        self._passed: list[tuple[int, int]] = []
+        self._broadcasts_over: list[int] = []
+        # The numbers of all that are under way.
+        self.under_way: dict[int, None] = {}
 
     def begin_at(self, session: int, number: int, message: int) -> None:
         """The highest numbers that stand in the file."""
@@ -117,6 +135,8 @@ class SqliteJournal(Journal):
             self._session += 1
             kept = Kept(self._session, client_id, principal)
             self.kept[client_id] = kept
+            for number in self.under_way:
+                self._passed.append((number, self._session))
         kept.principal = principal
         kept.expiry_interval = expiry_interval
         kept.disconnected_at = self._times.lasting(disconnected_at) if disconnected_at != 0.0 else UNSET
@@ -337,6 +357,25 @@ class SqliteJournal(Journal):
             changed = kept.received = {}
         return changed
 
+    # -- messages for very many ----------------------------------------------------------------------------------------
+
+    def broadcast(self, message: Message) -> int:
+        self._number += 1
+        number: i64 = self._number
+        self._broadcasts[number] = message
+        self.under_way[number] = None
+        self._note(message.size())
+        return number
+
+    def passed(self, number: int, client_id: str) -> None:
+        self._passed.append((number, self.kept[client_id].id))
+        self._note(PASSED_BYTES)
+
+    def broadcast_over(self, number: int) -> None:
+        self.under_way.pop(number, None)
+        self._broadcasts_over.append(number)
+        self._note(0)
+
     # -- retained messages ---------------------------------------------------------------------------------------------
 
     def retained_set(self, message: Message) -> None:
@@ -376,7 +415,7 @@ class SqliteJournal(Journal):
         batch.streamed = self._streamed
         batch.finished = self._finished
         batch.unpaged = self._unpaged
-        self._take_deliveries(batch, offset)
+        self._message = of_deliveries(batch, self._rows, self._message, offset)
         for number, change in self._changed.items():
             batch.changed.append((number, SENT, change.packet_id, change.attempts))
         batch.released = list(self._released)
@@ -388,6 +427,13 @@ class SqliteJournal(Journal):
                     topic, message.payload(), message.qos, message.properties or None, message.publisher or None,
                     lasting(message, offset),
                 )  # fmt: skip
+        for number, message in self._broadcasts.items():
+            batch.broadcasts += (
+                number, message.topic.decode(), message.payload(), message.qos, message.retain,
+                message.properties or None, message.publisher or None, lasting(message, offset),
+            )  # fmt: skip
+        batch.passed = self._passed
+        batch.broadcasts_over = self._broadcasts_over
         self._clear()
         return batch
 
@@ -407,65 +453,6 @@ class SqliteJournal(Journal):
         self._streamed = []
         self._gone = []
         self._retained = {}
-
-    def _take_deliveries(self, batch: Batch, offset: float) -> None:
-        """A message stands beside its only delivery, or by itself where the group has several."""
-        before = self._message
-        shared: dict[int, i64] = {}
-        for row in self._rows.values():
-            row.kept.rows = 0
-            message = row.message
-            if message is None or row.kept.gone:
-                continue
-            if message.record <= before:
-                self._message += 1
-                message.record = self._message
-            else:
-                shared[message.record] = shared.get(message.record, 1) + 1
-        written: dict[int, None] = {}
-        plain = batch.plain
-        values = batch.deliveries
-        for number, row in self._rows.items():
-            if row.kept.gone:
-                continue
-            delivery = row.delivery
-            message = row.message
-            if (
-                message is not None
-                and row.state == QUEUED
-                and delivery.group is None
-                and not delivery.retain
-                and not message.retain
-                and not delivery.identifiers
-                and message.record not in shared
-            ):
-                plain += (
-                    number, row.kept.id, delivery.qos, message.topic.decode(), message.payload(), message.qos,
-                    message.properties or None, message.publisher or None, lasting(message, offset), row.size,
-                )  # fmt: skip
-                continue
-            share = share_name(delivery) if delivery.group is not None else None
-            identifiers = str(list(delivery.identifiers)) if delivery.identifiers else None
-            if message is None:
-                values += (
-                    number, row.kept.id, None, row.state, row.packet_id, row.attempts, delivery.qos, delivery.retain,
-                    identifiers, share, None, None, None, None, None, None, None, None,
-                )  # fmt: skip
-            elif message.record in shared:
-                values += (
-                    number, row.kept.id, message.record, row.state, row.packet_id, row.attempts, delivery.qos,
-                    delivery.retain, identifiers, share, None, None, None, None, None, None, None, row.size,
-                )  # fmt: skip
-                if message.record not in written:
-                    written[message.record] = None
-                    batch.messages += (
-                        message.record, shared[message.record], message.topic.decode(), message.payload(), message.qos,
-                        message.retain, message.properties or None, message.publisher or None,
-                        lasting(message, offset),
-                    )  # fmt: skip
-            else:
-                values += (
-                    number, row.kept.id, None, row.state, row.packet_id, row.attempts, delivery.qos, delivery.retain,
-                    identifiers, share, message.topic.decode(), message.payload(), message.qos, message.retain,
-                    message.properties or None, message.publisher or None, lasting(message, offset), row.size,
-                )  # fmt: skip
+        self._broadcasts = {}
+        self._passed = []
+        self._broadcasts_over = []

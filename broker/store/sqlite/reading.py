@@ -16,6 +16,7 @@ from mypy_extensions import i64
 
 from broker.core.codec.packets import SubscriptionRequest, Will
 from broker.core.persistence.journal import (
+    BroadcastRecord,
     DeliveryRecord,
     MessageRecord,
     Saved,
@@ -32,7 +33,8 @@ from broker.store.sqlite.principals import Principals
 
 NUMBERS: Final = (
     "SELECT max((SELECT ifnull(max(id), 0) FROM session), (SELECT ifnull(max(id), 0) FROM gone_session)),"
-    " (SELECT ifnull(max(number), 0) FROM delivery), (SELECT ifnull(max(id), 0) FROM message)"
+    " max((SELECT ifnull(max(number), 0) FROM delivery), (SELECT ifnull(max(id), 0) FROM broadcast)),"
+    " (SELECT ifnull(max(id), 0) FROM message)"
 )
 
 
@@ -102,6 +104,7 @@ def read(db: sqlite3.Connection, now: float, principals: Principals, page: int =
             session = sessions.get(session_id)
             if session is not None:
                 session.received.append(packet_id)
+        _broadcasts(db, loaded, sessions, now)
         retained = loaded.saved.retained
         for topic, payload, qos, properties, publisher, expires_at in db.execute("SELECT * FROM retained"):
             expires_in = None if expires_at is None else expires_at - now
@@ -225,6 +228,20 @@ def _last_read_back(session: SessionRecord) -> int:
         if record.state == QUEUED and record.number < session.pages[-1].last:
             return record.number if record.number > session.pages[0].first else 0
     return 0
+
+
+def _broadcasts(db: sqlite3.Connection, loaded: Loaded, sessions: dict[int, SessionRecord], now: float) -> None:
+    found: dict[int, BroadcastRecord] = {}
+    for number, topic, payload, qos, retain, properties, publisher, expires_at in db.execute(
+        "SELECT * FROM broadcast ORDER BY id"
+    ):
+        message = _message(topic, payload, qos, retain, properties, publisher, expires_at, now)
+        found[number] = BroadcastRecord(number, message)
+    loaded.saved.broadcasts.extend(found.values())
+    for number, session_id in db.execute("SELECT broadcast, session FROM passed"):
+        session = sessions.get(session_id)
+        if session is not None and number in found:
+            found[number].passed.add(session.client_id)
 
 
 def _number(record: DeliveryRecord) -> int:

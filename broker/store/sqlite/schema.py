@@ -118,6 +118,26 @@ CREATE TABLE IF NOT EXISTS clock (
 """
 """Of version 1 too; brokers that do not know it have not made it, and pass it over."""
 
+BROADCASTS_KEPT: Final = """
+CREATE TABLE IF NOT EXISTS broadcast (
+    id INTEGER PRIMARY KEY,            -- a message that goes to very many, and has not come to all of them
+    topic TEXT NOT NULL,
+    payload BLOB NOT NULL,
+    qos INTEGER NOT NULL,
+    retain INTEGER NOT NULL,
+    properties BLOB,
+    publisher TEXT,
+    expires_at REAL
+);
+CREATE TABLE IF NOT EXISTS passed (
+    broadcast INTEGER NOT NULL,
+    session INTEGER NOT NULL,          -- has had it, or came after it
+    PRIMARY KEY (broadcast, session)
+) WITHOUT ROWID;
+"""
+"""Of version 2 too, and empty but while such a message is on its way, or after a broker was killed meanwhile: an older
+broker that is started on the file just then passes it over."""
+
 LONGEST_STATEMENT: Final = 2_048
 """Rows of one INSERT. Each statement gives up the interpreter's lock some times, which costs up to 5 ms each time while
 the event loop is busy: few long statements are ten times as fast as many short ones."""
@@ -197,6 +217,8 @@ RETAINED: Final = Insert(
     " properties = excluded.properties, publisher = excluded.publisher, expires_at = excluded.expires_at",
 )
 
+BROADCASTS: Final = Insert("broadcast", 8)
+
 # Whatever is numbers alone comes as one JSON text: one parameter, and one statement however many there are.
 SESSION_GONE: Final = "DELETE FROM session WHERE id IN (SELECT value FROM json_each(?))"
 REMEMBER_GONE: Final = "INSERT OR IGNORE INTO gone_session SELECT value FROM json_each(?)"
@@ -233,6 +255,12 @@ COMPLETED: Final = (
     " (SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?))"
 )
 RETAINED_CLEARED: Final = "DELETE FROM retained WHERE topic IN (SELECT value FROM json_each(?))"
+
+PASSED: Final = (
+    "INSERT OR IGNORE INTO passed SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?)"
+)
+BROADCAST_OVER: Final = "DELETE FROM broadcast WHERE id IN (SELECT value FROM json_each(?))"
+FORGET_PASSED: Final = "DELETE FROM passed WHERE broadcast IN (SELECT value FROM json_each(?))"
 
 FORGET_CLOCK: Final = "DELETE FROM clock"
 CLOCK_NOTED: Final = "INSERT INTO clock VALUES (?, ?)"

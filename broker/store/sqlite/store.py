@@ -165,6 +165,8 @@ class SqliteStore(Store):
             raise
         for kept in loaded.kept:
             self._journal.kept.setdefault(kept.client_id, kept)
+        for broadcast in loaded.saved.broadcasts:
+            self._journal.under_way[broadcast.number] = None
         return loaded.saved
 
     async def flush(self) -> None:

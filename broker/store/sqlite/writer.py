@@ -182,6 +182,14 @@ class Writer:
             execute(schema.RETAINED_CLEARED, (json.dumps(batch.retained_cleared),))
         if batch.retained:
             self._insert(schema.RETAINED, batch.retained)
+        if batch.broadcasts:
+            self._insert(schema.BROADCASTS, batch.broadcasts)
+        if batch.passed:
+            execute(schema.PASSED, (json.dumps(batch.passed),))
+        if batch.broadcasts_over:
+            over = _numbers(batch.broadcasts_over)
+            execute(schema.BROADCAST_OVER, (over,))
+            execute(schema.FORGET_PASSED, (over,))
 
     def _insert(self, rows: schema.Insert, values: list[object]) -> None:
         for text, part in rows.statements(values):

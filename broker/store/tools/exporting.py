@@ -31,6 +31,7 @@ BEHIND_SESSIONS: Final = {
     "subscription": "ORDER BY session, filter",
     "received": "ORDER BY session, packet_id",
     "delivery": "ORDER BY number",
+    "passed": "ORDER BY broadcast, session",
 }
 
 
@@ -52,6 +53,8 @@ def rows_of(found: Look, table: str) -> Iterator[dict[str, Any]]:
     """The rows of a table that belong to somebody, in an order that says what their numbers did."""
     db = found.db
     names = [column.name for column in rows.columns(db, table)]
+    if not names and table in rows.LATER:
+        return
     order = BEHIND_SESSIONS.get(table)
     chosen = "ORDER BY rowid" if order is None else f"WHERE session IN (SELECT id FROM session) {order}"
     # There is no index for this, and few messages are shared.

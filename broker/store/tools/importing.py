@@ -46,6 +46,7 @@ class Importer:
         self.counts = dict.fromkeys(rows.TABLES, 0)
         self._clients: dict[str, int] = {}
         self._refs: dict[int, int] = {}
+        self._broadcasts: set[int] = set()
         self._in_flight: set[tuple[int, int]] = set()
 
     def columns(self, table: str) -> list[rows.Column]:
@@ -92,6 +93,8 @@ class Importer:
             raise FaultyRow(why)
         if table == "delivery":
             self._check(row)
+        elif table == "passed" and row["broadcast"] not in self._broadcasts:
+            raise FaultyRow(f"broadcast {row['broadcast']} does not stand before it")
         try:
             self._db.execute(self._inserts[table], tuple(row.values()))
         except sqlite3.IntegrityError as error:
@@ -103,6 +106,8 @@ class Importer:
             self._clients[row["client_id"]] = number
         elif table == "message":
             self._refs[row["id"]] = 0
+        elif table == "broadcast":
+            self._broadcasts.add(row["id"])
 
     def _check(self, row: Mapping[str, Any]) -> None:
         """A delivery against those before it."""

@@ -21,8 +21,11 @@ from broker.core.queues.queue_policy import POLICIES
 from broker.core.queues.windows.in_flight import LARGEST_ID
 from broker.store.sqlite.principals import Principals
 
-TABLES: Final = ("session", "subscription", "received", "message", "delivery", "retained")
+TABLES: Final = ("session", "subscription", "received", "message", "delivery", "retained", "broadcast", "passed")
 """In this order each refers to what stands before it alone."""
+
+LATER: Final = frozenset({"broadcast", "passed"})
+"""Those that a file, or an export, of an earlier Canopy does not have."""
 
 STATES: Final = {QUEUED: "queued", SENT: "sent", RELEASED: "released"}
 
@@ -146,6 +149,7 @@ _SECONDS: Final = _between(0, NEVER)
 CHECKS: Final[dict[str, Callable[[Any], str]]] = {
     "id": _NUMBER,
     "number": _NUMBER,
+    "broadcast": _NUMBER,
     "client_id": _client_id,
     "principal": _principal,
     "expiry_interval": _SECONDS,

@@ -87,4 +87,8 @@ def see(saved: Saved) -> dict[str, Any]:
         }
         for one in saved.sessions
     }
-    return {"sessions": sessions, "retained": sorted((one.topic, one.payload) for one in saved.retained)}
+    return {
+        "sessions": sessions,
+        "retained": sorted((one.topic, one.payload) for one in saved.retained),
+        "broadcasts": [(one.message.topic, one.message.payload, sorted(one.passed)) for one in saved.broadcasts],
+    }

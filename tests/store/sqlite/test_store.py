@@ -430,7 +430,7 @@ async def test_a_client_is_whose_it_was(tmp_path: Path) -> None:
 STEP_NAMES = (
     *("kept", "gone", "queued", "queued", "shared", "sent", "unsent", "released", "finished", "finished", "renewed"),
     *("received", "completed", "will", "no-will", "subscribed", "streamed", "unsubscribed", "retained", "cleared"),
-    "flush",
+    *("broadcast", "passed", "over", "flush"),
 )
 
 # What a journal can be told of two clients: (what, client, number).
@@ -491,6 +491,8 @@ class Both:
         self.filters: dict[str, set[str]] = {}
         self.wills: set[str] = set()
         self.retained: set[str] = set()
+        # The number of a message for very many, as each of both has it.
+        self.broadcasts: list[tuple[int, int]] = []
 
     def each(self, name: str, *arguments: Any) -> None:
         for journal in self.journals:
@@ -506,6 +508,13 @@ class Both:
             if f"r/{number}" in self.retained:
                 self.retained.discard(f"r/{number}")
                 self.each("retained_cleared", f"r/{number}")
+        elif what == "broadcast":
+            one, other = (journal.broadcast(message(b"%d" % self.count)) for journal in self.journals)
+            self.broadcasts.append((one, other))
+        elif what == "over":
+            if number < len(self.broadcasts):
+                for journal, its in zip(self.journals, self.broadcasts.pop(number), strict=True):
+                    journal.broadcast_over(its)
         elif what == "kept":
             self.deliveries.setdefault(client_id, [])
             self.received.setdefault(client_id, set())
@@ -515,7 +524,11 @@ class Both:
             self.of_session(what, client_id, number)
 
     def of_session(self, what: str, client_id: str, number: int) -> None:
-        if what == "gone":
+        if what == "passed":
+            if number < len(self.broadcasts):
+                for journal, its in zip(self.journals, self.broadcasts[number], strict=True):
+                    journal.passed(its, client_id)
+        elif what == "gone":
             del self.deliveries[client_id], self.received[client_id], self.filters[client_id]
             self.wills.discard(client_id)
             self.each("session_gone", client_id)

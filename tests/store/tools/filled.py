@@ -38,6 +38,8 @@ async def fill(directory: Path) -> SqliteStore:
     journal.released("away", released)
     journal.retained_set(message(b"kept", b"r/1"))
     journal.retained_set(message(b"", b"r/2", store_now(store) + 50.0))
+    number = journal.broadcast(Message(b"many/\xc3\xa9", b"\x00to all", 1, False, b"", store_now(store) + 90.0, "p"))
+    journal.passed(number, "away")
     await store.flush()
     return store
 

@@ -2,21 +2,24 @@
 
 Owns, for one message, the subscriptions that matched when it came, and how far it has got. Promises: one delivery to
 each session, as with a `FanoutPlan`; whoever unsubscribes before its turn gets nothing, whoever subscribes after the
-message neither. What it finds of few sessions with very many filters is their plan, for the messages that follow.
+message neither. A journal hears of each session that has had it, so that a broker that dies goes on with the others.
+What it finds of few sessions with very many filters is their plan, for the messages that follow.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final, cast
 
 from mypy_extensions import i64
 
 from broker.core.permissions import Permissions
+from broker.core.persistence.journal import Journal
 from broker.core.queues.message import Message
 from broker.core.routing.plans import FanoutPlan, Recipient
 from broker.core.routing.reach import Reach
 from broker.core.session.session import Session
-from broker.core.topics.match_cache import Route
+from broker.core.topics.match_cache import MatchCache, Route
 from broker.core.topics.subscription import FilterEntry, SharedGroup, Subscription
 
 BROADCAST: Final = 4_096
@@ -52,6 +55,10 @@ class Broadcast:
         self._entry: i64 = 0
         self._at: i64 = 0
         self._seen: set[Session] = set()
+        # Who is told of its way, and its number there; and the clients that had it before the broker died, if it did.
+        self._journal: Journal | None = None
+        self._number = 0
+        self._passed: set[str] | None = None
         # What a plan would have; None: too many.
         self._targets: list[Recipient] | None = []
         for entry in route.entries:
@@ -60,6 +67,17 @@ class Broadcast:
                 self._listeners.append(list(entry.subscriptions))
                 self.groups.extend(entry.groups.values())
                 self.count += len(entry.subscriptions) + len(entry.groups)
+
+    def keep(self, journal: Journal, number: int, passed: set[str] | None = None) -> None:
+        """Have a journal told of its way under that number. `passed`: the clients that are not to have it (again)."""
+        self._journal = journal
+        self._number = number
+        self._passed = passed
+
+    def end(self) -> None:
+        """All have it."""
+        if self._journal is not None:
+            self._journal.broadcast_over(self._number)
 
     def step(self) -> Subscription | None:
         """The next subscription; None when there are no more."""
@@ -79,6 +97,8 @@ class Broadcast:
         if subscription.entry is not entries[self._entry]:
             return None
         session = cast(Session, subscription.session)
+        if self._passed is not None and session.client_id in self._passed:
+            return None
         target = Recipient(session)
         if len(entries) == 1:
             target.add(subscription)
@@ -112,7 +132,12 @@ class Broadcast:
         `reach`: see there.
         """
         target = self.recipient(subscription)
-        if target is None or (reach is not None and not reach.may(target.session)):
+        if target is None:
+            return False
+        if self._journal is not None and target.session.journal is not None:
+            # Before its rest is tried: nothing of this call is kept without the rest of it.
+            self._journal.passed(self._number, target.session.client_id)
+        if reach is not None and not reach.may(target.session):
             return False
         message = self.message
         if target.no_local and target.session is self.origin:
@@ -132,3 +157,58 @@ class Broadcast:
         if self._targets is None or len(self.entries) < 2 or self.route.version() != self.version:
             return None
         return FanoutPlan.of(self._targets, self.route.entries)
+
+
+class Interrupted:
+    """A message that was on its way when an earlier broker died: its number there, and who is not to have it."""
+
+    def __init__(self, message: Message, origin: Session | None, number: int, passed: set[str]) -> None:
+        self.message = message
+        self.origin = origin
+        self.number = number
+        self.passed = passed
+
+
+class BroadcastLine:
+    """All messages that are on their way, first come first, and how many of them each topic has."""
+
+    def __init__(self) -> None:
+        self.broadcasts: deque[Broadcast] = deque()
+        self.topics: dict[bytes, int] = {}
+        # Such as were on their way when an earlier broker died, until all are there whom they may be for.
+        self._interrupted: list[Interrupted] = []
+
+    def add(self, route: Route, message: Message, origin: Session | None, journal: Journal | None) -> Broadcast:
+        """Have a message be the last in line. `journal`: who keeps what is accepted, if anybody does."""
+        broadcast = Broadcast(route, message, origin)
+        if message.qos > 0 and journal is not None:
+            broadcast.keep(journal, journal.broadcast(message))
+        self.broadcasts.append(broadcast)
+        self._count(message.topic)
+        return broadcast
+
+    def _count(self, topic: bytes) -> None:
+        self.topics[topic] = self.topics.get(topic, 0) + 1
+
+    def went(self) -> None:
+        """The first has gone to all."""
+        topic = self.broadcasts.popleft().message.topic
+        self.topics[topic] -= 1
+        if self.topics[topic] == 0:
+            del self.topics[topic]
+
+    def resume(self, interrupted: Interrupted) -> None:
+        """Have one go on, with `begin_interrupted`; what comes to its topic from now on stands behind it."""
+        self._interrupted.append(interrupted)
+        self._count(interrupted.message.topic)
+
+    def begin_interrupted(self, cache: MatchCache, journal: Journal | None) -> None:
+        """Whom they are for is found out now. They stand before what has come since."""
+        if not self._interrupted:
+            return
+        for each in reversed(self._interrupted):
+            broadcast = Broadcast(cache.route(each.message.topic), each.message, each.origin)
+            if journal is not None:
+                broadcast.keep(journal, each.number, each.passed)
+            self.broadcasts.appendleft(broadcast)
+        self._interrupted = []

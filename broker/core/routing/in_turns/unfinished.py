@@ -74,7 +74,7 @@ class Unfinished:
         left = Left(session, session.take_shared(groups))
         totals = self._totals
         most: i64 = len(left.deliveries)
-        if most > self.at_once and not self._fanout.kept:
+        if most > self.at_once and self._fanout.journal is None:
             most = self.at_once
         while most > 0:
             most -= 1

@@ -9,9 +9,10 @@ import pytest
 from broker.core.codec.packets import SubscriptionRequest as Request
 from broker.core.codec.packets import Will
 from broker.core.persistence.journal import Journal
+from broker.core.queues.delivery import Delivery
 from broker.core.queues.message import Message
 from broker.core.routing.fanout import MOST_IN_LINE, SLOW
-from broker.core.routing.in_turns.broadcasts import BROADCAST, PLAIN_BROADCAST
+from broker.core.routing.in_turns.broadcasts import BROADCAST, PLAIN_BROADCAST, Interrupted
 from broker.core.routing.plans import FanoutPlan
 from broker.core.routing.router import TICK_WORK, Router
 from broker.core.session.session import Session
@@ -261,12 +262,88 @@ def test_few_with_very_many_filters_have_a_plan_after() -> None:
     assert session.queued() == 2
 
 
-def test_where_a_store_keeps_what_is_acknowledged_all_have_it_before() -> None:
-    network = Network()
-    network.router.journal = Journal()
+class Told(Journal):
+    """Writes down who has had what, and who had it put into his queue."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: list[bytes] = []
+        self.had: list[str] = []
+        self.told: list[str] = []
+        self.over: list[int] = []
+
+    def broadcast(self, message: Message) -> int:
+        self.begun.append(message.payload())
+        return len(self.begun)
+
+    def passed(self, number: int, client_id: str) -> None:
+        assert 0 < number <= len(self.begun)
+        self.had.append(client_id)
+
+    def broadcast_over(self, number: int) -> None:
+        self.over.append(number)
+
+    def in_flight(self, client_id: str, delivery: Delivery) -> None:
+        del delivery
+        self.told.append(client_id)
+
+
+def kept(network: Network) -> tuple[Told, list[Session]]:
+    """Sessions that a journal is told of."""
+    network.router.journal = journal = Told()
     receivers = sessions(network)
-    network.router.publish(message(1), None)
+    for session in receivers:
+        session.keep_in(journal)
+    return journal, receivers
+
+
+def test_with_a_store_it_goes_in_turns_too() -> None:
+    """Its journal hears of it at once, and of each who has had it in the very call in which he had it."""
+    network = Network()
+    router = network.router
+    journal, receivers = kept(network)
+    router.publish(message(1), None)
+    assert (journal.begun, journal.had, journal.over) == ([b"x"], [], [])
+    for _ in range(2 * MANY):
+        before = router.work
+        more = router.tick(network.now)
+        assert router.work - before <= TICK_WORK + 2 * SLOW
+        assert journal.had == journal.told
+        assert journal.over == ([] if more else [1])
+        if not more:
+            break
     assert {session.queued() for session in receivers} == {1}
+    assert sorted(journal.had) == sorted(session.client_id for session in receivers)
+    # What nobody is promised anything of is nobody's to keep.
+    router.publish(message(0), None)
+    finish(router, network.now)
+    assert journal.begun == [b"x"]
+
+
+@pytest.mark.parametrize("filters", [("#",), FILTERS])
+def test_one_that_was_interrupted_goes_on_with_those_who_have_not_had_it(filters: tuple[str, ...]) -> None:
+    """Before what is published now, and not to its own publisher where that said No Local."""
+    network = Network()
+    router = network.router
+    router.journal = journal = Told()
+    journal.begun.append(b"of the broker before")
+    receivers = sessions(network, 10, filters)
+    for name in filters:
+        router.subscribe(receivers[9], "", name, Request(name, 1, True), 0)
+    for session in receivers:
+        session.keep_in(journal)
+    passed = {session.client_id for session in receivers[:4]}
+    router.delivery.resume(Interrupted(message(1, b"<old>"), receivers[9], 1, passed), network.now)
+    assert router.deadlines.next_due() == network.now
+    router.publish(message(1, b"<new>"), None)
+    assert sum(session.queued() for session in receivers) == 0
+    finish(router, network.now)
+    assert [session.queued() for session in receivers] == [1] * 4 + [2] * 5 + [1]
+    outbox = receivers[4].outbox
+    assert outbox is not None
+    written = outbox.take(1 << 20, network.now)
+    assert -1 < written.index(b"<old>") < written.index(b"<new>")
+    assert 1 in journal.over
 
 
 def test_wills_for_very_many_come_one_after_another() -> None:

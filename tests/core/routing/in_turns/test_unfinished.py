@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.core.persistence.journal import Journal
 from broker.core.queues.message import Message
 from broker.core.routing.fanout import SLOW
 from broker.core.routing.in_turns.unfinished import AT_ONCE
@@ -62,7 +63,7 @@ def test_very_many_go_in_turns(expiry: int) -> None:
 
 def test_with_a_store_none_is_nobodys() -> None:
     network, member, other = group(HOUR)
-    network.router.delivery.kept = True
+    network.router.delivery.journal = Journal()
     member.cut()
     assert other.session.queued() == MANY
 

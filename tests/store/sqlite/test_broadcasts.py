@@ -1,0 +1,140 @@
+"""A message that goes to many sessions over several turns, and a broker that is killed between two of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker.core.codec.packets import SubscriptionRequest as Request
+from broker.core.limits import Limits
+from broker.core.principal import Principal
+from broker.core.queues.message import Message
+from broker.core.routing.router import Router
+from broker.core.session.session import Session
+from broker.store.sqlite import SqliteStore
+from tests.store.observed import restored
+from tests.store.sqlite.place import ask, count, opened
+
+SESSIONS = 40
+
+
+def made(store: SqliteStore) -> Router:
+    """A broker whose sessions all listen to everything, and which hands a message to one of them in a turn."""
+    router = Router(Limits())
+    router.journal = store.journal
+    router.delivery.at_once = 1
+    for number in range(SESSIONS):
+        session = Session(f"c{number}", 100, 1_000_000, router.counters)
+        session.expiry_interval = 1_000
+        router.session_table.add(session)
+        router.settle(session)
+        router.subscribe(session, "", "#", Request("#", 2), 0)
+    return router
+
+
+async def published(directory: Path, qos: int, turns: int) -> int:
+    """What was told up to the publish is on the disk; the process ends after so many turns, each in a group of its own.
+
+    -1: before the group of the publish itself.
+    """
+    store = await opened(directory)
+    router = made(store)
+    await store.flush()
+    publisher = router.sessions["c0"]
+    router.publish(Message(b"t", b"x", qos, False, b"", 0.0, "c0"), publisher)
+    if qos == 2:
+        store.journal.received("c0", 7)
+    if turns >= 0:
+        await store.flush()
+    for _ in range(turns):
+        router.delivery.work_off(router.work + 1)
+        await store.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0
+
+
+def killed(directory: Path, qos: int, turns: int) -> None:
+    program = f"import asyncio, pathlib; from {__name__} import published; "
+    program += f"asyncio.run(published(pathlib.Path({str(directory)!r}), {qos}, {turns}))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run([sys.executable, "-P", "-c", program], env=environment, timeout=60, check=False)
+    assert ended.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("turns", [-1, 0, 1, SESSIONS // 2, SESSIONS, SESSIONS + 1])
+async def test_a_kill_at_any_turn(tmp_path: Path, qos: int, turns: int) -> None:
+    """What was acknowledged comes to each session once, and what was not, to none [MQTT-4.3.3-10]."""
+    killed(tmp_path, qos, turns)
+    store = await opened(tmp_path)
+    saved = await store.load()
+    acknowledged = turns >= 0
+    assert [record.received for record in saved.sessions if record.received] == (
+        [[7]] if qos == 2 and acknowledged else []
+    )
+    assert sum(len(record.deliveries) for record in saved.sessions) == min(max(turns, 0), SESSIONS)
+    router = restored(saved, Limits(), 100.0, store)
+    while router.delivery.broadcasting:
+        router.tick(100.0)
+    waiting = [[each.message.payload() for each in one.queue.pending or ()] for one in router.sessions.values()]
+    assert waiting == [[b"x"] if acknowledged else []] * SESSIONS
+    await store.close()
+    assert (count(tmp_path, "broadcast"), count(tmp_path, "passed")) == (0, 0)
+    assert ask(tmp_path, "SELECT count(DISTINCT session), count(*) FROM delivery") == [
+        (SESSIONS, SESSIONS) if acknowledged else (0, 0)
+    ]
+
+
+async def test_who_comes_after_it_does_not_get_it_from_the_next_broker(tmp_path: Path) -> None:
+    """Nor who had it and has ended, and whose client is back."""
+    store = await opened(tmp_path)
+    router = made(store)
+    router.publish(Message(b"t", b"x", 1, False, b"", 0.0, "p"), None)
+    router.delivery.work_off(router.work + 1)
+    router.end_session(router.sessions["c0"], 1.0)
+    for client_id in ("c0", "late"):
+        session = Session(client_id, 100, 1_000_000, router.counters)
+        session.expiry_interval = 1_000
+        router.session_table.add(session)
+        router.settle(session)
+        router.subscribe(session, "", "#", Request("#", 2), 0)
+    await store.flush()
+    [broadcast] = (await store.load()).broadcasts
+    assert broadcast.passed == {"c0", "late"}
+    await store.close()
+
+
+async def test_numbers_go_on_above_those_of_what_was_on_its_way(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    store.journal.session_kept("c", Principal("u"), 300, 0.0)
+    for _ in range(3):
+        number = store.journal.broadcast(Message(b"t", b"x", 1, False, b"", 0.0, "p"))
+    await store.close()
+    again = await opened(tmp_path)
+    await again.load()
+    assert again.journal.broadcast(Message(b"t", b"y", 1, False, b"", 0.0, "p")) > number
+    await again.close()
+
+
+async def test_many_groups_while_one_goes_on(tmp_path: Path) -> None:
+    """A group ends between two turns, so that nobody else's acknowledgement waits for the last of many sessions."""
+    store = await opened(tmp_path, commit_window=0.0)
+    commits = store.journal.commits
+    assert commits is not None
+    router = made(store)
+    router.publish(Message(b"t", b"x", 1, False, b"", 0.0, "p"), None)
+    told = commits.told
+    groups = int(str(dict(store.figures())["groups"]))
+    while router.delivery.broadcasting:
+        router.delivery.work_off(router.work + 1)
+        await store.flush()
+        assert commits.committed == commits.told > told
+        await asyncio.sleep(0)
+    assert int(str(dict(store.figures())["groups"])) >= groups + SESSIONS
+    await store.close()
