@@ -89,6 +89,9 @@ class Journal:
     def fetch(self, client_id: str, fetch: Fetch) -> None:
         """What waits on disk alone is wanted in memory. It goes on waiting there too, as `queued` and `restored`."""
 
+    def read_back(self, client_id: str, number: int) -> None:
+        """What waits up to that number is in memory again, on disk alone what has a higher one."""
+
     def renewed(self, client_id: str, delivery: Delivery) -> None:
         """One that was `queued` and waits still has a newer message, and keeps its place (policy `latest`)."""
 

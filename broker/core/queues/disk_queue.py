@@ -159,6 +159,9 @@ class DiskQueue(Starved):
             page = self._pages.popleft()
             self._asked -= 1
             messages += page.messages
+            if self._asked == 0:
+                # What comes behind them may be in memory from now on.
+                journal.read_back(self._ledger.client_id, page.last)
         self._fetch = None
         self._count(-messages, -size)
         load = self._load

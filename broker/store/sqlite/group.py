@@ -102,6 +102,8 @@ class Batch:
         self.finished: list[int] = []
         # Session, first and last number.
         self.unpaged: list[tuple[int, int, int]] = []
+        # Session, and the number up to which what waits is in memory again.
+        self.read_back: list[tuple[int, int]] = []
         self.messages: list[object] = []
         # Queued deliveries of the common kind (`schema.PLAIN`), and all others.
         self.plain: list[object] = []
@@ -135,6 +137,7 @@ class Batch:
             or self.subscriptions
             or self.unsubscribed
             or self.streamed
+            or self.read_back
             or self.broadcasts
             or self.passed
             or self.broadcasts_over

@@ -91,6 +91,7 @@ class SqliteJournal(Journal):
         self._released: dict[int, None] = {}
         self._finished: list[int] = []
         self._unpaged: list[tuple[int, int, int]] = []
+        self._read_back: dict[int, int] = {}
         self._touched: dict[int, Kept] = {}
         self._streamed: list[tuple[int, str]] = []
         self._gone: list[int] = []
@@ -153,6 +154,7 @@ class SqliteJournal(Journal):
         kept.gone = True
         if kept.id <= self._sessions_before:
             self._gone.append(kept.id)
+        self._read_back.pop(kept.id, None)
         # Sessions that come and go while the disk fails leave nothing here.
         self._touched.pop(kept.id, None)
         if kept.changed:
@@ -260,6 +262,10 @@ class SqliteJournal(Journal):
 
     def fetch(self, client_id: str, fetch: Fetch) -> None:
         self._shell.fetch(self.kept[client_id].id, fetch)
+
+    def read_back(self, client_id: str, number: int) -> None:
+        self._read_back[self.kept[client_id].id] = number
+        self._note(0)
 
     def renewed(self, client_id: str, delivery: Delivery) -> None:
         record = delivery.record
@@ -415,6 +421,7 @@ class SqliteJournal(Journal):
         batch.streamed = self._streamed
         batch.finished = self._finished
         batch.unpaged = self._unpaged
+        batch.read_back = list(self._read_back.items())
         self._message = of_deliveries(batch, self._rows, self._message, offset)
         for number, change in self._changed.items():
             batch.changed.append((number, SENT, change.packet_id, change.attempts))
@@ -449,6 +456,7 @@ class SqliteJournal(Journal):
         self._released = {}
         self._finished = []
         self._unpaged = []
+        self._read_back = {}
         self._touched = {}
         self._streamed = []
         self._gone = []

@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Final
 
 from broker.store.base import StoreError
-from broker.store.sqlite.schema import APPLICATION, BROADCASTS_KEPT, CLOCK, OLDEST_SQLITE, SCHEMA, VERSION
+from broker.store.sqlite.schema import (
+    APPLICATION,
+    BROADCASTS_KEPT,
+    CLOCK,
+    OLDEST_SQLITE,
+    READ_BACK_KEPT,
+    SCHEMA,
+    VERSION,
+)
 
 FILE: Final = "canopy.db"
 LOCK: Final = "canopy.lock"
@@ -206,7 +214,7 @@ def _connect(path: Path, new: bool, synchronous: str) -> sqlite3.Connection:
         # Whether it can be written at all is to be known now, and not with the first message.
         db.execute("BEGIN IMMEDIATE")
         db.execute("DELETE FROM gone_session WHERE id IN (SELECT value FROM json_each('[]'))")
-        for statement in (CLOCK, *BROADCASTS_KEPT.split(";")):
+        for statement in (CLOCK, READ_BACK_KEPT, *BROADCASTS_KEPT.split(";")):
             db.execute(statement)
         db.execute("COMMIT")
     except sqlite3.Error as error:

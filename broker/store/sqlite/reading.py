@@ -55,6 +55,7 @@ LATER_ON_DISK: Final = (
     "SELECT number, size FROM delivery INDEXED BY delivery_paged WHERE size IS NOT NULL AND state = 0"
     " AND session = ? AND number > ? ORDER BY number"
 )
+READ_BACK: Final = "SELECT session, number FROM read_back"
 SHARED_MESSAGE: Final = "SELECT * FROM message WHERE id = ?"
 
 CLOCK: Final = "SELECT wall, ahead FROM clock"
@@ -190,20 +191,30 @@ def _delivery(db: sqlite3.Connection, row: Any, messages: dict[int, MessageRecor
 
 def _pages(db: sqlite3.Connection, sessions: dict[int, SessionRecord], now: float, most: i64) -> None:
     """How much waits on disk alone; the messages are not looked at, but for what was in memory again."""
+    marks: dict[int, int] = dict(db.execute(READ_BACK))
+    # Sessions of which something with a size was in memory again, and up to which delivery.
+    again: dict[int, int] = {}
     for session_id, number, size in db.execute(ON_DISK):
         session = sessions.get(session_id)
-        if session is not None:
+        if session is None:
+            continue
+        if number > marks.get(session_id, 0):
             _add_to_pages(session, number, size, most)
+        else:
+            again[session_id] = marks[session_id]
     for session_id, session in sessions.items():
-        again = _last_read_back(session)
-        if again > 0:
-            messages: dict[int, MessageRecord] = {}
-            for row in db.execute(SOME_ON_DISK, (session_id, 0, again)):
-                session.deliveries.append(_delivery(db, row, messages, now))
-            session.deliveries.sort(key=_number)
+        last = _last_read_back(session)
+        if last > 0:
+            again[session_id] = last
             session.pages = []
-            for number, size in db.execute(LATER_ON_DISK, (session_id, again)):
+            for number, size in db.execute(LATER_ON_DISK, (session_id, last)):
                 _add_to_pages(session, number, size, most)
+    for session_id, last in again.items():
+        session = sessions[session_id]
+        messages: dict[int, MessageRecord] = {}
+        for row in db.execute(SOME_ON_DISK, (session_id, 0, last)):
+            session.deliveries.append(_delivery(db, row, messages, now))
+        session.deliveries.sort(key=_number)
 
 
 def _add_to_pages(session: SessionRecord, number: int, size: int, most: i64) -> None:
@@ -219,9 +230,9 @@ def _add_to_pages(session: SessionRecord, number: int, size: int, most: i64) -> 
 
 
 def _last_read_back(session: SessionRecord) -> int:
-    """The delivery before which nothing waits on disk alone: one that came into memory when nothing did, and before
-    more than that fitted. What stands before it with a size was in memory again, and so there is not much of it. 0: no
-    such delivery."""
+    """Where a broker that did not note it (`read_back`) was killed: the delivery before which nothing waits on disk
+    alone. It came into memory when nothing did, and before more than that fitted; what stands before it with a size was
+    in memory again, and so there is not much of it. 0: no such delivery."""
     if not session.pages:
         return 0
     for record in reversed(session.deliveries):

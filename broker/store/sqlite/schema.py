@@ -118,6 +118,14 @@ CREATE TABLE IF NOT EXISTS clock (
 """
 """Of version 1 too; brokers that do not know it have not made it, and pass it over."""
 
+READ_BACK_KEPT: Final = """
+CREATE TABLE IF NOT EXISTS read_back (
+    session INTEGER PRIMARY KEY,
+    number INTEGER NOT NULL            -- deliveries with a size up to this one are in memory again
+);
+"""
+"""Of version 2 too: an older broker takes what is in memory again for what is on disk alone."""
+
 BROADCASTS_KEPT: Final = """
 CREATE TABLE IF NOT EXISTS broadcast (
     id INTEGER PRIMARY KEY,            -- a message that goes to very many, and has not come to all of them
@@ -220,6 +228,10 @@ RETAINED: Final = Insert(
 BROADCASTS: Final = Insert("broadcast", 8)
 
 # Whatever is numbers alone comes as one JSON text: one parameter, and one statement however many there are.
+READ_BACK: Final = (
+    "INSERT OR REPLACE INTO read_back SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?)"
+)
+FORGET_READ_BACK: Final = "DELETE FROM read_back WHERE session IN (SELECT value FROM json_each(?))"
 SESSION_GONE: Final = "DELETE FROM session WHERE id IN (SELECT value FROM json_each(?))"
 REMEMBER_GONE: Final = "INSERT OR IGNORE INTO gone_session SELECT value FROM json_each(?)"
 STREAMED: Final = (

@@ -146,6 +146,7 @@ class Writer:
             gone = json.dumps(batch.gone)
             execute(schema.SESSION_GONE, (gone,))
             execute(schema.REMEMBER_GONE, (gone,))
+            execute(schema.FORGET_READ_BACK, (gone,))
         if batch.sessions:
             values = batch.sessions
             for at in range(2, len(values), schema.SESSIONS.columns):
@@ -164,6 +165,8 @@ class Writer:
             execute(schema.FINISHED, (_numbers(batch.finished),))
         for page in batch.unpaged:
             execute(schema.UNPAGED, page)
+        if batch.read_back:
+            execute(schema.READ_BACK, (json.dumps(batch.read_back),))
         if batch.messages:
             self._insert(schema.MESSAGES, batch.messages)
         if batch.plain:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import base64
 import json
+import sqlite3
 from collections.abc import Iterator
 from typing import Any, Final
 
 from broker.store.base import StoreError
+from broker.store.sqlite.reading import READ_BACK
 from broker.store.tools import rows
 from broker.store.tools.looking import Look
 
@@ -59,9 +61,21 @@ def rows_of(found: Look, table: str) -> Iterator[dict[str, Any]]:
     chosen = "ORDER BY rowid" if order is None else f"WHERE session IN (SELECT id FROM session) {order}"
     # There is no index for this, and few messages are shared.
     used = frozenset(number for (number,) in db.execute(USED)) if table == "message" else frozenset()
+    read_back = _read_back(db) if table == "delivery" else {}
     for values in db.execute(f"SELECT * FROM {table} {chosen}"):
         if table != "message" or values[0] in used:
-            yield dict(zip(names, values, strict=True))
+            row = dict(zip(names, values, strict=True))
+            if read_back and row["number"] <= read_back.get(row["session"], 0):
+                # It waits in memory, as far as it waits.
+                row["size"] = None
+            yield row
+
+
+def _read_back(db: sqlite3.Connection) -> dict[int, int]:
+    """By session, the number up to which nothing is on disk alone; a file of an earlier Canopy does not say."""
+    if not rows.columns(db, "read_back"):
+        return {}
+    return dict(db.execute(READ_BACK))
 
 
 def _shown(row: dict[str, Any], clients: dict[int, str], ahead: float) -> dict[str, Any]:
