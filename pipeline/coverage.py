@@ -22,8 +22,8 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.manifests import Manifests, Shelf, is_merged, removed
-from pipeline.storage import MANIFESTS
+from pipeline.manifests import Manifests, is_merged, removed
+from pipeline.storage import MANIFESTS, Storage
 
 if TYPE_CHECKING:
     from canopy_pages import Page
@@ -183,7 +183,7 @@ class Coverage:
         self,
         path: str,
         said: Manifests,
-        shelf: Shelf,
+        shelf: Storage,
         there: dict[str, int],
         left_out: dict[str, str],
         below: str = "",

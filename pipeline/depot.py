@@ -14,28 +14,26 @@ that a dead job leaves behind, and the message names it.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Final
 
-from pyarrow import fs
-
+from pipeline.coverage import Coverage
 from pipeline.errors import MisuseError, PipelineError
-from pipeline.manifests import is_merged
-from pipeline.storage import MANIFESTS, local_path
+from pipeline.manifests import BUNDLE, Manifests, is_merged, manifests
+from pipeline.storage import MANIFESTS, storage
 
 LOCK: Final = f"{MANIFESTS}/.lock"
-REMOVED: Final = f"{MANIFESTS}/removed.jsonl"
 UNFINISHED: Final = ".inprogress"
 
 _FOLDER: Final = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/[^/]+")
+_BUNDLE: Final = re.compile(rf"{MANIFESTS}/date=[^/]+/hour=[^/]+{re.escape(BUNDLE)}")
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", re.IGNORECASE)
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -97,21 +95,34 @@ class Depot:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.local = local_path(path)
-        if self.local is not None:
-            self.local = self.local.absolute()
-            if not self.local.is_dir():
-                raise MisuseError(f"--input {path}: no such folder")
-            self.fs: Any = fs.SubTreeFileSystem(str(self.local), fs.LocalFileSystem())
-            return
         try:
-            system, root = fs.FileSystem.from_uri(re.sub(r"^s3[an]:", "s3:", path))
-            self.fs = fs.SubTreeFileSystem(root, system)
-            there = self.fs.get_file_info("").type
+            self._place = storage(None, path)
+            there = self._place.is_folder()
         except (OSError, ValueError) as error:
             raise MisuseError(f"--input {path}: {error}") from error
-        if there == fs.FileType.NotFound:
+        if not there:
             raise MisuseError(f"--input {path}: no such folder")
+        self.local = self._place.local
+        # Manifests that were read: they do not change.
+        self._known: dict[str, dict[str, Any]] = {}
+
+    def told(self) -> Manifests:
+        """What the manifests say, as far as they can be read; each is read once.
+
+        Raises:
+            PipelineError: that of a merged segment cannot be read.
+        """
+        said = manifests(self._place, self._known)
+        self._known = said.said
+        return said
+
+    def covered(self, said: Manifests, ignored: frozenset[str]) -> Coverage:
+        """What is missing of the record, but for some kinds of findings."""
+        made = Coverage(ignored=ignored)
+        there = self.files()
+        if there or said.said:
+            made.take(self.path, said, self._place, there, {}, local=self.local)
+        return made
 
     def segments(self) -> list[Segment]:
         """What is vouched for, by sequence number; what is not whole or has no manifest yet is not in it.
@@ -119,29 +130,33 @@ class Depot:
         Raises:
             PipelineError: a manifest cannot be read.
         """
+        said = self.told()
+        for place in said.spoilt:
+            raise PipelineError(f"{self.path}/{manifest_of(place)}: not a manifest; move it away")
         there = self.files()
-        found = []
-        for place in self.listed(MANIFESTS, ".json"):
-            about = self._manifest(place)
-            if about.place in there:
-                found.append(about)
+        found = [self._segment(place, about) for place, about in said.said.items() if place in there]
         return sorted(found, key=lambda segment: (segment.from_seq, segment.to_seq))
 
     def files(self) -> dict[str, int]:
         """All finished segments, and how large each is."""
-        return self.listed("", ".parquet")
+        return self._place.listed(".parquet")
 
     def unfinished(self) -> list[str]:
         """Merged segments that nobody writes any more; only under the lock is that so."""
-        hidden = self.listed("", UNFINISHED, hidden=True)
+        hidden = self._place.listed(UNFINISHED, hidden=True)
         return [place for place in hidden if place.rpartition("/")[2].startswith(".merged-")]
 
-    def _manifest(self, place: str) -> Segment:
+    def bundles(self) -> list[str]:
+        """Bundles of hours that have no manifest any more."""
+        found = self._place.listed((".json", BUNDLE), MANIFESTS)
+        alive = {place.rpartition("/")[0] for place in found if place.endswith(".json")}
+        return [place for place in found if _BUNDLE.fullmatch(place) and place.removesuffix(BUNDLE) not in alive]
+
+    def _segment(self, place: str, said: dict[str, Any]) -> Segment:
         try:
-            said = json.loads(self.read(place))
             merged_at = said.get("merged_at")
             return Segment(
-                place=place.removeprefix(f"{MANIFESTS}/").removesuffix(".json") + ".parquet",
+                place=place,
                 rows=int(said["rows"]),
                 from_seq=int(said["from_seq"]),
                 to_seq=int(said["to_seq"]),
@@ -152,72 +167,47 @@ class Depot:
                 merged_at=None if merged_at is None else _moment(merged_at),
                 said=said,
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise PipelineError(f"{self.path}/{place}: not a manifest ({error}); move it away") from error
-
-    def listed(self, under: str, suffix: str, hidden: bool = False) -> dict[str, int]:
-        """Files below a folder whose names end so, and how large each is."""
-        chosen = fs.FileSelector(under, recursive=True, allow_not_found=True)
-        found: dict[str, int] = {}
-        for info in self.fs.get_file_info(chosen):
-            place = str(info.path).removeprefix("/")
-            *folders, name = place.removeprefix(f"{under}/" if under else "").split("/")
-            if any(each.startswith((".", "_")) for each in folders) or name.startswith(".") is not hidden:
-                continue
-            if info.is_file and name.endswith(suffix):
-                found[place] = int(info.size or 0)
-        return dict(sorted(found.items()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise PipelineError(f"{self.path}/{manifest_of(place)}: not a manifest ({error}); move it away") from error
 
     def read(self, place: str) -> bytes:
         """A file, whole. Raises OSError."""
-        with self.fs.open_input_stream(place) as stream:
-            return bytes(stream.read())
+        return self._place.read(place)
 
     # What changes the folder; each is one step that happens or does not.
 
+    def draft(self, place: str) -> str:
+        """The name under which a segment is written that `publish` gives its own."""
+        return self._place.draft(place, UNFINISHED)
+
+    def open(self, draft: str) -> Any:
+        """A file to be written to, as pyarrow has them."""
+        return self._place.open(draft)
+
     def write(self, place: str, content: bytes) -> None:
         """A file, whole or not at all."""
-        folder, _, name = place.rpartition("/")
-        draft = f"{folder}/.{name}.part"
-        self.fs.create_dir(folder, recursive=True)
-        with self.fs.open_output_stream(draft) as stream:
+        draft = self._place.draft(place, ".part")
+        with self._place.open(draft) as stream:
             stream.write(content)
         self.publish(draft, place)
 
     def publish(self, draft: str, place: str) -> None:
         """Give what is written its name, durably."""
-        if self.local is None:
-            self.fs.move(draft, place)
-            return
-        _sync(self.local / draft)
-        os.replace(self.local / draft, self.local / place)
-        _sync((self.local / place).parent)
+        self._place.publish(draft, place)
 
     def remove(self, place: str) -> None:
         """Delete a file; no matter if it is gone."""
-        try:
-            self.fs.delete_file(place)
-        except FileNotFoundError:
-            return
+        self._place.remove(place)
 
-    def drop(self, place: str) -> None:
-        """Delete a segment, its manifest first."""
-        self.remove(manifest_of(place))
-        self.remove(place)
+    def drop(self, *places: str) -> None:
+        """Delete segments in this order, all their manifests first; over a network several at a time."""
+        with ThreadPoolExecutor(self._place.calls) if self._place.calls > 1 else nullcontext() as pool:
+            for names in ([manifest_of(place) for place in places], places):
+                list((map if pool is None else pool.map)(self.remove, names))
 
     def append(self, place: str, line: str) -> None:
         """Add a line to a file, durably."""
-        if self.local is None:
-            before = self.read(place) if self.fs.get_file_info(place).is_file else b""
-            self.write(place, before + line.encode() + b"\n")
-            return
-        with open(self.local / place, "ab+") as opened:
-            opened.seek(max(0, opened.tell() - 1))
-            # A line that broke off spoils no other.
-            torn = opened.read(1) not in (b"", b"\n")
-            opened.write((b"\n" if torn else b"") + line.encode() + b"\n")
-            opened.flush()
-            os.fsync(opened.fileno())
+        self._place.append(place, line)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -227,7 +217,7 @@ class Depot:
             PipelineError: another job is at work.
         """
         if self.local is None:
-            if self.fs.get_file_info(LOCK).is_file:
+            with suppress(FileNotFoundError):
                 holder = self.read(LOCK).decode(errors="replace")
                 raise PipelineError(f"{self.path}/{LOCK}: another job is at work ({holder}); delete it if it is dead")
             self.write(LOCK, f"{socket.gethostname()}, since {datetime.now(UTC):%Y-%m-%dT%H:%MZ}".encode())
@@ -253,11 +243,3 @@ class Depot:
 def _moment(text: str) -> datetime:
     found = datetime.fromisoformat(text)
     return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-def _sync(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

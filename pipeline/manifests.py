@@ -7,28 +7,22 @@ nobody knows then which segments count.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Final
 
 from pipeline.errors import PipelineError
-from pipeline.storage import MANIFESTS, File
+from pipeline.storage import MANIFESTS, File, Storage
 
-
-class Shelf(Protocol):
-    """A place that files are listed and read in, as `Storage` is."""
-
-    calls: int
-
-    def files(self, suffix: str, under: str = "") -> list[File]:
-        """All files whose names end so."""
-
-    def text(self, place: str) -> str:
-        """A small file, whole."""
+BUNDLE: Final = ".jsonl"
+"""`_manifests/date=…/hour=….jsonl`: all manifests of an hour, once more: in one call where each costs a way over the
+network. Those are read that are there by themselves; they do not change."""
+REMOVED: Final = f"{MANIFESTS}/removed.jsonl"
 
 
 @dataclass
@@ -44,17 +38,23 @@ class Manifests:
     """Segments whose manifest cannot be read, and why."""
 
 
-def manifests(shelf: Shelf, known: Mapping[str, dict[str, Any]] = MappingProxyType({})) -> Manifests:
+def manifests(shelf: Storage, known: Mapping[str, dict[str, Any]] = MappingProxyType({})) -> Manifests:
     """Read all manifests of a record, but for those that are `known` from an earlier look: they do not change.
 
     Raises:
         PipelineError: that of a merged segment cannot be read: nobody knows then which segments count.
     """
     made = Manifests()
-    listed = shelf.files(".json", MANIFESTS)
+    found = shelf.files((".json", BUNDLE), MANIFESTS)
+    listed = [file for file in found if file.place.endswith(".json")]
     if listed:
         made.vouched = set()
     with ThreadPoolExecutor(shelf.calls) if shelf.calls > 1 else nullcontext() as pool:
+        if pool is not None:
+            wanted = Counter(_hour(file) for file in listed if _segment(file) not in known)
+            bundles = [file for file in found if file.place.endswith(BUNDLE) and wanted[_hour(file)] > 1]
+            for lines in pool.map(partial(_bundled, shelf), bundles):
+                known = {**lines, **known}
         texts = (map if pool is None else pool.map)(partial(_about, shelf, known), listed)
         for file, about in zip(listed, texts, strict=True):
             segment, merged = _segment(file), is_merged(file.place)
@@ -81,7 +81,21 @@ def _segment(file: File) -> str:
     return file.place.removeprefix(f"{MANIFESTS}/").removesuffix(".json") + ".parquet"
 
 
-def _about(shelf: Shelf, known: Mapping[str, dict[str, Any]], file: File) -> dict[str, Any] | Exception:
+def _hour(file: File) -> str:
+    """The hour of a manifest, or of a bundle of them."""
+    return file.place.removesuffix(BUNDLE) if file.place.endswith(BUNDLE) else file.place.rpartition("/")[0]
+
+
+def _bundled(shelf: Storage, file: File) -> dict[str, dict[str, Any]]:
+    """The manifests in a bundle, by segment; none where it cannot be read: each of them is there by itself, too."""
+    found = {}
+    with suppress(OSError, ValueError):
+        for about in json_lines(shelf.text(file.place)):
+            found[str(about.get("segment"))] = about
+    return found
+
+
+def _about(shelf: Storage, known: Mapping[str, dict[str, Any]], file: File) -> dict[str, Any] | Exception:
     """What a manifest says, or why it cannot be read."""
     place = _segment(file)
     if place in known:
@@ -104,16 +118,20 @@ def is_merged(place: str) -> bool:
     return place.rpartition("/")[2].startswith("merged-")
 
 
-def removed(shelf: Shelf) -> list[dict[str, Any]]:
+def removed(shelf: Storage) -> list[dict[str, Any]]:
     """What retention wrote down before it removed it."""
+    try:
+        return json_lines(shelf.text(REMOVED))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def json_lines(text: str) -> list[dict[str, Any]]:
+    """The objects in lines of JSON, but for one that broke off when the machine went down."""
     found = []
-    for file in shelf.files("removed.jsonl", MANIFESTS):
-        for line in shelf.text(file.place).splitlines():
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                # The machine went down while it was written: nothing had been removed for it.
-                continue
+    for line in text.splitlines():
+        with suppress(ValueError):
+            entry = json.loads(line)
             if isinstance(entry, dict):
                 found.append(entry)
     return found

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from pipeline.coverage import Coverage
 from pipeline.errors import DamagedError, GoneError, MisuseError, PipelineError
 from pipeline.manifests import is_merged, manifests
-from pipeline.storage import MANIFESTS, File, Local, Storage, local_path, parquet, storage
+from pipeline.storage import MANIFESTS, File, Storage, local_path, parquet, storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -62,7 +62,7 @@ class Choice:
 
 
 def find(
-    spark: SparkSession,
+    spark: SparkSession | None,
     inputs: Sequence[str],
     skip_corrupt: bool = False,
     say: Say = unsaid,
@@ -128,7 +128,7 @@ def find(
     return [*found.values()]
 
 
-def told_before(spark: SparkSession, inputs: Sequence[str], since: str) -> str | None:
+def told_before(spark: SparkSession | None, inputs: Sequence[str], since: str) -> str | None:
     """From when on events are to be read so that all subscriptions are known at a time: since before the last snapshot
     of them that ended before it began. None: from the beginning."""
     from pipeline.schema import SNAPSHOT
@@ -177,7 +177,7 @@ def altered(place: Storage, file: File, said: Mapping[str, Any] | None) -> str:
     Spark would leave out what it cannot decode without a word, and believe what it can.
     """
     digest = (said or {}).get("sha256")
-    if not isinstance(digest, str) or not isinstance(place, Local):
+    if not isinstance(digest, str) or place.local is None:
         return ""
     try:
         with open(file.path.removeprefix("file:"), "rb") as opened:

@@ -1,35 +1,37 @@
-"""Where segments lie: a folder of this machine, or whatever storage Spark's Hadoop clients reach (s3a://, hdfs:// …).
+"""Where a record lies, and what is made of it: a folder of this machine, an object store, or what Hadoop reaches.
 
-Owns: listing, and reading of small files and file ends, on the driver. The rows are Spark's to read; `parquet` tells it
-from where.
+Owns: listing, reading and writing of small files, on the driver, by pyarrow's file systems: s3:// (s3a://) by pyarrow's
+own client, what else Spark knows (hdfs://, gs://, abfss:// …) by its Hadoop clients; without Spark by pyarrow alone.
+The rows are Spark's to read; `parquet` tells it from where.
 
-Promises: hidden files (`.…`) and folders of metadata (`_…`) are not listed, as Spark itself does not.
+Promises: hidden files (`.…`) and folders of metadata (`_…`) are not listed, as Spark itself does not. A listing costs
+calls by folders and by thousands of files, never one for each file.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
-
-try:
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
-except ModuleNotFoundError:  # Jobs that need no Spark read this machine's folders alone.
-    Py4JJavaError = OSError
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
-_SCHEME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
-_STATUS: Final = re.compile(r"(?:^\{|,)\w+\{path=([^;]*); isDirectory=(true|false)(?:; length=(\d+))?")
-"""In a list of Hadoop's FileStatus."""
+_SCHEME: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):")
 _PATTERN: Final = re.compile(r"[\\{}\[\]*?]")
+_S3: Final = frozenset({"s3", "s3a", "s3n"})
+_OBJECTS: Final = _S3 | {"gs", "gcs", "abfs", "abfss", "wasb", "wasbs"}
 MANIFESTS: Final = "_manifests"
+CALLS: Final = 32
+"""Calls that are under way at once where each costs a way over the network."""
 
 
 @dataclass(frozen=True)
@@ -39,31 +41,6 @@ class File:
     path: str
     place: str
     size: int
-
-
-class Storage(Protocol):
-    """One place that is read from."""
-
-    calls: int
-    """How many calls may be under way at once: more than 1 where each costs a way over the network."""
-
-    def exists(self) -> bool:
-        """Whether there is something."""
-
-    def files(self, suffix: str, under: str = "") -> list[File]:
-        """All files whose names end so, below the folder (`under`: a part of it), sorted by place."""
-
-    def text(self, place: str) -> str:
-        """A small file, whole. Raises OSError."""
-
-    def ends(self, file: File) -> bytes:
-        """The first four bytes of a file and its last four; fewer where it is shorter. Raises OSError."""
-
-
-def storage(spark: SparkSession, path: str) -> Storage:
-    """The storage that a path names; without a scheme it is this machine's."""
-    local = local_path(path)
-    return Remote(spark, path) if local is None else Local(local)
 
 
 def local_path(path: str) -> Path | None:
@@ -82,121 +59,271 @@ def parquet(reader: DataFrameReader | DataStreamReader, *paths: str) -> DataFram
     return rows
 
 
-class Local:
-    """A folder, or a single file, of this machine."""
+def storage(spark: SparkSession | None, path: str) -> Storage:
+    """The storage that a path names; without a scheme it is this machine's.
 
-    calls: int = 1
+    Raises:
+        OSError, ValueError: nothing here reaches such a place.
+    """
+    local = local_path(path)
+    return Local(local) if local is not None else Storage(path, *_system(spark, path))
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+
+def _system(spark: SparkSession | None, path: str) -> tuple[Any, str]:
+    """The file system of a path, and the path in it."""
+    from pyarrow import fs
+
+    scheme, _, rest = path.partition(":")
+    if scheme.lower() in _S3:
+        root = rest.lstrip("/").rstrip("/")
+        return _s3(root.partition("/")[0], _s3_settings(spark)), root
+    if spark is not None:
+        from pipeline.hadoop import HadoopHandler, parts
+
+        address, root = parts(path)
+        return fs.PyFileSystem(HadoopHandler(spark, address)), root.rstrip("/") or "/"
+    system, root = fs.FileSystem.from_uri(path)
+    return system, root
+
+
+def _s3_settings(spark: SparkSession | None) -> tuple[tuple[str, str], ...]:
+    """What Spark was told of S3, in pyarrow's words: both read the same place. What is not told: AWS's own chain."""
+
+    def told(name: str) -> str | None:
+        return None if spark is None else spark.conf.get(f"spark.hadoop.fs.s3a.{name}", None)
+
+    settings = {
+        "endpoint_override": told("endpoint")
+        or os.environ.get("AWS_ENDPOINT_URL_S3")
+        or os.environ.get("AWS_ENDPOINT_URL"),
+        "region": told("endpoint.region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"),
+    }
+    if (key := told("access.key")) and (secret := told("secret.key")):
+        settings |= {"access_key": key, "secret_key": secret, "session_token": told("session.token")}
+    return tuple((name, value) for name, value in settings.items() if value)
+
+
+@cache
+def _s3(bucket: str, settings: tuple[tuple[str, str], ...]) -> Any:
+    """A client; one for a bucket and what it is reached by."""
+    from pyarrow import fs
+
+    options = dict(settings)
+    if not options.keys() & {"endpoint_override", "region"}:
+        # Nobody could be asked: the client's own guess.
+        with suppress(OSError):
+            options["region"] = fs.resolve_s3_region(bucket)
+    return fs.S3FileSystem(**options)
+
+
+class Storage:
+    """One place; all paths are relative to it. Raises OSError where it cannot be reached."""
+
+    def __init__(self, path: str, system: Any, root: str) -> None:
+        """`root`: the path as the file system `system` has it."""
+        from pyarrow import fs
+
+        self.path = path.rstrip("/")
+        self.calls = CALLS
+        """How many calls may be under way at once: more than 1 where each costs a way over the network."""
+        self.local: Path | None = None
+        # An object is there when it is closed, whole; a file as soon as it is opened.
+        found = _SCHEME.match(path)
+        self._objects = found is not None and found[1].lower() in _OBJECTS
+        self.fs: Any = fs.SubTreeFileSystem(root, system)
+        self._system = system
+        self._root = root
+
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     def exists(self) -> bool:
-        return self.root.exists()
+        """Whether there is something."""
+        from pyarrow import fs
 
-    def files(self, suffix: str, under: str = "") -> list[File]:
-        if self.root.is_file():
+        return bool(self._system.get_file_info(self._root).type != fs.FileType.NotFound)
+
+    def is_folder(self) -> bool:
+        """Whether there is a folder, or on an object store something below that name."""
+        from pyarrow import fs
+
+        return bool(self._system.get_file_info(self._root).type == fs.FileType.Directory)
+
+    def files(self, suffix: str | tuple[str, ...], under: str = "") -> list[File]:
+        """All files whose names end so, below the folder (`under`: a part of it), sorted by place."""
+        about = self._system.get_file_info(self._root)
+        if about.is_file:
             # Somebody named it: whatever it is called.
-            return [] if under else [self._file(self.root, self.root.parent)]
-        top = self.root / under
-        return sorted((self._file(Path(path), self.root) for path in _walk(top, suffix)), key=lambda file: file.place)
+            return [] if under else [File(self.path, self.path.rpartition("/")[2], int(about.size))]
+        return [File(self.at(place), place, size) for place, size in self.listed(suffix, under).items()]
 
-    def _file(self, path: Path, base: Path) -> File:
-        # As Spark takes it: nothing in it is escaped.
-        return File(f"file:{path.absolute()}", path.relative_to(base).as_posix(), path.stat().st_size)
+    def listed(self, suffix: str | tuple[str, ...], under: str = "", hidden: bool = False) -> dict[str, int]:
+        """The files whose names end so, sorted, and how large each is; or those whose names are `hidden`."""
+        from pyarrow import fs
+
+        def infos(folder: str, recursive: bool) -> list[Any]:
+            found: list[Any] = self.fs.get_file_info(fs.FileSelector(folder, allow_not_found=True, recursive=recursive))
+            return found
+
+        top = infos(under, False)
+        folders = [each.path for each in top if not each.is_file and not _hides(each.base_name)]
+        with ThreadPoolExecutor(self.calls) as pool:
+            below = [each for found in pool.map(lambda folder: infos(folder, True), folders) for each in found]
+        made: dict[str, int] = {}
+        for info in (*top, *below):
+            place = str(info.path).lstrip("/")
+            if not info.is_file or not place.endswith(suffix):
+                continue
+            *above, name = place.removeprefix(f"{under}/" if under else "").split("/")
+            if any(map(_hides, above)) or (name.startswith(".") if hidden else _hides(name)) is not hidden:
+                continue
+            made[place] = int(info.size or 0)
+        return dict(sorted(made.items()))
+
+    def names(self, place: str) -> list[str]:
+        """What is in a folder, sorted; nothing where there is none."""
+        from pyarrow import fs
+
+        return sorted(each.base_name for each in self.fs.get_file_info(fs.FileSelector(place, allow_not_found=True)))
+
+    def at(self, place: str) -> str:
+        """A place as Spark takes it."""
+        return f"{self.path}/{place}"
+
+    def read(self, place: str) -> bytes:
+        """A file, whole."""
+        with self.fs.open_input_stream(place) as stream:
+            return bytes(stream.read())
 
     def text(self, place: str) -> str:
-        return (self.root / place).read_text(encoding="utf-8")
+        """A small file, whole."""
+        return self.read(place).decode()
 
     def ends(self, file: File) -> bytes:
-        with open(file.path.removeprefix("file:"), "rb") as opened:
-            head = opened.read(4)
+        """The first four bytes of a file and its last four; fewer where it is shorter."""
+        with self._system.open_input_file(self._root + file.path.removeprefix(self.path)) as opened:
+            head = bytes(opened.read(4))
             opened.seek(max(0, file.size - 4))
-            return head + opened.read(4)
+            return head + bytes(opened.read(4))
+
+    # -- writing: each is one step that happens or does not ------------------------------------------------------------
+
+    def draft(self, place: str, ending: str) -> str:
+        """The name under which a file is written that `publish` gives its own."""
+        folder, slash, name = place.rpartition("/")
+        return place if self._objects else f"{folder}{slash}.{name}{ending}"
+
+    def open(self, place: str) -> Any:
+        """A file to be written to, as pyarrow has them; its folder is made."""
+        self._make_folder(place)
+        return self.fs.open_output_stream(place)
+
+    def publish(self, draft: str, place: str) -> None:
+        """Give what is written its name, durably, in place of what is there."""
+        if draft != place:
+            self.move(draft, place)
+
+    def write(self, place: str, content: bytes) -> None:
+        """A file, whole or not at all."""
+        draft = self.draft(place, ".part")
+        with self.open(draft) as stream:
+            stream.write(content)
+        self.publish(draft, place)
+
+    def append(self, place: str, line: str) -> None:
+        """Add a line to a file, durably."""
+        before = b""
+        with suppress(FileNotFoundError):
+            before = self.read(place)
+        self.write(place, before + line.encode() + b"\n")
+
+    def move(self, place: str, to: str) -> None:
+        """Put a file under another name, in place of what is there: at once where the storage can."""
+        self._make_folder(to)
+        self.fs.move(place, to)
+
+    def _make_folder(self, place: str) -> None:
+        """The folder of a file; there are none in an object store, whose root need not be there either."""
+        if not self._objects:
+            self._system.create_dir(f"{self._root}/{place}".rpartition("/")[0], recursive=True)
+
+    def remove(self, place: str) -> None:
+        """Delete a file or a whole folder; no matter if it is gone."""
+        from pyarrow import fs
+
+        about = self.fs.get_file_info(place)
+        with suppress(FileNotFoundError):
+            if about.is_file:
+                self.fs.delete_file(place)
+            elif about.type == fs.FileType.Directory:
+                self.fs.delete_dir(place)
 
 
-def _walk(top: Path, suffix: str) -> Iterator[str]:
+class Local(Storage):
+    """A folder, or a single file, of this machine: what it writes outlives a power failure."""
+
+    def __init__(self, root: Path) -> None:
+        from pyarrow import fs
+
+        super().__init__(f"file:{root.absolute()}", fs.LocalFileSystem(), str(root.absolute()))
+        self.calls = 1
+        self.local: Path = root.absolute()
+
+    def listed(self, suffix: str | tuple[str, ...], under: str = "", hidden: bool = False) -> dict[str, int]:
+        made: dict[str, int] = {}
+        for path in _walk(self.local / under, hidden):
+            if path.endswith(suffix):
+                # It may go while the folder is looked at.
+                with suppress(FileNotFoundError):
+                    made[os.path.relpath(path, self.local)] = os.stat(path).st_size
+        return dict(sorted(made.items()))
+
+    def names(self, place: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self.local / place))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def publish(self, draft: str, place: str) -> None:
+        _sync(self.local / draft)
+        self.move(draft, place)
+        _sync((self.local / place).parent)
+
+    def append(self, place: str, line: str) -> None:
+        with open(self.local / place, "ab+") as opened:
+            opened.seek(max(0, opened.tell() - 1))
+            # A line that broke off spoils no other.
+            torn = opened.read(1) not in (b"", b"\n")
+            opened.write((b"\n" if torn else b"") + line.encode() + b"\n")
+            opened.flush()
+            os.fsync(opened.fileno())
+
+    def move(self, place: str, to: str) -> None:
+        self._make_folder(to)
+        os.replace(self.local / place, self.local / to)
+
+    def remove(self, place: str) -> None:
+        target = self.local / place
+        if target.is_dir():
+            shutil.rmtree(target)
+        else:
+            target.unlink(missing_ok=True)
+
+
+def _hides(name: str) -> bool:
+    return name.startswith((".", "_"))
+
+
+def _walk(top: Path, hidden: bool) -> Iterator[str]:
     for folder, folders, names in os.walk(top):
-        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+        folders[:] = [name for name in folders if not _hides(name)]
         for name in names:
-            if name.endswith(suffix) and not name.startswith((".", "_")):
+            if name.startswith(".") if hidden else not _hides(name):
                 yield os.path.join(folder, name)
 
 
-class Remote:
-    """A folder, or a file, that Hadoop's clients reach."""
-
-    calls: int = 32
-
-    def __init__(self, spark: SparkSession, path: str) -> None:
-        # The session's own gateway: the jobs' classes are loaded there, and so are the credentials.
-        context: Any = spark.sparkContext
-        self._jvm: Any = context._jvm
-        self._path = self._jvm.org.apache.hadoop.fs.Path(path)
-        self._system: Any = self._path.getFileSystem(context._jsc.hadoopConfiguration())
-        self._root = str(self._system.makeQualified(self._path).toString())
-
-    def exists(self) -> bool:
-        return bool(self._system.exists(self._path))
-
-    def files(self, suffix: str, under: str = "") -> list[File]:
-        top = self._jvm.org.apache.hadoop.fs.Path(self._path, under) if under else self._path
-        if not self._system.exists(top):
-            return []
-        if self._system.getFileStatus(top).isFile():
-            return [] if under else [self._file(self._system.getFileStatus(top), top.getName())]
-        found: list[File] = []
-        folders = [str(self._system.makeQualified(top).toString())]
-        with ThreadPoolExecutor(self.calls) as pool:
-            while folders:
-                listed = [each for listing in pool.map(self._listed, folders) for each in listing]
-                listed = [each for each in listed if not each[0].rpartition("/")[2].startswith((".", "_"))]
-                folders = [path for path, size in listed if size is None]
-                for path, size in listed:
-                    if size is not None and path.endswith(suffix):
-                        found.append(File(path, path[len(self._root) :].lstrip("/"), size))
-        return sorted(found, key=lambda file: file.place)
-
-    def _listed(self, folder: str) -> list[tuple[str, int | None]]:
-        """What is in a folder, and how large it is; None of a folder."""
-        try:
-            statuses = self._system.listStatus(self._jvm.org.apache.hadoop.fs.Path(folder))
-        except Py4JJavaError as error:
-            raise _as_system_error(error) from error
-        # As one text: to ask for each by itself costs five calls a file.
-        told = _STATUS.findall(str(self._jvm.org.apache.commons.lang3.ArrayUtils.toString(statuses)))
-        if len(told) == len(statuses):
-            return [(path, None if is_folder == "true" else int(size)) for path, is_folder, size in told]
-        return [
-            (str(each.getPath().toString()), None if each.isDirectory() else int(each.getLen())) for each in statuses
-        ]
-
-    def _file(self, status: Any, place: str) -> File:
-        return File(str(status.getPath().toString()), place, int(status.getLen()))
-
-    def text(self, place: str) -> str:
-        try:
-            stream = self._open(self._jvm.org.apache.hadoop.fs.Path(self._path, place))
-            try:
-                return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-            finally:
-                stream.close()
-        except Py4JJavaError as error:
-            raise _as_system_error(error) from error
-
-    def ends(self, file: File) -> bytes:
-        stream = self._open(self._jvm.org.apache.hadoop.fs.Path(file.path))
-        try:
-            head = bytes(stream.readNBytes(4))
-            stream.seek(max(0, file.size - 4))
-            return head + bytes(stream.readNBytes(4))
-        finally:
-            stream.close()
-
-    def _open(self, path: Any) -> Any:
-        return self._system.open(path)
-
-
-def _as_system_error(error: Py4JJavaError) -> OSError:
-    """What a Hadoop client threw, as Python has it."""
-    text = str(error.java_exception.toString())
-    return FileNotFoundError(text) if "FileNotFoundException" in text else OSError(text)
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

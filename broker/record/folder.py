@@ -26,6 +26,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from broker.record.bundles import bundle
 from broker.record.drafts import Recovered, recover
 from broker.record.schema import SCHEMA
 from broker.record.segment import MANIFESTS, UNFINISHED, manifest, manifest_path, write_manifest
@@ -112,6 +113,8 @@ class Folder:
             last_seq, ended = _STATE.unpack_from(self.memo)
             recovered = recover(self.root)
             durable = mend(self.root)
+            for place in segments(self.root)[-1:]:
+                bundle(self.root, place.rpartition("/")[0])
             _STATE.pack_into(self.memo, 0, max(last_seq, durable), RUNNING)
         except (OSError, ValueError, pa.ArrowException) as error:
             self.close(ended=None)

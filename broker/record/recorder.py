@@ -24,6 +24,7 @@ from typing import Any, Final
 from broker.core.routing.router import Router
 from broker.core.tap import Sink, Tap
 from broker.record.batches import batch
+from broker.record.bundles import bundle
 from broker.record.drafts import Draft
 from broker.record.folder import ENDED, GAVE_UP, Folder, Left, RecorderError, reason
 from broker.record.segment import Segment
@@ -87,6 +88,7 @@ class Recorder(Sink):
         # The thread's own.
         self._segment: Segment | None = None
         self._draft: Draft | None = None
+        self._hour = ""
         self._offset = 0
 
     @property
@@ -281,6 +283,11 @@ class Recorder(Sink):
         if segment is None:
             first_ts = int(rows.recv_ns[0]) // 1000 + self._offset
             segment = self._segment = Segment(self.options.directory, self.run_id, int(rows.seq[0]), first_ts)
+            if segment.folder != self._hour:
+                # No more segments come to the hour before.
+                if self._hour:
+                    bundle(self.options.directory, self._hour)
+                self._hour = segment.folder
             if self.options.draft_seconds:
                 self._draft = Draft(segment.path, self.options.draft_seconds)
         segment.add(made)

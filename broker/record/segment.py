@@ -76,6 +76,11 @@ class Segment:
         self._gaps: list[list[int]] = []
 
     @property
+    def folder(self) -> str:
+        """date=…/hour=…"""
+        return self.place.rpartition("/")[0]
+
+    @property
     def size(self) -> int:
         """Bytes so far, with what waits in memory uncompressed."""
         return int(self._file.tell()) + self._pending_bytes

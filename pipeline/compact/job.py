@@ -24,10 +24,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.coverage import GAP, Coverage
-from pipeline.depot import UNFINISHED, Depot, Segment, hour_end, manifest_of
+from pipeline.depot import Depot, Segment, hour_end, manifest_of
 from pipeline.errors import PipelineError
-from pipeline.manifests import is_merged, manifests
-from pipeline.storage import File
+from pipeline.manifests import is_merged
 
 ROWS: Final = 128 * 1024
 """Rows of a row group, as the recorder writes them."""
@@ -88,7 +87,7 @@ def run(
     with depot.locked():
         if not dry_run:
             _tidy(depot)
-        outcome.coverage = _covered(depot)
+        outcome.coverage = depot.covered(depot.told(), frozenset({GAP}))
         segments = depot.segments()
         for group in groups(segments, moment, older_than, target):
             try:
@@ -98,30 +97,6 @@ def run(
                 say(str(error))
         _remove(depot, outcome, dry_run, moment - remove_after)
     return outcome
-
-
-class _Shelf:
-    """A depot as the account of its manifests reads it."""
-
-    def __init__(self, depot: Depot) -> None:
-        self.depot = depot
-        self.calls = 1 if depot.local is not None else 32
-
-    def files(self, suffix: str, under: str = "") -> list[File]:
-        listed = self.depot.listed(under, suffix)
-        return [File(f"{self.depot.path}/{place}", place, size) for place, size in listed.items()]
-
-    def text(self, place: str) -> str:
-        return self.depot.read(place).decode()
-
-
-def _covered(depot: Depot) -> Coverage:
-    made, shelf = Coverage(ignored=frozenset({GAP})), _Shelf(depot)
-    said = manifests(shelf)
-    there = depot.files()
-    if there or said.said:
-        made.take(depot.path, said, shelf, there, {}, local=depot.local)
-    return made
 
 
 def groups(segments: Sequence[Segment], now: datetime, older_than: timedelta, target: int) -> list[list[Segment]]:
@@ -169,7 +144,7 @@ def _merge(depot: Depot, group: list[Segment], outcome: Outcome, dry_run: bool, 
     name = f"merged-{first.from_seq:015d}-{last.to_seq:015d}-{marked}.parquet"
     place = f"{first.folder}/{name}"
     if not dry_run:
-        draft = f"{first.folder}/.{name}{UNFINISHED}"
+        draft = depot.draft(place)
         _write(depot, group, draft)
         content = depot.read(draft)
         outcome.bytes_after += len(content)
@@ -188,7 +163,7 @@ def _write(depot: Depot, group: list[Segment], draft: str) -> None:
     except pa.ArrowException as error:
         raise PipelineError(f"{depot.path}/{group[0].folder}: segments of different columns: {error}") from error
     with (
-        depot.fs.open_output_stream(draft) as stream,
+        depot.open(draft) as stream,
         pq.ParquetWriter(stream, schema, compression="zstd", write_page_checksum=True) as writer,
     ):
         waiting: list[pa.Table] = []
@@ -269,9 +244,7 @@ def _remove(depot: Depot, outcome: Outcome, dry_run: bool, before: datetime) -> 
     for merged in depot.segments():
         if merged.merged_at is None or merged.merged_at > before:
             continue
-        for place in merged.replaces:
-            if place not in there:
-                continue
-            if not dry_run:
-                depot.drop(place)
-            outcome.removed += 1
+        going = [place for place in merged.replaces if place in there]
+        if not dry_run:
+            depot.drop(*going)
+        outcome.removed += len(going)

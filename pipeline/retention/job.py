@@ -16,11 +16,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from pipeline.depot import REMOVED, Depot, Segment
+from pipeline.depot import Depot, Segment
 from pipeline.errors import MisuseError
+from pipeline.manifests import REMOVED, json_lines
 
 AGE: Final = "age"
 BYTES: Final = "bytes"
+TOGETHER: Final = 1_000
+"""Segments that are written down in one go where a line is added by writing the whole file again."""
 
 
 @dataclass
@@ -82,9 +85,13 @@ def run(
         outcome.left = sum(segment.bytes for segment in segments if segment.place not in going)
         if dry_run:
             return outcome
-        for segment, why in outcome.removed:
-            depot.append(REMOVED, _line(segment, why, moment))
-            _drop(depot, segment.place, segment.replaces)
+        together = 1 if depot.local is not None else TOGETHER
+        for at in range(0, len(outcome.removed), together):
+            going_now = outcome.removed[at : at + together]
+            depot.append(REMOVED, "\n".join(_line(segment, why, moment) for segment, why in going_now))
+            _drop(
+                depot, [name for each, _ in going_now for name in each.replaces], [each.place for each, _ in going_now]
+            )
         if outcome.removed:
             _empty(depot, moment)
     return outcome
@@ -115,10 +122,9 @@ def chosen(
     return found
 
 
-def _drop(depot: Depot, place: str, replaces: Sequence[str]) -> None:
-    for name in replaces:
-        depot.drop(name)
-    depot.drop(place)
+def _drop(depot: Depot, replaced: Sequence[str], places: Sequence[str]) -> None:
+    depot.drop(*replaced)
+    depot.drop(*places)
 
 
 def _line(segment: Segment, why: str, now: datetime) -> str:
@@ -133,22 +139,23 @@ def _finish(depot: Depot) -> None:
     """Remove what an earlier run wrote down, and did not come to remove."""
     there = depot.files()
     try:
-        lines = depot.read(REMOVED).decode(errors="replace").splitlines()
+        lines = json_lines(depot.read(REMOVED).decode(errors="replace"))
     except FileNotFoundError:
         return
-    for line in lines:
+    for said in lines:
         try:
-            said = json.loads(line)
             place, replaces = str(said["segment"]), [str(name) for name in said.get("replaces") or ()]
-        except (ValueError, KeyError, TypeError, AttributeError):
-            # The machine went down while it was written: nothing had been removed for it.
+        except (KeyError, TypeError):
             continue
         if place in there or any(name in there for name in replaces):
-            _drop(depot, place, replaces)
+            _drop(depot, replaces, [place])
 
 
 def _empty(depot: Depot, now: datetime) -> None:
-    """Remove the folders of hours long over that have become empty; the recorder makes no more files in them."""
+    """Remove bundles of hours that are gone, and the folders of hours long over that have become empty; the recorder
+    makes no more files in them."""
+    for place in depot.bundles():
+        depot.remove(place)
     if depot.local is None:
         return
     today = f"date={now - timedelta(days=1):%Y-%m-%d}"

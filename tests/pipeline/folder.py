@@ -12,9 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow.fs import PyFileSystem
+from pyspark.sql import SparkSession
 
 from pipeline.depot import Depot
+from pipeline.hadoop import HadoopHandler
 from pipeline.segments import find
+from pipeline.storage import Storage
 from tests.pipeline.recorded import BEGIN, Story, write_segment
 
 NOW = BEGIN + timedelta(hours=6)
@@ -40,8 +44,7 @@ def record(folder: Path, hours: int = 3, segments: int = 4, rows: int = 5) -> li
 
 def seen(folder: Path) -> list[int]:
     """The sequence numbers that a job would read, as often as it would."""
-    session: Any = None  # This machine's folders need no Spark.
-    files = [file.path.removeprefix("file:") for file in find(session, [str(folder)])]
+    files = [file.path.removeprefix("file:") for file in find(None, [str(folder)])]
     read = pa.concat_tables([pq.ParquetFile(file).read(["seq"]) for file in files])
     return sorted(read.column("seq").to_pylist())
 
@@ -54,6 +57,11 @@ def manifests(folder: Path, pattern: str = "*.json") -> list[dict[str, Any]]:
         assert (folder / said["segment"]).exists(), said["segment"]
         found.append(said)
     return found
+
+
+def through_hadoop(spark: SparkSession, folder: Path) -> Storage:
+    """A folder of this machine, reached as one elsewhere would be."""
+    return Storage(f"file:{folder}", PyFileSystem(HadoopHandler(spark, "file:")), str(folder))
 
 
 class Broken(Exception):

@@ -8,14 +8,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.errors import MisuseError, PipelineError
-from pipeline.outputs import Folder, LocalFolder, RemoteFolder, check, folder
+from pipeline.outputs import Folder, check, folder
+from tests.pipeline.folder import through_hadoop
 
 
 @pytest.mark.parametrize("remote", [False, True])
 def test_files_are_written_moved_and_removed(spark: SparkSession, tmp_path: Path, remote: bool) -> None:
-    place: Folder = RemoteFolder(spark, f"file://{tmp_path}/out/") if remote else LocalFolder(tmp_path / "out")
+    place = Folder(through_hadoop(spark, tmp_path / "out")) if remote else folder(None, f"{tmp_path}/out")
     assert (place.names("a"), place.text("a/b")) == ([], None)
     place.remove("a")
+    place.write("page.html", "at the top")
+    assert (place.text("page.html"), sorted(tmp_path.iterdir())) == ("at the top", [tmp_path / "out"])
     place.write("a/b", "ä\n")
     place.write("a/b", "ö\n")
     assert place.text("a/b") == "ö\n"
@@ -35,7 +38,6 @@ def test_files_are_written_moved_and_removed(spark: SparkSession, tmp_path: Path
 def test_a_path_without_a_scheme_is_this_machine_s(spark: SparkSession, tmp_path: Path) -> None:
     for path in (str(tmp_path), f"file:{tmp_path}", f"file://{tmp_path}"):
         place = folder(spark, path)
-        assert isinstance(place, LocalFolder)
         assert place.path("x") == f"file:{tmp_path}/x"
 
 

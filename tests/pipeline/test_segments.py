@@ -19,8 +19,8 @@ from pipeline.compact import job as compact
 from pipeline.errors import DamagedError, MisuseError, PipelineError
 from pipeline.schema import EVENTS
 from pipeline.segments import Choice, events, find, reading
-from pipeline.storage import MANIFESTS, Local, Remote, parquet
-from tests.pipeline.folder import record
+from pipeline.storage import MANIFESTS, Local, Storage, parquet
+from tests.pipeline.folder import record, through_hadoop
 from tests.pipeline.recorded import BEGIN, Story
 
 
@@ -205,7 +205,7 @@ def test_storage_is_listed_by_folders_and_no_whole_segment_is_opened(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record(tmp_path / "a b,{c", hours=3)
-    here, there = Local(tmp_path / "a b,{c"), Remote(spark, f"file:{tmp_path}/a b,{{c")
+    here, there = Local(tmp_path / "a b,{c"), through_hadoop(spark, tmp_path / "a b,{c")
     for suffix, under in ((".parquet", ""), (".json", MANIFESTS), (".parquet", "date=2026-11-21/hour=17")):
         listed = there.files(suffix, under)
         assert [(file.place, file.size) for file in listed] == [
@@ -213,8 +213,7 @@ def test_storage_is_listed_by_folders_and_no_whole_segment_is_opened(
         ]
         assert listed
     asked: list[str] = []
-    for call in ("ends", "_file"):
-        monkeypatch.setattr(Remote, call, lambda *_: asked.append("a file"))
+    monkeypatch.setattr(Storage, "ends", lambda *_: asked.append("a file"))
     monkeypatch.setattr(segments, "storage", lambda *_: there)
     assert len(find(spark, [str(tmp_path)])) == 12
     assert not asked

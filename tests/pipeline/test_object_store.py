@@ -1,0 +1,242 @@
+"""Records on an object store: a server of S3's interface in a process of its own, asked as seldom as can be."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from broker.record.bundles import bundle
+from pipeline.cli import app
+from pipeline.compact import job as compact
+from pipeline.coverage import Coverage
+from pipeline.depot import Depot
+from pipeline.manifests import manifests
+from pipeline.outputs import Folder
+from pipeline.retention import job as retention
+from pipeline.segments import Choice, find
+from pipeline.storage import CALLS, storage
+from tests.pipeline.folder import NOW, Broken, down_after, record
+from tests.support.s3 import BUCKET, Server, serving
+
+HOUR: Final = timedelta(hours=1)
+BEGIN: Final = datetime(2026, 10, 1, tzinfo=UTC)
+EVERYTHING: Final = Choice()
+MINUTES: Final = 60
+"""Segments of an hour."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving() as started, pytest.MonkeyPatch.context() as patch:
+        for name, value in started.environment().items():
+            patch.setenv(name, value)
+        yield started
+
+
+def hours(count: int, bundled: bool = True) -> dict[str, bytes]:
+    """A record of one segment a minute, as small as can be."""
+    objects: dict[str, bytes] = {}
+    for hour in range(count):
+        lines = []
+        for minute in range(MINUTES):
+            at = BEGIN + timedelta(hours=hour, minutes=minute)
+            first = (hour * MINUTES + minute) * 10 + 1
+            place = f"{at:date=%Y-%m-%d/hour=%H}/seg-0a1b2c3d-{first:015d}"
+            about = {
+                "format": 1, "segment": f"{place}.parquet", "run_id": "0a1b2c3d", "rows": 10, "from_seq": first,
+                "to_seq": first + 9, "first_ts": at.isoformat(), "last_ts": (at + timedelta(seconds=59)).isoformat(),
+                "kinds": {"publish": 10}, "bytes": 12, "sha256": "0" * 64, "gaps": [],
+            }  # fmt: skip
+            objects[f"{place}.parquet"] = b"PAR1----PAR1"
+            objects[f"_manifests/{place}.json"] = json.dumps(about).encode()
+            lines.append(json.dumps(about))
+        if bundled:
+            objects[f"_manifests/{at:date=%Y-%m-%d/hour=%H}.jsonl"] = "\n".join(lines).encode()
+    return objects
+
+
+def put(server: Server, name: str, objects: dict[str, bytes]) -> str:
+    """Have a record there; where it is."""
+    server.fill({f"{name}/{key}": content for key, content in objects.items()})
+    return f"s3a://{BUCKET}/{name}"
+
+
+def of(folder: Path) -> dict[str, bytes]:
+    """The files of a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def seen(path: str) -> list[int]:
+    """The numbers that a job would read there, as often as it would."""
+    place = storage(None, path)
+    read = [pq.read_table(io.BytesIO(place.read(file.place)), columns=["seq"]) for file in find(None, [path])]
+    return sorted(seq for table in read for seq in table["seq"].to_pylist())
+
+
+def plan(server: Server, path: str, choice: Choice = EVERYTHING) -> tuple[int, Coverage, int]:
+    """How many segments a job would read, what is missing, how many requests that took."""
+    covered = Coverage()
+    server.counts()
+    found = find(None, [path], coverage=covered, choice=choice)
+    return len(found), covered, server.counts().total()
+
+
+def test_a_plan_asks_by_folders_and_hours_and_not_by_files(server: Server) -> None:
+    path = put(server, "hours", hours(6))
+    found, covered, requests = plan(server, path)
+    assert (found, covered.complete, covered.events) == (6 * MINUTES, True, 6 * MINUTES * 10)
+    # Two for the bundle of each hour, and what any record takes.
+    assert requests <= 6 * 2 + 15
+    chosen, _, _ = plan(server, path, Choice(since="2026-10-01T03:10", until="2026-10-01T03:20"))
+    assert chosen == 10
+
+
+@pytest.mark.long
+def test_thirty_days_of_segments_of_a_minute_with_a_latency_of_50_ms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """43,200 of them, in under 2,000 requests, of which 32 are under way at once: 3 s of latency."""
+    with serving(latency=0.05) as slow:
+        for name, value in slow.environment().items():
+            monkeypatch.setenv(name, value)
+        path = put(slow, "month", hours(24 * 30))
+        found, covered, requests = plan(slow, path)
+    assert (found, covered.complete) == (43_200, True)
+    assert requests <= 720 * 2 + 200
+
+
+def test_without_bundles_manifests_are_read_one_by_one(server: Server) -> None:
+    path = put(server, "unbundled", hours(2, bundled=False))
+    found, covered, requests = plan(server, path)
+    assert (found, covered.complete) == (2 * MINUTES, True)
+    assert requests > 2 * MINUTES
+
+
+def test_a_bundle_that_is_old_or_torn_changes_nothing(server: Server) -> None:
+    """What counts are the manifests that are there by themselves."""
+    whole = hours(2)
+    path = put(server, "torn", whole)
+    expected = manifests(storage(None, path)).said
+    for hour in ("00", "01"):
+        name = f"_manifests/date=2026-10-01/hour={hour}.jsonl"
+        lines = whole[name].splitlines()
+        gone = json.loads(lines[0]) | {"segment": "date=2026-10-01/hour=00/seg-0a1b2c3d-000000000099999.parquet"}
+        whole[name] = b"\n".join([json.dumps(gone).encode(), *lines[20:], lines[1][:50]])
+    path = put(server, "torn", whole)
+    assert manifests(storage(None, path)).said == expected
+
+
+def test_the_recorder_s_bundles_are_what_is_read(server: Server, tmp_path: Path) -> None:
+    for each in record(tmp_path, segments=6)[::6]:
+        bundle(tmp_path, each.parent.relative_to(tmp_path).as_posix())
+    found, covered, requests = plan(server, put(server, "recorded", of(tmp_path)))
+    # A gap of the record's own.
+    assert (found, covered.kinds) == (18, {"gap": 1})
+    assert requests < 18 * 2
+
+
+def test_segments_are_merged_and_removed_there(server: Server, tmp_path: Path) -> None:
+    record(tmp_path)
+    path = put(server, "merged", of(tmp_path))
+    before = seen(path)
+    with Depot(path).locked():
+        told = CliRunner().invoke(app, ["compact", "--input", path])
+        assert told.exit_code == 1
+        assert "another job is at work" in told.stderr
+    outcome = compact.run(path, HOUR, 1 << 20, timedelta(0), now=NOW)
+    assert ([number for _, number in outcome.merged], outcome.removed) == ([4, 4, 3], 11)
+    assert seen(path) == before
+    assert len(find(None, [path])) == 4
+    # 22:00: the first of three hours.
+    assert len(retention.run(path, HOUR * 5, now=NOW).removed) == 1
+    assert seen(path) == [seq for seq in before if seq > 20]
+    covered = Coverage()
+    find(None, [path], coverage=covered)
+    assert covered.removed == 20
+    assert not covered.findings[1:]
+
+
+@pytest.mark.long
+def test_a_merge_that_breaks_off_anywhere_leaves_the_same_rows(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path, hours=2, segments=3)
+    whole = of(tmp_path)
+    for steps in range(100):
+        path = put(server, f"killed-{steps}", whole)
+        before = seen(path)
+        over = True
+        with down_after(monkeypatch, steps) as made:
+            # One step after the other.
+            monkeypatch.setattr("pipeline.storage.CALLS", 1)
+            try:
+                compact.run(path, HOUR, 1 << 20, timedelta(0), now=NOW)
+            except Broken:
+                over = False
+        assert seen(path) == before, made
+        # What a dead job leaves behind names itself, and is for people to remove.
+        storage(None, path).remove("_manifests/.lock")
+        compact.run(path, HOUR, 1 << 20, timedelta(0), now=NOW)
+        assert seen(path) == before, made
+        assert len(storage(None, path).files(".parquet")) == 3, made
+        if over:
+            break
+    assert steps > 12
+
+
+def test_bundles_go_with_their_hours(server: Server, tmp_path: Path) -> None:
+    written = record(tmp_path)
+    for each in written:
+        bundle(tmp_path, each.parent.relative_to(tmp_path).as_posix())
+    for path in (str(tmp_path), put(server, "bundles", of(tmp_path))):
+        assert len(storage(None, path).listed(".jsonl", "_manifests")) == 3
+        retention.run(path, HOUR * 5, now=NOW)
+        left = [name for name in storage(None, path).listed(".jsonl", "_manifests") if "hour=" in name]
+        assert left == [f"_manifests/date=2026-11-21/hour={hour}.jsonl" for hour in (17, 18)]
+
+
+def test_outputs_are_written_moved_and_removed_there(server: Server) -> None:
+    place = Folder(storage(None, f"{put(server, 'out', {'x': b''})}/below"))
+    assert (place.names("a"), place.text("a/b")) == ([], None)
+    place.remove("a")
+    place.write("a/b", "ä\n")
+    place.write("c/d", "new")
+    place.move("c/d", "a/b")
+    place.move("a/b", "e/f/g")
+    assert (place.text("e/f/g"), place.text("a/b")) == ("new", None)
+    place.remove("e")
+    assert place.names("e") == []
+    assert place.path("x") == f"s3a://{BUCKET}/out/below/x"
+
+
+def test_spark_s_own_settings_say_where_it_is(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = put(server, "settings", {"a/b.json": b"here"})
+    settings = {
+        "spark.hadoop.fs.s3a.endpoint": server.url,
+        "spark.hadoop.fs.s3a.access.key": "key",
+        "spark.hadoop.fs.s3a.secret.key": "secret",
+        "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
+    }
+    for name in server.environment():
+        monkeypatch.delenv(name)
+    session: Any = SimpleNamespace(conf=settings)
+    place = storage(session, path)
+    assert [place.text(file.place) for file in place.files(".json")] == ["here"]
+    assert place.calls == CALLS
+
+
+def test_what_is_not_there_is_one_line(server: Server) -> None:
+    path = put(server, "nothing", {"x": b""})
+    for command in ("compact", "retention"):
+        told = CliRunner().invoke(
+            app, [command, "--input", f"{path}/at/all", *(["--keep", "1d"] * (command[0] == "r"))]
+        )
+        assert (told.exit_code, told.stderr.count("\n")) == (2, 1)
+        assert "no such folder" in told.stderr

@@ -1,0 +1,119 @@
+"""A server of S3's interface in a process of its own (moto's), with a latency before every answer; it counts requests.
+
+`python -m tests.support.s3 SECONDS` serves on a free port and prints it. GET /-/counts: requests by method, since the
+last such call. POST /-/fill: puts objects, a JSON object of keys and texts, without a request for each.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, Final
+
+BUCKET: Final = "plant"
+
+
+class Server:
+    """What tests know of a running server."""
+
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+
+    def counts(self) -> Counter[str]:
+        """Requests of each method since the last call."""
+        with urllib.request.urlopen(f"{self.url}/-/counts", timeout=60) as answer:
+            return Counter(json.loads(answer.read()))
+
+    def fill(self, objects: Mapping[str, bytes]) -> None:
+        """Put objects, by their keys."""
+        texts = {key: content.decode("latin-1") for key, content in objects.items()}
+        request = urllib.request.Request(f"{self.url}/-/fill", json.dumps(texts).encode(), method="POST")
+        with urllib.request.urlopen(request, timeout=300):
+            pass
+
+    def environment(self) -> dict[str, str]:
+        """What AWS's clients are told by."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+
+@contextmanager
+def serving(latency: float = 0.0) -> Iterator[Server]:
+    """A server with an empty bucket; `latency` in seconds."""
+    command = [sys.executable, "-P", "-m", "tests.support.s3", str(latency)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield Server(int(process.stdout.readline()))
+        finally:
+            process.kill()
+            process.wait(30)
+
+
+class _Counted:
+    """An application behind a slow network."""
+
+    def __init__(self, served: Callable[..., Iterable[bytes]], latency: float) -> None:
+        self.served = served
+        self.latency = latency
+        self.lock = Lock()
+        self.counts: Counter[str] = Counter()
+
+    def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        if path == "/-/counts":
+            with self.lock:
+                body, self.counts = json.dumps(self.counts).encode(), Counter()
+            start("200 OK", [("Content-Length", str(len(body)))])
+            return [body]
+        if path == "/-/fill":
+            fill(json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))))
+            start("200 OK", [("Content-Length", "0")])
+            return []
+        with self.lock:
+            self.counts[environ["REQUEST_METHOD"]] += 1
+        time.sleep(self.latency)
+        return self.served(environ, start)
+
+
+def fill(objects: Mapping[str, str]) -> None:
+    from moto.s3.models import s3_backends
+
+    backend = s3_backends["123456789012"]["aws"]
+    for key, text in objects.items():
+        backend.put_object(BUCKET, key, text.encode("latin-1"))
+
+
+def main(latency: float) -> None:
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from moto.s3.models import s3_backends
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    class Quiet(WSGIRequestHandler):
+        # As S3: a connection for many requests.
+        protocol_version = "HTTP/1.1"
+
+        def log(self, *_: object, **__: object) -> None:
+            """Nothing."""
+
+    s3_backends["123456789012"]["aws"].create_bucket(BUCKET, "us-east-1")
+    application = _Counted(DomainDispatcherApplication(create_backend_app), latency)
+    server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=Quiet)
+    print(server.server_port, flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]))
