@@ -20,7 +20,7 @@ from pipeline.errors import FAILED, INCOMPLETE, MISUSED, MisuseError, PipelineEr
 from pipeline.storage import local_path
 
 INTERRUPTED: Final = 130
-EXTRA: Final = frozenset({"paho", "pandas", "pyarrow", "pyspark", "numpy"})
+EXTRA: Final = frozenset({"pandas", "pyarrow", "pyspark", "numpy"})
 
 
 def fail(text: str, code: int = FAILED) -> NoReturn:

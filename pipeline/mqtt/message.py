@@ -37,7 +37,7 @@ _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "payload_format": ("tinyint", "smallint", "int", "bigint"),
     "message_expiry": ("int", "bigint"),
 }
-_LEFT_ALONE: Final = frozenset({"dup", "ts", "recv_ns"})
+_LEFT_ALONE: Final = frozenset({"dup", "ts", "recv_ns", "lost", "session", "receiver", "seq"})
 
 
 @dataclass(frozen=True)
@@ -91,16 +91,12 @@ class Message:
     retain: bool
     user_properties: Sequence[tuple[str, str]]
     properties: Mapping[str, Any]
-    """Of MQTT 5.0, by their names in paho."""
+    """Of MQTT 5.0, by the names of their columns."""
 
 
-_NAMES: Final[Mapping[str, str]] = {
-    "content_type": "ContentType",
-    "response_topic": "ResponseTopic",
-    "correlation_data": "CorrelationData",
-    "payload_format": "PayloadFormatIndicator",
-    "message_expiry": "MessageExpiryInterval",
-}
+_PROPERTIES: Final = frozenset(
+    {"content_type", "response_topic", "correlation_data", "payload_format", "message_expiry"}
+)
 
 
 def message(
@@ -141,7 +137,7 @@ def message(
         control.get("retain", options.retain),
         # Those of an earlier sink are not this row's.
         [each for each in pairs if not each[0].startswith("canopy-")] + list(tags),
-        {_NAMES[name]: value for name, value in control.items() if name in _NAMES},
+        {name: value for name, value in control.items() if name in _PROPERTIES},
     )
 
 

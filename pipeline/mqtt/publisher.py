@@ -3,20 +3,18 @@
 Owns: at most `window` messages without an acknowledgement, and not more than the broker's Receive Maximum.
 
 Promises: ``finish`` returns only when every message is acknowledged (QoS 1: PUBACK, QoS 2: PUBCOMP) or, with QoS 0,
-written. A lost connection is made again, and paho sends again what was not acknowledged; when nothing was acknowledged
+written. A lost connection is made again, and what was not acknowledged is sent again; when nothing was acknowledged
 for `connect_timeout`, or over `MAX_LOSSES` connections in a row, the task fails. So does it when a message is refused.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Final
 
-from paho.mqtt.enums import MQTTErrorCode
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
-from paho.mqtt.reasoncodes import ReasonCode
-
+from broker.core.codec import properties as names
+from broker.core.codec.packets import Publish
+from broker.core.codec.properties import encode_forward
 from pipeline.errors import PipelineError
 from pipeline.mqtt.link import REFUSAL, Link, LostError, backoff, told
 from pipeline.mqtt.message import Message
@@ -26,6 +24,8 @@ MAX_LOSSES: Final = 5
 """Connections that were lost without one acknowledgement; the broker may not like what is sent."""
 TICK: Final = 0.05
 """Seconds to wait for an acknowledgement before the time limit is looked at."""
+MOST_UNWRITTEN: Final = 1 << 20
+"""Bytes that may wait for the socket before ``publish`` waits for it."""
 HEAD: Final = 64
 """Bytes of a PUBLISH beside its topic, payload and properties, at most."""
 
@@ -42,8 +42,6 @@ class Publisher:
         self._five = options.broker.version == "5"
         self._waiting: dict[int, str] = {}
         """Topics by packet identifier, of what is not acknowledged."""
-        self._early = 0
-        """The packet identifier that was done (QoS 0: written) before ``publish`` knew it."""
         self._failure: PipelineError | None = None
         self._losses = 0
         self._progress = time.monotonic()
@@ -64,17 +62,13 @@ class Publisher:
         while len(self._waiting) >= self._window:
             self._step()
         self._possible(message)
-        properties = self._properties(message) if self._five else None
         if not self._link.connected:
             self._step()
-        # A failure to write shows at the next step; paho keeps the message, and sends it on the next connection.
-        sent = self._link.client.publish(message.topic, message.payload, message.qos, message.retain, properties)
-        if sent.mid == self._early:
-            self._early = 0
-        elif message.qos or sent.rc == MQTTErrorCode.MQTT_ERR_SUCCESS:
-            self._waiting[sent.mid] = message.topic
-        if len(self._waiting) * 2 >= self._window or self._link.client.want_write():
-            self._step(0.0)
+        number = self._link.publish(self._packet(message))
+        if number:
+            self._waiting[number] = message.topic
+        if len(self._waiting) * 2 >= self._window or self._link.unwritten > MOST_UNWRITTEN:
+            self._step(0.0 if self._link.unwritten <= MOST_UNWRITTEN else TICK)
 
     def finish(self) -> None:
         """Wait until everything is acknowledged.
@@ -82,7 +76,7 @@ class Publisher:
         Raises:
             PipelineError: a message is refused, or there are no acknowledgements.
         """
-        while self._waiting or (self._link.client.want_write() and self._link.connected):
+        while self._waiting or (self._link.unwritten and self._link.connected):
             self._step()
         self._told()
 
@@ -92,8 +86,7 @@ class Publisher:
 
     @property
     def _window(self) -> int:
-        allowed: int = getattr(self._link.limits, "ReceiveMaximum", 65_535)
-        return min(self._options.window, allowed)
+        return min(self._options.window, self._link.limits.integers.get(names.RECEIVE_MAXIMUM, 65_535))
 
     def _connect(self) -> None:
         deadline = time.monotonic() + self._options.broker.connect_timeout
@@ -120,8 +113,6 @@ class Publisher:
                 raise PipelineError(f"{error}; {MAX_LOSSES} times without an acknowledgement") from error
             # What was to be sent with QoS 0 went with the connection.
             self._connect()
-            kept = self._link.client._out_messages
-            self._waiting = {mid: topic for mid, topic in self._waiting.items() if mid in kept}
             self._progress = time.monotonic()
         if len(self._waiting) < before:
             self._progress, self._losses = time.monotonic(), 0
@@ -138,33 +129,31 @@ class Publisher:
             raise self._failure
 
     def _possible(self, message: Message) -> None:
-        limits = self._link.limits
+        limits = self._link.limits.integers
         why = None
-        if message.qos > getattr(limits, "MaximumQoS", 2):
+        if message.qos > limits.get(names.MAXIMUM_QOS, 2):
             why = f"the broker takes no QoS {message.qos}: set option 'qos'"
-        elif message.retain and not getattr(limits, "RetainAvailable", 1):
+        elif message.retain and not limits.get(names.RETAIN_AVAILABLE, 1):
             why = "the broker takes no retained messages: set option 'retain' to false"
         else:
-            most = getattr(limits, "MaximumPacketSize", None)
+            most = limits.get(names.MAXIMUM_PACKET_SIZE)
             size = len(message.payload) + len(message.topic.encode())
             if most is not None and size + HEAD > most:
                 why = f"with {size} bytes it may be longer than the broker's Maximum Packet Size of {most}"
         if why is not None:
             raise PipelineError(f"a message to {message.topic!r} cannot be published: {why}")
 
-    def _properties(self, message: Message) -> Any:
-        properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
-        for name, value in message.properties.items():
-            setattr(properties, name, value)
-        if message.user_properties:
-            properties.UserProperty = list(message.user_properties)
-        return properties
+    def _packet(self, message: Message) -> Publish:
+        packet = Publish(message.topic.encode(), message.payload, message.qos, message.retain)
+        if self._five and (message.properties or message.user_properties):
+            given = dict(message.properties)
+            packet.message_expiry = given.pop("message_expiry", -1)
+            packet.properties = encode_forward(**given, user=list(message.user_properties))
+        return packet
 
-    def _published(self, mid: int, reason: ReasonCode) -> None:
-        topic = self._waiting.pop(mid, None)
-        if topic is None:
-            self._early = mid
-        if reason.value >= REFUSAL and self._failure is None:
+    def _published(self, number: int, reason: int) -> None:
+        topic = self._waiting.pop(number, None)
+        if reason >= REFUSAL and self._failure is None:
             self._failure = PipelineError(
                 f"{self._options.broker.url}: the broker refuses a message to {topic!r}: {told(reason)}"
             )

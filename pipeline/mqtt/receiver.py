@@ -16,16 +16,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from broker.core.codec.packets import Publish
 from pipeline.errors import PipelineError
 from pipeline.mqtt.link import Link, LostError, backoff
 from pipeline.mqtt.options import StreamOptions
-from pipeline.mqtt.rows import Row, batch, row
+from pipeline.mqtt.rows import Read, batch, told_lost
 from pipeline.mqtt.spool import Spool
-
-if TYPE_CHECKING:
-    from paho.mqtt.client import MQTTMessage
 
 TICK: Final = 0.05
 """Seconds after which the thread looks whether it is to stop, and whether a full spool has room again."""
@@ -46,8 +44,15 @@ class Receiver:
         self.reconnects = 0
         self._options = options
         self._spool = spool
-        self._pending: list[Row] = []
-        self._unacknowledged: list[tuple[int, int, int]] = []
+        self.lost = spool.lost
+        """Messages that the broker said it lost, over all runs."""
+        self._pending: list[Publish] = []
+        self._reads: list[Read] = []
+        """When and in which session the pending ones came."""
+        self._generation = 0
+        """The connection on which the pending ones came that are to be acknowledged."""
+        self._unacknowledged: list[tuple[int, int]] = []
+        """Packet identifiers and QoS."""
         self._first = self._last = 0.0
         """When the pending rows began, and when something came last; on the monotonic clock."""
         self._subscribed = 0.0
@@ -140,7 +145,11 @@ class Receiver:
         attempt = 0
         while not self._stopping.is_set():
             try:
-                self._link.connect()
+                before = len(self._pending)
+                try:
+                    self._link.connect()
+                finally:
+                    self._stamp(before)
                 if self._stopping.is_set():
                     # It took its time: the spool may be another's.
                     return
@@ -158,6 +167,8 @@ class Receiver:
 
     def _subscribe(self) -> None:
         present = self._link.session_present
+        if not present:
+            self._spool.note_session()
         if present and self._granted:
             # The subscriptions are there; with 3.1.1 a new SUBSCRIBE would bring every retained message again.
             return
@@ -167,7 +178,11 @@ class Receiver:
         if set(self._spool.filters) != set(wanted):
             # Noted before it is done: what may be subscribed must be known to the next start.
             self._spool.note_filters([*wanted, *gone])
-        self._link.subscribe(wanted, self._options.qos, gone)
+        before = len(self._pending)
+        try:
+            self._link.subscribe(wanted, self._options.qos, gone)
+        finally:
+            self._stamp(before)
         self._granted = True
         if gone:
             self._spool.note_filters(wanted)
@@ -184,7 +199,7 @@ class Receiver:
         wait = TICK
         if self._pending and not full:
             wait = max(min(self._due() - time.monotonic(), TICK), 0.0)
-        self._link.step(wait)
+        self._receive(wait)
         rows = len(self._pending)
         # Half the window: the broker sends on while the first half is being written.
         most = min(self._options.segment_rows, max(self._options.receive_maximum // 2, 1))
@@ -198,12 +213,12 @@ class Receiver:
         """A segment of what is pending, and its acknowledgements. A full spool leaves everything as it is."""
         if not self._pending or self.full:
             return
-        rows, acknowledgements = self._pending, self._unacknowledged
-        self._spool.append(batch(rows))
-        self._pending, self._unacknowledged = [], []
+        self._spool.append(batch(self._pending, self._reads))
+        self._note_loss()
+        generation, acknowledgements = self._generation, self._unacknowledged
+        self._pending, self._reads, self._unacknowledged = [], [], []
         self._tell()
-        for generation, mid, qos in acknowledgements:
-            self._link.acknowledge(generation, mid, qos)
+        self._link.acknowledge(generation, acknowledgements)
         if self._was_full:
             self._was_full = False
             _log.warning("%s: the spool has room again", self._spool.folder)
@@ -217,15 +232,38 @@ class Receiver:
                 self._spool.bytes,
             )
 
-    def _arrived(self, message: MQTTMessage) -> None:
-        now = time.monotonic()
-        if not self._pending:
-            self._first = now
-        self._last = now
-        self.received += 1
-        self._pending.append(row(message))
-        if message.qos:
-            self._unacknowledged.append((self._link.generation, message.mid, message.qos))
+    def _receive(self, wait: float) -> None:
+        before = len(self._pending)
+        try:
+            self._link.step(wait)
+        finally:
+            self._stamp(before)
+
+    def _stamp(self, before: int) -> None:
+        arrived = len(self._pending) - before
+        if arrived:
+            now = time.monotonic_ns()
+            self._last = now / 1e9
+            if not before:
+                self._first = self._last
+            self.received += arrived
+            self._reads.append(Read(arrived, time.time_ns() // 1000, now, self._spool.session))
+
+    def _arrived(self, packet: Publish) -> None:
+        self._pending.append(packet)
+        if packet.qos:
+            if self._generation != self._link.generation:
+                # What came on an earlier connection is sent again on this one.
+                self._generation = self._link.generation
+                self._unacknowledged = []
+            self._unacknowledged.append((packet.packet_id, packet.qos))
+
+    def _note_loss(self) -> None:
+        lost = sum(told_lost(each) for each in self._pending if each.properties)
+        if lost:
+            self.lost += lost
+            self._spool.note_lost(self.lost)
+            _log.warning("%s: the broker lost %d messages for this client", self._options.broker.url, lost)
 
     def _tell(self) -> None:
         with self._changed:

@@ -1,25 +1,27 @@
-"""The columns of a received message, and how a message becomes a row of them.
+"""The columns of a received message, and how messages become rows of them.
 
 Owns: the schema of the source, in Arrow (`ARROW`) and for Spark (`spark_schema`); they are the same, which a test
-holds.
-
-Columns: `topic`, `payload`, `qos` (as delivered), `retain`, `dup`, `ts` (when it was received: UTC, microseconds),
-`recv_ns` (the same on the receiver's monotonic clock), and of MQTT 5.0 `properties` (user properties in their order),
-`content_type`, `response_topic`, `correlation_data`, `payload_format`, `message_expiry` (seconds left); null where a
-message has none.
+holds. docs/pipeline-mqtt.md says what each column means. `receiver` and `seq` are where a row stands in the spool: they
+are added when it is read.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from broker.core.codec import properties as names
+from broker.core.codec.errors import ProtocolError
+from broker.core.codec.packets import Publish
+from broker.core.codec.properties import decode_forward
+
 if TYPE_CHECKING:
-    from paho.mqtt.client import MQTTMessage
     from pyspark.sql.types import StructType
+
+LOST: Final = "canopy-lost"
+"""The user property by which Canopy tells a client what it lost: `count;cause`, one for each cause."""
 
 _PAIR: Final = pa.struct([("key", pa.string()), ("value", pa.string())])
 ARROW: Final = pa.schema(
@@ -37,12 +39,26 @@ ARROW: Final = pa.schema(
         ("correlation_data", pa.binary()),
         ("payload_format", pa.int8()),
         ("message_expiry", pa.int64()),
+        ("lost", pa.int64()),
+        ("session", pa.int64()),
+        ("receiver", pa.int32()),
+        ("seq", pa.int64()),
     ]
 )
 """Everything may be null, as Spark has it of a stream."""
+SPOOLED: Final = pa.schema(list(ARROW)[:-2])
+"""What stands in a segment of the spool."""
 
-Row = tuple[Any, ...]
-"""A value for each column, in their order."""
+
+class Read(NamedTuple):
+    """One read of a connection."""
+
+    messages: int
+    ts: int
+    """µs since 1970, UTC."""
+    recv_ns: int
+    session: int | None
+    """Which session of the broker it came in, counted from 1."""
 
 
 def spark_schema() -> StructType:
@@ -64,48 +80,85 @@ def spark_schema() -> StructType:
         "correlation_data": t.BinaryType(),
         "payload_format": t.ByteType(),
         "message_expiry": t.LongType(),
+        "lost": t.LongType(),
+        "session": t.LongType(),
+        "receiver": t.IntegerType(),
+        "seq": t.LongType(),
     }
     return t.StructType([t.StructField(name, kind) for name, kind in kinds.items()])
 
 
-def row(message: MQTTMessage) -> Row:
-    """A message that has just been received."""
+def told_lost(packet: Publish) -> int:
+    """How many messages the broker lost for this client before this one, by its own word."""
+    if LOST.encode() not in packet.properties:
+        return 0
+    return _lost(_decoded(packet.properties).user)
+
+
+def _lost(pairs: Sequence[tuple[str, str]]) -> int:
+    counts = [value.partition(";")[0] for name, value in pairs if name == LOST]
+    return sum(int(each) for each in counts if each.isdecimal() and len(each) < 19)
+
+
+def _decoded(section: bytes) -> names.Properties:
     try:
-        topic = message.topic
-    except UnicodeDecodeError:
-        # A broker that lets such a topic pass is wrong [MQTT-1.5.4-1]; one row of it must not end the stream.
-        topic = bytes(message._topic).decode(errors="replace")
-    properties: Any = message.properties
-    return (
-        topic,
-        message.payload,
-        message.qos,
-        bool(message.retain),
-        bool(message.dup),
-        time.time_ns() // 1000,
-        time.monotonic_ns(),
-        *(_properties(properties) if properties is not None else _NONE),
-    )
+        return decode_forward(section)
+    except ProtocolError:
+        # A broker that lets them pass is wrong; one row of it must not end the stream.
+        return names.Properties()
 
 
-_NONE: Final = (None,) * 6
+def batch(packets: Sequence[Publish], reads: Sequence[Read]) -> Any:
+    """Messages as one Arrow RecordBatch of `SPOOLED`; `reads` say when they came, in their order."""
+    count = len(packets)
+    values: dict[str, Any] = {
+        "topic": [each.topic for each in packets],
+        "payload": [each.payload for each in packets],
+        "qos": [each.qos for each in packets],
+        "retain": [each.retain for each in packets],
+        "dup": [each.dup for each in packets],
+        "ts": [read.ts for read in reads for _ in range(read.messages)],
+        "recv_ns": [read.recv_ns for read in reads for _ in range(read.messages)],
+        "session": [read.session for read in reads for _ in range(read.messages)],
+    }
+    sections = [each.properties for each in packets]
+    if any(sections):
+        values |= _properties(sections)
+    else:
+        values["lost"] = pa.repeat(pa.scalar(0, pa.int64()), count)
+    expiries = [each.message_expiry for each in packets]
+    if max(expiries, default=-1) >= 0:
+        values["message_expiry"] = [each if each >= 0 else None for each in expiries]
+    return pa.record_batch([_column(values.get(each.name), each.type, count) for each in SPOOLED], schema=SPOOLED)
 
 
-def _properties(properties: Any) -> Row:
-    pairs = getattr(properties, "UserProperty", None)
-    return (
-        [{"key": key, "value": value} for key, value in pairs] if pairs else None,
-        getattr(properties, "ContentType", None),
-        getattr(properties, "ResponseTopic", None),
-        getattr(properties, "CorrelationData", None),
-        getattr(properties, "PayloadFormatIndicator", None),
-        getattr(properties, "MessageExpiryInterval", None),
-    )
+def _column(values: Any, kind: Any, count: int) -> Any:
+    if values is None:
+        return pa.nulls(count, kind)
+    return values if isinstance(values, pa.Array) else pa.array(values, kind)
 
 
-def batch(rows: Sequence[Row]) -> Any:
-    """Rows as one Arrow RecordBatch."""
-    columns = zip(*rows, strict=True) if rows else ((),) * len(ARROW)
-    return pa.record_batch(
-        [pa.array(values, each.type) for each, values in zip(ARROW, columns, strict=True)], schema=ARROW
-    )
+def _properties(sections: Sequence[bytes]) -> dict[str, list[Any]]:
+    found = [_decoded(each) if each else None for each in sections]
+    return {
+        "properties": [
+            [{"key": key, "value": value} for key, value in each.user] if each is not None and each.user else None
+            for each in found
+        ],
+        "content_type": [None if each is None else each.strings.get(names.CONTENT_TYPE) for each in found],
+        "response_topic": [None if each is None else each.strings.get(names.RESPONSE_TOPIC) for each in found],
+        "correlation_data": [None if each is None else each.binaries.get(names.CORRELATION_DATA) for each in found],
+        "payload_format": [
+            None if each is None else each.integers.get(names.PAYLOAD_FORMAT_INDICATOR) for each in found
+        ],
+        "lost": [0 if each is None else _lost(each.user) for each in found],
+    }
+
+
+def placed(rows: Any, receiver: int | None, first: int | None) -> Any:
+    """A batch of a segment with all columns: who received it, and the number of its first row."""
+    count = rows.num_rows
+    seq = None if first is None else pa.array(range(first, first + count), pa.int64())
+    numbers = None if receiver is None else pa.repeat(pa.scalar(receiver, pa.int32()), count)
+    columns = {name: rows.column(name) for name in rows.schema.names} | {"receiver": numbers, "seq": seq}
+    return pa.record_batch([_column(columns.get(each.name), each.type, count) for each in ARROW], schema=ARROW)

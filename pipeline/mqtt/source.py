@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from broker.core.codec.packets import Publish
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.mqtt import spool
 from pipeline.mqtt.link import Link
 from pipeline.mqtt.options import BatchOptions, StreamOptions, batch_options, check_options, stream_options
 from pipeline.mqtt.receiver import Receiver
-from pipeline.mqtt.rows import Row, batch, row, spark_schema
+from pipeline.mqtt.rows import Read, batch, placed, spark_schema
 from pipeline.mqtt.sink import MqttBatchWriter, MqttStreamWriter
 from pipeline.mqtt.spool import Slice, Spool
 
 if TYPE_CHECKING:
-    from paho.mqtt.client import MQTTMessage
     from pyspark.sql.types import StructType
 
 LOCK_WAIT: Final = 10.0
@@ -196,8 +196,9 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             found.commit(start)
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
-        """What is received, for the query's progress."""
-        return {"seq": self._spool.next} if self._spool is not None else None
+        """What is received, what the broker said it lost, and how many sessions it had, for the query's progress."""
+        found = self._spool
+        return {"seq": found.next, "lost": found.lost, "session": found.session} if found is not None else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Wait as `available_now_wait` says; what is on disk then is what is there now.
@@ -289,27 +290,30 @@ class MqttReader(DataSourceReader):
             options.client_id or f"spark-read-{uuid.uuid4().hex[:12]}",
             receive_maximum=options.receive_maximum,
         )
-        rows: list[Row] = []
-        last = 0.0
-
-        def arrived(message: MQTTMessage) -> None:
-            nonlocal last
-            last = time.monotonic()
-            if len(rows) < options.max_rows:
-                rows.append(row(message))
-
-        link.on_message = arrived
+        packets: list[Publish] = []
+        reads: list[Read] = []
+        link.on_message = packets.append
         try:
             link.connect()
             link.subscribe(options.filters, options.qos)
-            begun = time.monotonic()
-            while len(rows) < options.max_rows:
-                end = min(begun + options.duration, max(begun, last) + options.idle)
+            begun = last = time.monotonic()
+            while len(packets) < options.max_rows:
+                self._stamp(packets, reads)
+                end = min(begun + options.duration, last + options.idle)
                 left = end - time.monotonic()
                 if left <= 0:
                     break
+                before = len(packets)
                 link.step(min(left, TICK))
+                if len(packets) > before:
+                    last = time.monotonic()
+            self._stamp(packets, reads)
         finally:
             link.close()
-        if rows:
-            yield batch(rows)
+        if packets:
+            yield placed(batch(packets, reads).slice(0, options.max_rows), None, None)
+
+    def _stamp(self, packets: Sequence[Publish], reads: list[Read]) -> None:
+        new = len(packets) - sum(each.messages for each in reads)
+        if new:
+            reads.append(Read(new, time.time_ns() // 1000, time.monotonic_ns(), None))

@@ -28,6 +28,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.errors import PipelineError
+from pipeline.mqtt.rows import placed
 
 FORMAT: Final = 1
 RETRY: Final = 0.05
@@ -58,6 +59,9 @@ class Slice:
     path: str
     skip: int
     rows: int
+    first: int = 0
+    """The number of its first row."""
+    receiver: int = 0
 
 
 class Spool:
@@ -203,9 +207,38 @@ class Spool:
         Raises:
             SpoolError: it cannot be written, or is closed.
         """
+        self._note("filters", list(filters))
+
+    @property
+    def lost(self) -> int:
+        """Messages that the broker said it lost, as last noted."""
+        return int(self._state.get("lost", 0))
+
+    @property
+    def session(self) -> int:
+        """How many sessions the broker has had; each after the first began where one was lost."""
+        return int(self._state.get("session", 0))
+
+    def note_lost(self, lost: int) -> None:
+        """Remember what the broker has lost, in all.
+
+        Raises:
+            SpoolError: it cannot be written, or is closed.
+        """
+        self._note("lost", lost)
+
+    def note_session(self) -> None:
+        """The broker has a new session.
+
+        Raises:
+            SpoolError: it cannot be written, or is closed.
+        """
+        self._note("session", self.session + 1)
+
+    def _note(self, name: str, value: object) -> None:
         with self._mutex, self._told():
             self._refuse_closed()
-            self._state["filters"] = list(filters)
+            self._state[name] = value
             self._save()
 
     def append(self, rows: Any) -> int:
@@ -269,7 +302,12 @@ class Spool:
                     f"{start} to {end}: they do not belong together; give the right option 'spool', or a new checkpoint"
                 )
             return [
-                Slice(str(each.path), max(start - each.first, 0), min(end, each.end) - max(start, each.first))
+                Slice(
+                    str(each.path),
+                    max(start - each.first, 0),
+                    min(end, each.end) - max(start, each.first),
+                    max(start, each.first),
+                )
                 for each in self._segments
                 if each.first < end and each.end > start
             ]
@@ -311,4 +349,9 @@ def read(piece: Slice) -> Any:
         raise SpoolError(f"{piece.path}: cannot be read ({error})") from error
     if table.num_rows != piece.rows:
         raise SpoolError(f"{piece.path}: has fewer rows than its name says")
-    return table.to_batches()
+    at = piece.first
+    placed_batches = []
+    for each in table.to_batches():
+        placed_batches.append(placed(each, piece.receiver, at))
+        at += each.num_rows
+    return placed_batches

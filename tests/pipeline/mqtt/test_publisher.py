@@ -41,7 +41,7 @@ def test_everything_arrives_in_order(brokers: Callable[[str], int], broker: str,
         receiver.subscribe(f"out/{broker}/{version}", 2)
         until("SUBACK", lambda: granted)
         it = publisher(port, window="7", version=version)
-        properties = {"ContentType": "text/plain", "PayloadFormatIndicator": 1, "MessageExpiryInterval": 60}
+        properties = {"content_type": "text/plain", "payload_format": 1, "message_expiry": 60}
         for each in range(60):
             tags = [("canopy-row", str(each))]
             it.publish(Message(f"out/{broker}/{version}", b"%d" % each, each % 3, False, tags, properties))
@@ -184,7 +184,7 @@ def test_a_row_as_a_message() -> None:
     }  # fmt: skip
     found = message(values, options, columns, [("canopy-row", "3")])
     assert found == Message(
-        "a/b", "é".encode(), 1, True, [("k", "v"), ("canopy-row", "3")], {"MessageExpiryInterval": 9}
+        "a/b", "é".encode(), 1, True, [("k", "v"), ("canopy-row", "3")], {"message_expiry": 9}
     )  # fmt: skip
     assert message(values | {"payload": None, "qos": 2}, options, columns).payload == b""
 

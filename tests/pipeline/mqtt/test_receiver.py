@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import paho.mqtt.client as paho
 import pytest
 
+from broker.core.codec.packets import Publish
 from pipeline.mqtt.link import Link, LostError
 from pipeline.mqtt.options import stream_options
 from pipeline.mqtt.receiver import Receiver
@@ -208,7 +209,7 @@ def test_what_cannot_heal_is_told(tmp_path: Path) -> None:
         peer.receive()
 
     cases = [
-        (credentials, "the broker refuses client id 'c1': Bad user name or password (0x86)"),
+        (credentials, "the broker refuses client id 'c1': Bad User Name or Password (0x86)"),
         (topic_filter, "the broker refuses the filter 't/#': Not authorized (0x87)"),
     ]
     for script, told in cases:
@@ -250,9 +251,7 @@ def test_a_connection_that_comes_after_stop_writes_nothing(tmp_path: Path, monke
         connecting.set()
         assert go_on.wait(30)
         # What the session has follows CONNACK at once.
-        message = paho.MQTTMessage(1, b"t/x")
-        message.qos, message.payload = 1, b"late"
-        receiver._arrived(message)
+        receiver._arrived(Publish(b"t/x", b"late", 1, packet_id=1))
 
     monkeypatch.setattr(receiver._link, "connect", connect)
     monkeypatch.setattr(receiver._link, "subscribe", lambda *args: asked.append(args))
@@ -297,3 +296,57 @@ def test_an_abandoned_link_takes_no_session_over(tmp_path: Path) -> None:
         with pytest.raises(LostError, match="is not wanted any more"):
             link.connect()
         link.close()
+
+
+def test_what_the_broker_lost_is_in_the_rows_and_counted_over_restarts(tmp_path: Path) -> None:
+    def user(*pairs: tuple[bytes, bytes]) -> bytes:
+        found = b"".join(b"\x26" + len(k).to_bytes(2, "big") + k + len(v).to_bytes(2, "big") + v for k, v in pairs)
+        rest = b"\x00\x01t" + b"\x00\x09" + bytes([len(found)]) + found + b"y"
+        return bytes([0x32, len(rest)]) + rest
+
+    def script(peer: Peer) -> None:
+        peer.welcome()
+        peer.subscribed()
+        peer.send(sent(7, 1) + user((b"canopy-lost", b"17;full"), (b"canopy-lost", b"3;expired"), (b"other", b"5;x")))
+        assert peer.receive() + peer.receive() == b"\x40\x02\x00\x07\x40\x02\x00\x09"
+        peer.receive()
+
+    for session, lost in ((1, 20), (2, 40)):
+        # The second broker has forgotten the session: that is counted too.
+        with scripted(script) as port, receiving(port, tmp_path, client_id="c") as (receiver, spool):
+            until("two rows", functools.partial(_holds, spool, session * 2, lost))
+            assert receiver.lost == lost
+            found = [each for piece in spool.slices(spool.committed, spool.next) for each in read(piece)]
+            rows = [each for one in found for each in one.to_pylist()][-2:]
+            assert [(each["lost"], each["session"]) for each in rows] == [(0, session), (20, session)]
+            assert [each["seq"] for each in rows] == [spool.next - 2, spool.next - 1]
+
+
+def _holds(spool: Spool, rows: int, lost: int) -> bool:
+    return spool.next == rows and spool.lost == lost
+
+
+def test_a_message_of_qos_2_that_is_on_disk_is_no_second_row_on_the_next_connection(tmp_path: Path) -> None:
+    def first(peer: Peer) -> None:
+        peer.welcome()
+        peer.subscribed()
+        peer.send(sent(7, 2))
+        assert peer.receive()[:4] == b"\x50\x02\x00\x07"
+
+    def second(peer: Peer) -> None:
+        peer.welcome(SESSION_PRESENT)
+        # It had no PUBREC, which was lost with the connection [MQTT-4.4.0-1].
+        peer.send(b"\x3c" + sent(7, 2)[1:])
+        assert peer.receive()[:4] == b"\x50\x02\x00\x07"
+        peer.send(b"\x62\x02\x00\x07")
+        assert peer.receive()[:4] == b"\x70\x02\x00\x07"
+        # Released: the same identifier is another message now.
+        peer.send(sent(7, 2, b"z"))
+        assert peer.receive()[:4] == b"\x50\x02\x00\x07"
+        done.set()
+        peer.receive()
+
+    done = threading.Event()
+    with scripted(first, second) as port, receiving(port, tmp_path) as (_, spool):
+        assert done.wait(30)
+        assert payloads(spool) == [b"x", b"z"]

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.mqtt.rows import ARROW, batch, spark_schema
+from broker.core.codec.packets import Publish
+from pipeline.mqtt.rows import ARROW, Read, batch, spark_schema
 from pipeline.mqtt.source import divided
 from pipeline.mqtt.spool import Slice, Spool, SpoolError, read
 from tests.support.runs import examples
@@ -20,8 +21,7 @@ from tests.support.runs import examples
 
 def rows(first: int, count: int) -> object:
     """Rows whose payload is their offset."""
-    nothing = (None,) * 6
-    return batch([("t", b"%d" % each, 1, False, False, 0, 0, *nothing) for each in range(first, first + count)])
+    return batch([Publish(b"t", b"%d" % each) for each in range(first, first + count)], [Read(count, 0, 0, 1)])
 
 
 def offsets(slices: list[Slice]) -> list[int]:
