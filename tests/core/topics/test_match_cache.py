@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core.topics.match_cache import EXTEND_MOST, LONGEST_TOPIC, NODE_WEIGHT, WALK_MOST, MatchCache, Route
+from broker.core.topics.match_cache import (
+    EXTEND_MOST,
+    FORGET_AT_ONCE,
+    LET_GO,
+    LONGEST_TOPIC,
+    NODE_WEIGHT,
+    WALK_MOST,
+    MatchCache,
+    Route,
+)
 from broker.core.topics.subscription import Subscriber, Subscription
 from broker.core.topics.trie import NodeTrie
 from tests.core import naive
@@ -449,3 +458,32 @@ def test_what_was_forgotten_is_asked_for_again(count: int) -> None:
         assert (again is route) is not cache.cleared
     assert len(cache) == count
     assert cache.weight == 2 * count + (count + 1) * NODE_WEIGHT
+
+
+# All at once.
+
+
+@pytest.mark.parametrize("many", [FORGET_AT_ONCE, 4 * FORGET_AT_ONCE])
+def test_what_is_forgotten_at_once_is_let_go_of_a_few_at_a_time(many: int) -> None:
+    """No call frees very many; and what is remembered and what is left are never more than there was."""
+    cache = make(many)
+    cache.insert("#")
+    for number in range(many):
+        cache.store(b"a/%d/b" % number)
+    cache.clear()
+    assert (len(cache), cache.weight) == (0, 0)
+    left = cache.left
+    assert left == (many if many > FORGET_AT_ONCE else 0)
+    # Twice, so that some are forgotten while others are left.
+    for again in range(2):
+        for number in range(many // 2):
+            assert cache.lookup(b"a/%d/b" % number) is None
+            assert names(cache.store(b"a/%d/b" % number)) == ["#"]
+            assert left - cache.left <= LET_GO
+            left = cache.left
+            assert len(cache) + left <= many
+        if not again:
+            cache.clear()
+            left = cache.left
+    assert left == 0
+    assert cache.insert("a/1/+") in cache.route(b"a/1/b").entries
