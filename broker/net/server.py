@@ -16,6 +16,7 @@ import gc
 import logging
 import secrets
 import time
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from broker.core import guards
@@ -44,6 +45,9 @@ from broker.store.base import Store, StoreError
 
 VERSIONS: Final = {"3.1": V31, "3.1.1": V311, "5.0": V5}
 """The protocol levels of the versions of MQTT (section 3.1.2.2)."""
+
+STOP_TURN: Final = 128
+"""Connections that are ended in one turn when the broker stops: some milliseconds."""
 
 LARGEST_WINDOW: Final = 65_535
 """Unacknowledged publishes that the protocol allows in one direction (MQTT 5.0, section 3.1.2.11.3)."""
@@ -236,13 +240,11 @@ class Server:
         self.hub.turns.ending = True
         while self.router.delivery.broadcasting:  # noqa: ASYNC110 (each round of the event loop works some of it off)
             await asyncio.sleep(0)
-        flush = self.settings.shutdown.flush_timeout
-        waiting = [c for c in self.connections if not _drained(c)]
-        deadline = self.loop.time() + flush
-        while waiting and self.loop.time() < deadline:
-            await asyncio.sleep(0.01)
-            waiting = [c for c in waiting if not _drained(c) and c in self.connections]
-        for connection in list(self.connections):
+        deadline = self.loop.time() + self.settings.shutdown.flush_timeout
+        async for connection in self._in_turns():
+            while self._has_to_drain(connection) and self.loop.time() < deadline:  # noqa: ASYNC110 (they tell nobody)
+                await asyncio.sleep(0.01)
+        async for connection in self._in_turns():
             try:
                 connection.close(SHUTDOWN, reasons.SERVER_SHUTTING_DOWN, "the broker is stopping")
             except Exception as error:
@@ -251,7 +253,7 @@ class Server:
             self._all_gone = self.loop.create_future()
             self.connection_table.emptied = self._last_left
             await asyncio.wait([self._all_gone], timeout=LINGER)
-        for connection in list(self.connections):
+        async for connection in self._in_turns():
             connection.stream.abort()
         if self.connections:
             self._all_gone = self.loop.create_future()
@@ -274,6 +276,17 @@ class Server:
                 # Everything else has stopped in order, and there is nobody left who could do better.
                 self.faults.broke("store", error)
         self.log.info("stopped")
+
+    async def _in_turns(self) -> AsyncIterator[Client]:
+        """All connections, of which some go meanwhile; the event loop has a turn now and then."""
+        for number, connection in enumerate(list(self.connections), 1):
+            if connection in self.connections:
+                yield connection
+            if number % STOP_TURN == 0:
+                await asyncio.sleep(0)
+
+    def _has_to_drain(self, connection: Client) -> bool:
+        return not _drained(connection) and connection in self.connections
 
     def _last_left(self) -> None:
         if self._all_gone is not None and not self._all_gone.done():
