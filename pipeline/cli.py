@@ -15,6 +15,7 @@ from pipeline.plan.command import plan
 from pipeline.report.command import report
 from pipeline.retention.command import retention
 from pipeline.rollup.command import rollup
+from pipeline.tables.command import tables
 from pipeline.tree.command import tree
 
 app = typer.Typer(
@@ -38,5 +39,6 @@ app.command("oracle")(oracle)
 app.command("loadtest")(loadtest)
 app.command("plan")(plan)
 app.command("report")(report)
+app.command("tables")(tables)
 app.command("compact")(compact)
 app.command("retention")(retention)

@@ -1,0 +1,276 @@
+"""The tables of a record: batch after batch, each exactly once, from wherever the one before ended.
+
+Owns: the order of a batch: look, decode, commit; and what is said at the end. A run is one over what is there, or goes
+on for ever; both are the same, and either goes on where the other stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from pipeline.coverage import Coverage
+from pipeline.errors import GoneError, MisuseError, UnreadError
+from pipeline.outputs import check
+from pipeline.segments import Say, unsaid
+from pipeline.storage import File, Local, Storage, local_path, storage
+from pipeline.tables.births import Births
+from pipeline.tables.delta import DeltaSink
+from pipeline.tables.infer import Inferred
+from pipeline.tables.local import LocalEngine, publishes
+from pipeline.tables.mapping import Mapping, load
+from pipeline.tables.output import Output, ParquetSink, Progress, Sink, alone
+from pipeline.tables.payloads.bad import LATE
+from pipeline.tables.plans import Plan
+from pipeline.tables.staged import Staged
+from pipeline.tables.views import views
+from pipeline.unread import Look, Unread, named
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PARQUET: Final = "parquet"
+DELTA: Final = "delta"
+BATCH: Final = 1_000_000
+"""Sequence numbers of a batch: what is done again after a kill, and how long a reader waits for the first rows."""
+SUMMARY: Final = "summary.json"
+
+
+class Engine(Protocol):
+    """Where payloads are decoded."""
+
+    def stage(
+        self, files: Sequence[File], after: int, to: int, plans: Sequence[Plan], births: Births, staging: str
+    ) -> Staged:
+        """Write the rows of the publishes with numbers above `after`, up to `to`, into a folder aside."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How tables are made."""
+
+    format: str = PARQUET
+    batch: int = BATCH
+    every: float | None = None
+    """Seconds between two looks; None: what is there, and end."""
+    skip_corrupt: bool = False
+    allow_gaps: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the tables come to, with all batches before."""
+
+    output: str
+    done: Progress
+    plans: tuple[Plan, ...]
+    coverage: Coverage
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """By table."""
+        return {plan.name: self.done.rows[plan.name] for plan in self.plans}
+
+    @property
+    def late(self) -> dict[str, int]:
+        """Dead letters that came too late, by table."""
+        return {table: count for (table, reason), count in self.done.dead.items() if reason == LATE}
+
+    def summary(self) -> dict[str, Any]:
+        """For `summary.json`."""
+        dead: dict[str, dict[str, int]] = {}
+        for (table, reason), count in sorted(self.done.dead.items()):
+            dead.setdefault(table, {})[reason] = count
+        return {
+            "publishes": self.done.read,
+            "through": self.done.through,
+            "rows": self.rows,
+            "dead_letters": dead,
+            "late": self.late,
+            "coverage": self.coverage.summary(),
+        }
+
+    def lines(self) -> list[str]:
+        """For people."""
+        told = [f"{self.done.read:,} publishes up to number {self.done.through:,}: {self.output}"]
+        for name, rows in self.rows.items():
+            dead = {reason: n for (table, reason), n in sorted(self.done.dead.items()) if table == name}
+            why = ", ".join(f"{n:,} {reason}" for reason, n in dead.items())
+            told.append(f"{name}: {rows:,} rows" + (f"; {sum(dead.values()):,} dead letters ({why})" if dead else ""))
+        return told
+
+
+def run(
+    source: str,
+    output: str,
+    mapping: str,
+    options: Options | None = None,
+    spark: SparkSession | None = None,
+    say: Say = unsaid,
+) -> Outcome:
+    """Bring the tables up to the record: in this process, or by Spark.
+
+    Raises:
+        MisuseError: the mapping or an option is wrong.
+        UnreadError: numbers are missing that were not read yet, and not `allow_gaps`.
+        PipelineError: a segment cannot be read.
+    """
+    chosen = options or Options()
+    recorded, place = storage(spark, source), storage(spark, output)
+    if not recorded.exists():
+        raise MisuseError(f"--input {source}: no such folder")
+    check([source], output)
+    with alone(output, place.local):
+        found = _pinned(load(mapping), recorded, say)
+        out = Output(output, place)
+        identity = out.belongs({"mapping": found.fingerprint(), "table_format": chosen.format})
+        job = _Job(
+            found, out, recorded, source, _sink(chosen, out, identity, found), _engine(spark, recorded, place), chosen
+        )
+        return job.go(say)
+
+
+def _sink(options: Options, out: Output, identity: str, mapping: Mapping) -> Sink:
+    if options.format == PARQUET:
+        return ParquetSink(out.place)
+    if out.place.local is None:
+        raise MisuseError("--format delta: --output is to be a folder of this machine")
+    return DeltaSink(out.place.local, identity, mapping.plans)
+
+
+def _engine(spark: SparkSession | None, recorded: Storage, place: Storage) -> Engine:
+    if spark is None:
+        return LocalEngine(recorded, place)
+    from pipeline.tables.spark import SparkEngine
+
+    return SparkEngine(spark, place)
+
+
+def _pinned(mapping: Mapping, recorded: Storage, say: Say) -> Mapping:
+    """The mapping with all columns: those that nobody has said are inferred and pinned."""
+    if not mapping.open:
+        return mapping
+    sampled = {plan.name: (plan, Inferred(plan)) for plan in mapping.plans if plan.name in mapping.open}
+    wanted = set(sampled)
+    look = Unread(mapping.path.name, recorded).look(0, begun=False)
+    for batch in publishes(recorded, look.files if look else [], 0, look.to if look else 0):
+        columns = (batch.column(name).to_pylist() for name in ("topic", "payload"))
+        for topic, payload in zip(*columns, strict=True):
+            for name in [*wanted]:
+                plan, seen = sampled[name]
+                if topic is not None and plan.pattern.values(topic) is not None and not seen.take(payload):
+                    wanted.discard(name)
+        if not wanted:
+            break
+    for name, (plan, seen) in sampled.items():
+        text = seen.text()
+        if text is None:
+            raise MisuseError(
+                f"{mapping.path}: tables.{name}.pinned: no JSON object in the record under {plan.pattern.text}: "
+                "nothing to infer columns from; give columns"
+            )
+        file = mapping.open[name]
+        Local(file.parent).write(file.name, text.encode())
+        say(f"{name}: columns inferred from {seen.messages:,} messages, and pinned in {file}")
+    return load(str(mapping.path))
+
+
+class _Job:
+    """The batches of one run."""
+
+    def __init__(
+        self,
+        mapping: Mapping,
+        out: Output,
+        recorded: Storage,
+        source: str,
+        sink: Sink,
+        engine: Engine,
+        options: Options,
+    ) -> None:
+        self.mapping = mapping
+        self.plans = mapping.plans
+        self.out = out
+        self.source = source
+        self.sink = sink
+        self.engine = engine
+        self.options = options
+        self.unread = Unread(source, recorded, options.skip_corrupt)
+
+    def go(self, say: Say) -> Outcome:
+        """Batch after batch; until there is no more, or for ever."""
+        self.out.load(self.sink)
+        try:
+            while True:
+                begun = time.monotonic()
+                while self._batch(say):
+                    pass
+                if self.options.every is None:
+                    break
+                self._finish()
+                time.sleep(max(0.0, begun + self.options.every - time.monotonic()))
+        except KeyboardInterrupt:
+            say("stopped")
+        finally:
+            self.out.tidy()
+        return self._finish()
+
+    def _batch(self, say: Say) -> bool:
+        """Read what is new, as far as a batch goes; whether there was something."""
+        try:
+            return self._read(say)
+        except (GoneError, UnreadError):
+            # Something may have been merged between two looks: what is gone is in another file then.
+            return self._read(say)
+
+    def _read(self, say: Say) -> bool:
+        done = self.out.done
+        look = self.unread.look(done.through, most=self.options.batch, begun=done.version > 0)
+        if look is None:
+            return False
+        # What was missing before the first batch is named at the end, as by a job that is no stream.
+        if look.surely and done.version and not self.options.allow_gaps:
+            raise UnreadError(self._stopped(look))
+        births = Births.of(done.births, self.plans[0].limits)
+        staged = self.engine.stage(look.files, done.through, look.to, self.plans, births, self.out.staging())
+        births.settle()
+        if births.refused:
+            say(f"{births.refused:,} births did not fit limits.births: what refers to them is in the dead letters")
+        lost = replace(done.lost, findings=[*done.lost.findings], kinds=Counter(done.lost.kinds))
+        for each in look.findings:
+            lost.add(each)
+        rows, dead = Counter(done.rows), Counter(done.dead)
+        rows.update(staged.rows)
+        dead.update(staged.dead)
+        now = Progress(done.version + 1, look.to, done.read + staged.read, rows, dead, births.state(), lost)
+        self.out.commit(self.sink, staged, now)
+        say(f"batch {now.version}: {staged.read:,} publishes, up to number {look.to:,}")
+        return True
+
+    def _stopped(self, look: Look) -> str:
+        places = {"--input": self.source, "--output": self.out.output, "--mapping": str(self.mapping.path)}
+        options = " ".join(f"{name} {shlex.quote(value)}" for name, value in places.items())
+        at = f"the tables stop before these events, at number {self.out.done.through:,}"
+        return "\n".join(
+            [
+                *named(look.surely),
+                f"{at}. Put the segments back and start it again, or go on without them (its end names them then):",
+                f"canopy pipeline tables {options} --allow-gaps",
+            ]
+        )
+
+    def _finish(self) -> Outcome:
+        coverage = self.unread.coverage(self.out.done.lost, self.out.done.through)
+        outcome = Outcome(self.out.output, self.out.done, self.plans, coverage)
+        place = local_path(self.out.output)
+        written = [name for name, rows in self.out.done.rows.items() if rows]
+        where = self.out.output.rstrip("/") if place is None else str(place.absolute())
+        for name, text in views(self.plans, where, self.options.format == DELTA, written).items():
+            self.out.place.write(name, text.encode())
+        self.out.place.write(SUMMARY, f"{json.dumps(outcome.summary(), indent=2)}\n".encode())
+        return outcome

@@ -1,0 +1,141 @@
+"""A batch in this process: segments read and tables written by pyarrow. What `spark` does on a cluster.
+
+Promises: memory is bounded by what is buffered (`ROWS`, `BYTES`), however large the batch is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.errors import DamagedError, GoneError
+from pipeline.segments import check_columns
+from pipeline.storage import File, Storage
+from pipeline.tables.births import Births
+from pipeline.tables.decode import Batches
+from pipeline.tables.plans import DATE, DEAD_LETTERS, NEEDED, SEQ, Plan
+from pipeline.tables.staged import Staged
+
+READ: Final = 8_192
+"""Events that are decoded at a time."""
+ROWS: Final = 100_000
+BYTES: Final = 64 << 20
+"""Rows, and their bytes, that wait to be written; each day of each table gets a file of them."""
+
+
+class LocalEngine:
+    """Batches in this process: from any storage to any other."""
+
+    def __init__(self, recorded: Storage, place: Storage) -> None:
+        self.recorded = recorded
+        self.place = place
+
+    def stage(
+        self, files: Sequence[File], after: int, to: int, plans: Sequence[Plan], births: Births, staging: str
+    ) -> Staged:
+        """Write the rows of the publishes with numbers above `after`, up to `to`, into a folder aside.
+
+        Raises:
+            DamagedError: a segment is not what was written.
+        """
+        buffer = _Buffer(self.place, staging)
+        batches = Batches(plans, births)
+        sparkplug = any(plan.format == "sparkplug" for plan in plans)
+        for batch in publishes(self.recorded, files, after, to):
+            buffer.staged.read += batch.num_rows
+            if sparkplug:
+                _born(batch, births)
+            for table, rows in batches.decode(batch).items():
+                buffer.take(table, rows)
+        buffer.flush()
+        return buffer.staged
+
+
+def publishes(recorded: Storage, files: Sequence[File], after: int, to: int) -> Iterator[Any]:
+    """The publishes of some segments of a record, in the order of their numbers; record batches.
+
+    Raises:
+        DamagedError: a segment is not what was written.
+        GoneError: one was removed meanwhile.
+    """
+    for file in _in_order(files):
+        try:
+            with (
+                recorded.fs.open_input_file(file.place) as source,
+                pq.ParquetFile(source, page_checksum_verification=True) as opened,
+            ):
+                check_columns(file.path, set(opened.schema_arrow.names), NEEDED)
+                for batch in opened.iter_batches(READ, columns=[*NEEDED]):
+                    seq = batch.column(SEQ)
+                    kind = pc.equal(batch.column("kind").cast(pa.string()), "publish")
+                    wanted = batch.filter(pc.and_(kind, pc.and_(pc.greater(seq, after), pc.less_equal(seq, to))))
+                    if wanted.num_rows:
+                        yield wanted
+        except FileNotFoundError as error:
+            raise GoneError(f"{file.path}: was removed while it was to be read") from error
+        except (OSError, pa.ArrowException) as error:
+            raise DamagedError(
+                f"{file.path}: is damaged: it breaks off, or a checksum in it is wrong; --skip-corrupt leaves it out"
+            ) from error
+
+
+def _in_order(files: Sequence[File]) -> list[File]:
+    """By their first numbers, which stand in their names."""
+
+    def first(file: File) -> int:
+        name = file.place.rpartition("/")[2].removesuffix(".parquet")
+        parts = [int(part) for part in name.split("-")[1:] if part.isdecimal()]
+        return parts[0 if name.startswith("merged-") else -1] if parts else 0
+
+    return sorted(files, key=first)
+
+
+def _born(batch: Any, births: Births) -> None:
+    said = pc.match_like(batch.column("topic").cast(pa.string()), "spBv1.0/%BIRTH/%")
+    found = batch.filter(said)
+    columns = (found.column(name).to_pylist() for name in ("topic", "payload", SEQ))
+    for topic, payload, seq in zip(*columns, strict=True):
+        births.take(topic, payload, seq)
+
+
+class _Buffer:
+    """Rows that wait to be written, by table and day."""
+
+    def __init__(self, place: Storage, staging: str) -> None:
+        self.staged = Staged()
+        self._place = place
+        self._staging = staging
+        self._waiting: dict[tuple[str, str], list[Any]] = {}
+        self._rows = self._bytes = self._parts = 0
+
+    def take(self, table: str, rows: Any) -> None:
+        """Rows of a table; they are written when there are many."""
+        if table == DEAD_LETTERS:
+            columns = (rows.column(name).to_pylist() for name in ("table", "reason"))
+            self.staged.dead.update(zip(*columns, strict=True))
+        self.staged.rows[table] += rows.num_rows
+        for day in rows.column(DATE).unique().to_pylist():
+            part = rows.filter(pc.equal(rows.column(DATE), day)).drop_columns([DATE])
+            self._waiting.setdefault((table, day), []).append(part)
+            self._rows += part.num_rows
+            self._bytes += part.nbytes
+        if self._rows >= ROWS or self._bytes >= BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits."""
+        for (table, day), parts in self._waiting.items():
+            place = f"{self._staging}/{table}/{self._parts:06d}.parquet"
+            self._parts += 1
+            draft = self._place.draft(place, ".part")
+            with self._place.open(draft) as stream:
+                pq.write_table(pa.Table.from_batches(parts), stream, compression="zstd", write_page_checksum=True)
+            # Durable before the commit that names it.
+            self._place.publish(draft, place)
+            self.staged.files.append((table, f"{DATE}={day}", place))
+        self._waiting.clear()
+        self._rows = self._bytes = 0

@@ -1,0 +1,186 @@
+"""The output folder: what is published of it, how a batch becomes part of it, and how far the record is in it.
+
+Promises: a batch is in force from when its commit is there, whatever stops the machine, and exactly once. What was
+written for it and not committed is removed by the next start; what was committed and not moved is moved by it. One
+process at a time writes to a folder of this machine.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from pipeline.coverage import Coverage, Finding
+from pipeline.errors import MisuseError, PipelineError
+from pipeline.storage import Storage
+from pipeline.tables.staged import Staged
+
+IDENTITY: Final = "_tables.json"
+COMMITS: Final = "_commits"
+STAGING: Final = "_staging-"
+LOCK: Final = "_lock"
+
+
+@dataclass
+class Progress:
+    """What is in the tables."""
+
+    version: int = 0
+    """Batches that are done."""
+    through: int = 0
+    """The sequence number up to which everything was read, or is in `lost`."""
+    read: int = 0
+    rows: Counter[str] = field(default_factory=Counter)
+    dead: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Dead letters by table and reason."""
+    births: list[Any] = field(default_factory=list)
+    lost: Coverage = field(default_factory=Coverage)
+    """What was not there when it was to be read."""
+
+
+class Sink(Protocol):
+    """Makes the files of a committed batch part of its tables; done twice it comes to the same."""
+
+    def publish(self, version: int, files: list[tuple[str, str, str]], about: dict[str, str]) -> None:
+        """`files`: table, day, place of each; `about` says which batch it is."""
+
+
+class ParquetSink:
+    """Folders of Parquet: TABLE/date=2026-11-21/part-000000000001-00000.parquet."""
+
+    def __init__(self, place: Storage) -> None:
+        self.place = place
+
+    def publish(self, version: int, files: list[tuple[str, str, str]], about: dict[str, str]) -> None:
+        """Move them into their places."""
+        del about
+        folders = {staged.rpartition("/")[0] for _, _, staged in files}
+        there = {f"{folder}/{name}" for folder in folders for name in self.place.names(folder)}
+        for number, (table, day, staged) in enumerate(files):
+            # One that is not there any more was moved before the machine stopped.
+            if staged in there:
+                self.place.move(staged, f"{table}/{day}/part-{version:012d}-{number:05d}.parquet")
+
+
+class Output:
+    """One output folder."""
+
+    def __init__(self, output: str, place: Storage) -> None:
+        self.output = output
+        self.place = place
+        self.done = Progress()
+
+    def belongs(self, about: dict[str, Any]) -> str:
+        """Hold what is there against what is to be written; the identity of these tables.
+
+        Raises:
+            MisuseError: these tables are of another mapping, or in another format.
+        """
+        try:
+            text = self.place.text(IDENTITY)
+        except FileNotFoundError:
+            # A hidden file may be what a killed run left of this one.
+            if [name for name in self.place.names("") if not name.startswith((STAGING, LOCK, "."))]:
+                raise MisuseError(
+                    f"--output {self.output}: something else is there; give a folder of its own"
+                ) from None
+            identity = {"format": 1, "stream": uuid.uuid4().hex, **about}
+            self.place.write(IDENTITY, f"{json.dumps(identity)}\n".encode())
+            return str(identity["stream"])
+        try:
+            found = dict(json.loads(text))
+        except ValueError as error:
+            raise PipelineError(f"{self.output}/{IDENTITY}: no JSON; give another --output") from error
+        for name, value in about.items():
+            if found.get(name) != value:
+                raise MisuseError(
+                    f"--output {self.output}: these tables were begun with another {name}; give another folder"
+                )
+        return str(found["stream"])
+
+    def load(self, sink: Sink) -> None:
+        """How far the tables are; a batch that was committed and not published is published."""
+        for name in sorted(self.place.names(COMMITS), reverse=True):
+            try:
+                said = json.loads(self.place.text(f"{COMMITS}/{name}"))
+            except ValueError:
+                # On some storages the last may be half written.
+                continue
+            lost = said["lost"]
+            self.done = Progress(
+                int(said["version"]), int(said["through"]), int(said["read"]), Counter(said["rows"]),
+                Counter({(table, reason): n for table, reason, n in said["dead"]}), said["births"],
+                Coverage(
+                    missing=int(lost["events"]),
+                    findings=[Finding(**each) for each in lost["findings"]],
+                    kinds=Counter(lost["kinds"]),
+                ),
+            )  # fmt: skip
+            self._publish(sink, said)
+            break
+        self.tidy()
+
+    def staging(self) -> str:
+        """A folder for a new batch, under the output."""
+        return f"{STAGING}{uuid.uuid4().hex[:8]}"
+
+    def commit(self, sink: Sink, staged: Staged, done: Progress) -> None:
+        """Put a batch in force."""
+        lost = done.lost.summary()
+        said = {
+            "version": done.version,
+            "from": self.done.through + 1,
+            "through": done.through,
+            "read": done.read,
+            "rows": dict(done.rows),
+            "dead": [[*key, count] for key, count in done.dead.items()],
+            "births": done.births,
+            "lost": {"events": done.lost.missing, "findings": lost["findings"], "kinds": lost["kinds"]},
+            "files": staged.files,
+        }
+        self.place.write(f"{COMMITS}/{done.version:012d}.json", f"{json.dumps(said)}\n".encode())
+        self.done = done
+        self._publish(sink, said)
+        # The one before stays, where this one should not be whole.
+        self.place.remove(f"{COMMITS}/{done.version - 2:012d}.json")
+        self.tidy()
+
+    def _publish(self, sink: Sink, said: dict[str, Any]) -> None:
+        files = [(str(table), str(day), str(place)) for table, day, place in said["files"]]
+        about = {"canopy.from_seq": str(said["from"]), "canopy.to_seq": str(said["through"])}
+        sink.publish(int(said["version"]), files, about)
+
+    def tidy(self) -> None:
+        """Remove what was written aside: by an earlier run, or for a batch that is in its place by now."""
+        for name in self.place.names(""):
+            if name.startswith(STAGING):
+                self.place.remove(name)
+
+
+@contextmanager
+def alone(output: str, local: Path | None) -> Iterator[None]:
+    """No other process writes to the folder meanwhile, where it is one of this machine.
+
+    Raises:
+        PipelineError: another one does.
+    """
+    if local is None:
+        yield
+        return
+    local.mkdir(parents=True, exist_ok=True)
+    lock = os.open(local / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise PipelineError(f"--output {output}: another process writes these tables") from error
+    finally:
+        os.close(lock)

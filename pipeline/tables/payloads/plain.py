@@ -1,0 +1,47 @@
+"""Payloads that are a text or a number, whole."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from pipeline.tables.payloads.bad import MALFORMED, WRONG_TYPE, BadPayloadError
+from pipeline.tables.payloads.cast import value
+from pipeline.tables.plans import Plan
+
+_NUMBER: Final = re.compile(rb"\s*[+-]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})([eE][+-]?\d{1,4})?\s*")
+
+
+def text_of(payload: bytes) -> str:
+    """UTF-8.
+
+    Raises:
+        BadPayloadError: it is not.
+    """
+    try:
+        return payload.decode()
+    except UnicodeDecodeError as error:
+        raise BadPayloadError(MALFORMED, f"no UTF-8 at byte {error.start}") from error
+
+
+class TextDecoder:
+    """The payload in one column."""
+
+    def rows(self, payload: bytes, topic: str, seq: int) -> list[tuple[Any, ...]]:
+        """One row."""
+        del topic, seq
+        return [(text_of(payload),)]
+
+
+class NumberDecoder:
+    """A decimal number, as text, in one column."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.column = plan.columns[0]
+
+    def rows(self, payload: bytes, topic: str, seq: int) -> list[tuple[Any, ...]]:
+        """One row."""
+        del topic, seq
+        if len(payload) > 1_000 or _NUMBER.fullmatch(payload) is None:
+            raise BadPayloadError(WRONG_TYPE, "no decimal number")
+        return [(value(float(payload), self.column),)]

@@ -1,0 +1,202 @@
+"""Payloads as rows: what the formats mean, and what hostile ones come to: a dead letter, in bounded memory."""
+
+from __future__ import annotations
+
+import json
+import struct
+import tracemalloc
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.core.codec.topic_names import matches
+from broker.record.schema import SCHEMA
+from pipeline.tables.births import Births
+from pipeline.tables.decode import Batches
+from pipeline.tables.mapping import load
+from pipeline.tables.patterns import pattern
+from pipeline.tables.payloads.bad import REASONS
+from pipeline.tables.plans import DEAD_LETTERS, NEEDED, Limits
+from tests.pipeline.recorded import BEGIN, Story
+from tests.pipeline.tables.fleet import mapping, power, pump, sparkplug, valve
+from tests.support.runs import examples
+
+TOPICS = {
+    "power": "site/a/device/b/power",
+    "notes": "site/a/notes",
+    "temperature": "site/a/temperature",
+    "valves": "site/a/valve/v",
+    "pumps": "site/a/pump",
+    "metrics": "spBv1.0/g/NDATA/n",
+}
+
+
+@pytest.fixture(scope="module")
+def batches(tmp_path_factory: pytest.TempPathFactory) -> Batches:
+    return Batches(load(str(mapping(tmp_path_factory.mktemp("maps")))).plans, Births(Limits()))
+
+
+def decode(batches: Batches, table: str, *payloads: bytes | None) -> dict[str, list[dict[str, Any]]]:
+    told = Story()
+    for payload in payloads:
+        told.publish("c", TOPICS[table], payload or b"")
+        if payload is None:
+            told.events[-1]["payload"] = None
+    schema = pa.schema([SCHEMA.field(name) for name in NEEDED])
+    events = [{name: event.get(name) for name in NEEDED} for event in told.events]
+    [batch] = pa.Table.from_pylist(events, schema=schema).to_batches()
+    return {name: rows.to_pylist() for name, rows in batches.decode(batch).items()}
+
+
+def metric(**fields: Any) -> bytes:
+    return sparkplug({"name": "m", **fields})
+
+
+HOSTILE: dict[str, tuple[str, bytes | None, str]] = {
+    "no payload in the record": ("power", None, "not-recorded"),
+    "larger than is read": ("notes", b"x" * ((1 << 20) + 1), "too-large"),
+    "no UTF-8": ("notes", b"\xff", "malformed"),
+    "no JSON": ("power", b"{", "malformed"),
+    "deep JSON": ("power", b"[" * 500_000, "too-deep"),
+    "deep JSON behind texts": ("power", b'{"[":"\\"[",' + b'"a":{' * 40 + b"}" * 41, "too-deep"),
+    "no object": ("power", b"[1]", "wrong-type"),
+    "a key twice": ("power", b'{"at": 1, "at": 2}', "duplicate-key"),
+    "NaN": ("power", b'{"power": {"watts": NaN}}', "not-finite"),
+    "-Infinity": ("power", b'{"power": {"watts": -Infinity}}', "not-finite"),
+    "a number beyond float64": ("power", b'{"x": 1e999}', "out-of-range"),
+    "a number of many digits": ("power", b'{"x": ' + b"9" * 100_000 + b"}", "out-of-range"),
+    "a whole number beyond float64": ("power", power(int("9" * 400)), "out-of-range"),
+    "many keys": ("power", json.dumps({str(n): n for n in range(1_001)}).encode(), "too-many-fields"),
+    "nothing that is required": ("power", b"{}", "missing"),
+    "null that is required": ("power", b'{"at": null}', "missing"),
+    "text for a number": ("power", b'{"at": 0, "power": {"watts": "1"}}', "wrong-type"),
+    "true for a number": ("power", b'{"at": 0, "power": {"watts": true}}', "wrong-type"),
+    "beyond int32": ("power", power(1.0, phase=1 << 31), "out-of-range"),
+    "no time": ("power", power(1.0, "yesterday"), "malformed"),
+    "a time beyond the calendar": ("power", b'{"at": 1e300, "power": {"watts": 1}}', "out-of-range"),
+    "an early time": ("power", power(1.0, "0001-01-01T00:00:00+14:00"), "out-of-range"),
+    "no number": ("temperature", b"warm", "wrong-type"),
+    "nan as a number": ("temperature", b"nan", "wrong-type"),
+    "a number beyond": ("temperature", b"1e9999", "not-finite"),
+    "an empty number": ("temperature", b"", "wrong-type"),
+    "Avro that breaks off": ("valves", valve(open=True, cycles=1)[:-1], "malformed"),
+    "Avro with bytes left over": ("valves", valve(open=True, cycles=1) + b"x", "malformed"),
+    "Avro with a negative length": ("valves", b"\x01\x00\x02\x02\x01\x00", "malformed"),
+    "Avro with a huge array": ("valves", b"\x01\x00\x02\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", "malformed"),
+    "Avro with NaN": ("valves", b"\x01\x02" + struct.pack("<d", float("nan")) + b"\x02\x00", "not-finite"),
+    "Protobuf that breaks off": ("pumps", b"\x0a\xff", "malformed"),
+    "Protobuf with deep groups": ("pumps", b"\x7b" * 100_000, "malformed"),
+    "Protobuf with a length beyond": ("pumps", b"\x0a\xff\xff\xff\xff\x07", "malformed"),
+    "a uint64 beyond int64": ("pumps", pump(total=1 << 63), "out-of-range"),
+    "an infinite float": ("pumps", pump(flow=float("inf")), "not-finite"),
+    "no Sparkplug": ("metrics", b"\x0a", "malformed"),
+    "an alias without birth": ("metrics", sparkplug({"alias": 9, "int_value": 1}), "no-birth"),
+    "a metric without a name": ("metrics", sparkplug({"int_value": 1}), "malformed"),
+    "an alias beyond int64": ("metrics", metric(alias=1 << 63), "out-of-range"),
+    "a million metrics": ("metrics", b"\x12\x00" * 500_000, "too-many-fields"),
+    "NaN in Sparkplug": ("metrics", metric(double_value=float("nan")), "not-finite"),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_payload_is_a_dead_letter_and_costs_little(batches: Batches, what: str) -> None:
+    table, payload, reason = HOSTILE[what]
+    good = {"power": power(1.0), "notes": b"n", "temperature": b"-1.5e3", "valves": valve(open=False, cycles=1),
+            "pumps": pump(rpm=1), "metrics": metric(boolean_value=True)}[table]  # fmt: skip
+    decode(batches, table, good)
+    tracemalloc.start()
+    try:
+        found = decode(batches, table, payload, good)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    [dead] = found[DEAD_LETTERS]
+    assert (dead["seq"], dead["table"], dead["reason"]) == (1, table, reason), dead["detail"]
+    assert dead["payload"] == payload
+    assert len(dead["detail"]) <= 200
+    # The one behind it is not harmed.
+    assert [row["seq"] for row in found[table]] == [2]
+    assert peak < 8 * len(payload or b"") + (1 << 20)
+
+
+def test_halves_of_surrogate_pairs_are_no_text_anywhere(batches: Batches) -> None:
+    found = decode(batches, "power", b'{"\\ud800": 1, "\\ud800": 2}')
+    assert found[DEAD_LETTERS][0]["reason"] == "duplicate-key"
+
+
+@settings(max_examples=examples(500), deadline=None)
+@given(st.sampled_from(sorted(TOPICS)), st.binary(max_size=200))
+def test_any_bytes_are_a_row_or_a_dead_letter(batches: Batches, table: str, payload: bytes) -> None:
+    found = decode(batches, table, payload)
+    assert bool(found.get(table)) != bool(found.get(DEAD_LETTERS))
+    assert all(each["reason"] in REASONS for each in found.get(DEAD_LETTERS, []))
+
+
+GOOD = (
+    power(1.0, phase=2),
+    valve(open=True, cycles=3, tags=["a"]),
+    pump(serial="p", alarms=["x"]),
+    metric(int_value=4),
+)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(st.sampled_from(GOOD), st.sampled_from(sorted(TOPICS)), st.data())
+def test_so_are_payloads_with_bits_that_flipped(batches: Batches, good: bytes, table: str, data: st.DataObject) -> None:
+    payload = bytearray(good)
+    for at in data.draw(st.lists(st.integers(0, 8 * len(good) - 1), max_size=4)):
+        payload[at // 8] ^= 1 << at % 8
+    found = decode(batches, table, bytes(payload))
+    assert bool(found.get(table)) != bool(found.get(DEAD_LETTERS))
+
+
+LEVELS = st.sampled_from(["a", "b", "", "$x"])
+
+
+@settings(max_examples=examples(500), deadline=None)
+@given(st.lists(st.sampled_from(["a", "b", "", "$x", "+", "{n}"]), min_size=1, max_size=4), st.booleans(),
+       st.lists(LEVELS, min_size=1, max_size=5))  # fmt: skip
+def test_a_pattern_matches_what_its_filter_matches(levels: list[str], tail: bool, topic: list[str]) -> None:
+    levels = [level if level != "{n}" or at == levels.index("{n}") else "+" for at, level in enumerate(levels)]
+    text = "/".join([*levels, "#"] if tail else levels)
+    name = "/".join(topic)
+    if not text or not name:
+        return
+    found = pattern(text).values(name)
+    assert (found is not None) == matches(text.replace("{n}", "+"), name)
+    if found:
+        assert found == (topic[levels.index("{n}")],)
+        assert name.startswith(pattern(text).prefix())
+
+
+def test_births_name_aliases_from_their_number_on_and_stay_within_their_bound() -> None:
+    births = Births(Limits(births=6))
+    birth = sparkplug({"name": "speed", "alias": 1, "datatype": 3}, {"name": "heat", "alias": 2})
+    births.take("spBv1.0/g/NBIRTH/n", birth, 10)
+    births.take("spBv1.0/g/DBIRTH/n/d", sparkplug({"name": "own", "alias": 1}), 11)
+    assert births.name("g", "n", None, 1, 9) is None
+    assert births.name("g", "n", None, 1, 10) == ("speed", 3)
+    assert births.name("g", "n", "d", 1, 12) == ("own", None)
+    assert births.name("g", "n", "d", 2, 12) == ("heat", None)
+    # The node is born again: its devices are not yet.
+    births.take("spBv1.0/g/NBIRTH/n", birth, 20)
+    assert births.name("g", "n", "d", 1, 21) == ("speed", 3)
+    assert births.name("g", "n", "d", 1, 19) == ("own", None)
+    births.take("spBv1.0/g/NBIRTH/other", birth, 30)
+    assert (births.names, births.refused) == (6, 1)
+    assert births.name("g", "other", None, 1, 31) is None
+    births.settle()
+    assert births.names == 5
+    assert Births.of(json.loads(json.dumps(births.state())), Limits()).name("g", "n", None, 1, 40) == ("speed", 3)
+
+
+def test_what_is_good_becomes_the_row_that_it_says(batches: Batches) -> None:
+    [row] = decode(batches, "metrics", metric(float_value=21.3, datatype=9, timestamp=1_795_276_800_123))["metrics"]
+    assert (row["metric"], row["value_float"], row["value_int"]) == ("m", 21.3, None)
+    assert row["metric_time"] == datetime.fromisoformat("2026-11-21T16:00:00.123Z")
+    [row] = decode(batches, "power", power(3, at=BEGIN.isoformat(), phase=2.0))["power"]
+    assert (row["watts"], row["phase"], row["event_time"], row["site"]) == (3.0, 2, BEGIN, "a")

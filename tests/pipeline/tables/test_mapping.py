@@ -1,0 +1,82 @@
+"""The mapping file: a mistake is a line with the file, the key and what to do."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import MisuseError
+from pipeline.tables.mapping import load
+from tests.pipeline.tables.fleet import MAPPING, mapping
+
+TABLE = '[tables.t]\nfilter = "a/{b}"\n'
+JSON = TABLE + 'format = "json"\n'
+
+MISTAKES = {
+    "": "tables: is missing; give it",
+    TABLE: "tables.t: lacks format; one of text, number, json, avro, protobuf, sparkplug",
+    TABLE + 'format = "xml"': "tables.t: format 'xml' is not known; one of text,",
+    '[tables.t]\nformat = "text"': "tables.t.filter: is missing; give it",
+    TABLE + 'format = "text"\nfliter = "x"': "tables.t.fliter: is not known; did you mean filter?",
+    '[tables.t]\nfilter = "a/#/b"\nformat = "text"': "tables.t.filter: the level #: + and # stand alone",
+    '[tables.t]\nfilter = "{a}/{a}"\nformat = "text"': "tables.t.filter: the level a has its name twice",
+    '[tables.t]\nfilter = "{A b}"\nformat = "text"': "tables.t.filter: the level {A b}: a name is wanted in braces",
+    JSON: "tables.t.columns: are missing; give them, or pinned = FILE",
+    JSON + 'columns.x = "flot64"': "tables.t.columns.x.type: 'flot64' is not known; one of 'boolean', 'int32'",
+    JSON + 'columns.x = { type = "int64", nul = 1 }': "tables.t.columns.x.nul: is not known; one of type, path",
+    JSON + 'columns.seq = "int64"': "tables.t.columns.seq: every table has a column of that name",
+    JSON + 'columns.b = "int64"': "tables.t.columns.b: a level or another column has that name",
+    JSON + 'columns.Big = "int64"': "tables.t.columns.Big: a name is wanted of small letters",
+    JSON + 'columns."x\\"; drop" = "int64"': "a name is wanted of small letters",
+    JSON + 'event_time = "x"\ncolumns.x = "int64"': "tables.t.event_time: x is no column of type timestamp",
+    JSON + 'late = "soon"\ncolumns.x = "int64"': "tables.t.late: late soon: a number and a unit are wanted",
+    JSON + 'pinned = "p.toml"\ncolumns.x = "int64"': "tables.t.pinned: columns are given too",
+    '[tables.dead_letters]\nfilter = "a"\nformat = "text"': "tables.dead_letters: a name is wanted",
+    "[limits]\ndepth = 0\n" + TABLE + 'format = "text"': "limits.depth: Input should be greater than or equal to 1",
+    "[limits]\ncolumns = 1\n" + JSON + 'columns.x = "int64"\ncolumns.y = "int64"': "limits.columns is 1",
+    TABLE + 'format = "avro"\nschema = "none.avsc"': "tables.t.schema: ",
+    TABLE + 'format = "protobuf"\ndescriptor = "pump.desc"\nmessage = "plant.Pumpe"': "no message plant.Pumpe in the",
+    TABLE + 'format = "protobuf"\ndescriptor = "pump.desc"\nmessage = "plant.Pump"\ncolumns.x = "int64"': "no field x",
+    "tables = [": "no TOML",
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES)
+def test_a_mistake_is_a_line_with_file_key_and_remedy(tmp_path: Path, text: str) -> None:
+    file = mapping(tmp_path, text)
+    with pytest.raises(MisuseError) as told:
+        load(str(file))
+    assert str(told.value).startswith(f"{file}: ")
+    assert MISTAKES[text] in str(told.value)
+
+
+def test_what_avro_cannot_bound_is_refused(tmp_path: Path) -> None:
+    file = mapping(tmp_path, TABLE + 'format = "avro"\nschema = "valve.avsc"')
+    nulls = {"name": "n", "type": {"type": "array", "items": "null"}}
+    empty = {"name": "n", "type": {"type": "array", "items": {"type": "record", "name": "E", "fields": []}}}
+    itself = {"name": "n", "type": ["null", "V"]}
+    for field, why in ((nulls, "take no bytes"), (empty, "take no bytes"), (itself, "is part of itself")):
+        (tmp_path / "valve.avsc").write_text(json.dumps({"type": "record", "name": "V", "fields": [field]}))
+        with pytest.raises(MisuseError, match=why):
+            load(str(file))
+
+
+@pytest.mark.parametrize(("package", "format_"), [("fastavro", "avro"), ("google.protobuf", "protobuf")])
+def test_a_library_that_is_not_there_is_named_with_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, format_: str
+) -> None:
+    file = mapping(tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MisuseError, match=rf"{format_}|needs {package}") as told:
+        load(str(file))
+    assert "'./canopy[tables]'" in str(told.value)
+
+
+def test_a_mapping_without_avro_and_protobuf_needs_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = mapping(tmp_path, MAPPING.partition("[tables.valves]")[0])
+    for package in ("fastavro", "google.protobuf"):
+        monkeypatch.setitem(sys.modules, package, None)
+    assert [plan.name for plan in load(str(file)).plans] == ["power", "notes", "temperature"]

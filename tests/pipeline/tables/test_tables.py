@@ -1,0 +1,274 @@
+"""`canopy pipeline tables`: rows, dead letters, exactly once, and what readers see of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from pipeline.cli import app
+from pipeline.compact import job as compact
+from pipeline.errors import MisuseError, PipelineError, UnreadError
+from pipeline.storage import Local
+from pipeline.tables.job import DELTA, Options, Outcome, run
+from tests.pipeline.folder import NOW
+from tests.pipeline.recorded import Story
+from tests.pipeline.rollup.test_stream import NONE
+from tests.pipeline.tables.fleet import MAPPING, mapping, power, story
+from tests.support.runs import LONG
+
+TABLES = ("power", "notes", "temperature", "valves", "pumps", "metrics")
+
+
+def rows(out: Path, table: str, columns: str = "*") -> list[tuple[Any, ...]]:
+    with duckdb.connect() as session:
+        session.sql("set timezone = 'UTC'")
+        session.sql((out / "views.duckdb.sql").read_text())
+        return session.sql(f"select {columns} from {table} order by seq").fetchall()
+
+
+def numbers(out: Path) -> dict[str, list[int]]:
+    """The sequence numbers in each table, as often as they are there."""
+    found: dict[str, list[int]] = {}
+    for file in sorted(out.glob("*/date=*/*.parquet")):
+        found.setdefault(file.parts[-3], []).extend(pq.ParquetFile(file).read(["seq"]).column("seq").to_pylist())
+    return {name: sorted(each) for name, each in found.items()}
+
+
+@pytest.fixture
+def plant(tmp_path: Path) -> Path:
+    story().write(tmp_path / "record", segments=4)
+    mapping(tmp_path / "maps")
+    return tmp_path
+
+
+def tables(plant: Path, out: str = "out", options: Options | None = None) -> Outcome:
+    return run(str(plant / "record"), str(plant / out), str(plant / "maps/tables.toml"), options)
+
+
+def test_every_format_becomes_a_table(plant: Path) -> None:
+    outcome = tables(plant)
+    assert outcome.rows == {"power": 3, "notes": 3, "temperature": 3, "valves": 3, "pumps": 3, "metrics": 4}
+    assert outcome.coverage.complete
+    out = plant / "out"
+    at = datetime(2026, 11, 21, 16, 0, tzinfo=UTC)
+    assert rows(out, "power", "topic, client_id, site, device, event_time, watts, phase, date")[0] == (
+        "site/s1/device/d1/power", "d1", "s1", "d1", at, 230.5, 0, at.date(),
+    )  # fmt: skip
+    assert rows(out, "notes", "site, value")[1] == ("s2", "note 1 – ü")
+    assert rows(out, "temperature", "value") == [(21.5,)] * 3
+    assert rows(out, "valves", "open, position, cycles, tags")[2] == (True, 0.25, 2, '["a"]')
+    assert rows(out, "pumps", "serial, rpm, flow, mode, total, alarms")[0] == (
+        "p-1",
+        1500,
+        2.5,
+        "RUNNING",
+        1 << 40,
+        None,
+    )
+    # The alias has the name and the sign that its birth gave it.
+    assert rows(out, "metrics", "item, message_type, edge_node_id, metric, alias, value_int")[1] == (
+        0, "NDATA", "n1", "speed", 7, -5,
+    )  # fmt: skip
+
+
+def test_a_bad_payload_is_a_dead_letter_with_its_reason_and_number(plant: Path) -> None:
+    tables(plant)
+    found = rows(plant / "out", "dead_letters", 'seq, client_id, topic, "table", reason, detail, payload')
+    assert [each[0] for each in found] == [3, 11, 19]
+    assert found[0][1:6] == ("d1", "site/s1/device/d1/power", "power", "wrong-type", "watts: str is no float64")
+    assert b'"many"' in found[0][6]
+    assert json.loads((plant / "out/summary.json").read_text())["dead_letters"] == {"power": {"wrong-type": 3}}
+
+
+def test_late_data_are_counted_by_the_records_clock_and_none_makes_others_late(tmp_path: Path) -> None:
+    told = Story()
+    for at in ("2026-11-21T15:59:00Z", "2099-01-01T00:00:00Z", "2026-11-14T15:00:00Z", "2026-11-21T15:58:00Z"):
+        told.publish("d", "site/a/device/b/power", power(1.0, at))
+    told.write(tmp_path / "record")
+    mapping(tmp_path / "maps")
+    outcome = tables(tmp_path)
+    assert outcome.rows["power"] == 2
+    assert outcome.late == {"power": 1}
+    assert [each[1:] for each in rows(tmp_path / "out", "dead_letters", "seq, reason, detail")] == [
+        ("ahead", "is to happen 632,120.0 h after it came"),
+        ("late", "happened 169.0 h before it came"),
+    ]
+
+
+def test_a_run_goes_on_where_the_last_one_ended_and_after_compaction(plant: Path) -> None:
+    tables(plant)
+    assert compact.run(str(plant / "record"), NONE, 1 << 20, NONE, now=NOW).removed
+    told = story(rounds=2, first_seq=26)
+    # Without its birth: that is in the state of the run before.
+    told.events = told.events[1:]
+    for number, event in enumerate(told.events, 26):
+        event["seq"] = number
+    told.write(plant / "record")
+    outcome = tables(plant)
+    assert outcome.rows == dict.fromkeys(TABLES, 5) | {"metrics": 6}
+    assert tables(plant).done == outcome.done
+    assert rows(plant / "out", "metrics", "metric") == [("speed",)] * 6
+
+
+class Broken(Exception):
+    """The machine went down."""
+
+
+def dying(monkeypatch: pytest.MonkeyPatch, steps: int) -> list[str]:
+    """The machine goes down after so many changes of the output."""
+    made: list[str] = []
+    commit = deltalake.write_deltalake
+
+    def committed(*arguments: Any, **options: Any) -> None:
+        if len(made) == steps:
+            raise Broken
+        made.append("commit")
+        commit(*arguments, **options)
+
+    monkeypatch.setattr(deltalake, "write_deltalake", committed)
+    for name in ("publish", "move", "remove"):
+        change = getattr(Local, name)
+
+        def step(self: Local, *arguments: Any, change: Any = change, name: str = name) -> None:
+            if len(made) == steps:
+                raise Broken
+            made.append(f"{name} {arguments[0]}")
+            change(self, *arguments)
+
+        monkeypatch.setattr(Local, name, step)
+    return made
+
+
+def test_killed_at_every_step_each_row_is_there_once(plant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mapping(plant / "maps", MAPPING.partition("[tables.temperature]")[0])
+    options = Options(batch=13)
+    whole = tables(plant, "whole", options)
+    assert whole.done.version == 3
+    expected = numbers(plant / "whole")
+    assert expected == {"power": [2, 10, 18], "notes": [4, 12, 20], "dead_letters": [3, 11, 19]}
+    steps = 0
+    while True:
+        with monkeypatch.context() as patch:
+            made = dying(patch, steps)
+            with suppress(Broken):
+                tables(plant, "out", options)
+            if len(made) < steps:
+                break
+        assert tables(plant, "out", options).done.rows == whole.done.rows
+        assert numbers(plant / "out") == expected
+        assert not list((plant / "out").glob("_staging-*"))
+        shutil.rmtree(plant / "out")
+        # `make test` tries every fifth.
+        steps += 1 if LONG else 5
+    assert steps > 20
+
+
+def test_a_delta_table_gets_each_batch_once(plant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = Options(DELTA, batch=8)
+    steps = 0
+    while True:
+        with monkeypatch.context() as patch:
+            made = dying(patch, steps)
+            with suppress(Broken):
+                tables(plant, "out", options)
+            if len(made) < steps:
+                break
+        steps += 1
+    # Died at each step of one output, and went on.
+    table = deltalake.DeltaTable(plant / "out/power")
+    found = table.to_pyarrow_table().sort_by("seq")
+    assert found.column("seq").to_pylist() == [2, 10, 18]
+    assert found.column("watts").to_pylist() == [230.5, 231.5, 232.5]
+    assert {"canopy.from_seq", "canopy.to_seq", "canopy.batch"} <= set(table.history(1)[0])
+
+
+def test_numbers_that_are_missing_are_named_and_stop_a_run_that_had_begun(plant: Path) -> None:
+    segments = sorted((plant / "record").rglob("seg-*.parquet"))
+    segments[1].unlink()
+    outcome = tables(plant)
+    assert not outcome.coverage.complete
+    assert outcome.coverage.missing == 7
+    told = story(rounds=2, first_seq=26)
+    gone = told.write(plant / "record", segments=3)
+    gone[1].unlink()
+    with pytest.raises(UnreadError, match=r"canopy pipeline tables .*--allow-gaps"):
+        tables(plant)
+    assert tables(plant, options=Options(allow_gaps=True)).coverage.missing == 13
+
+
+def test_output_and_mapping_belong_together(plant: Path) -> None:
+    tables(plant)
+    text = (plant / "maps/tables.toml").read_text()
+    mapping(plant / "maps", text.replace('columns.phase = "int32"', 'columns.phase = "int64"'))
+    with pytest.raises(MisuseError, match="begun with another mapping"):
+        tables(plant)
+    (plant / "other").mkdir()
+    (plant / "other/file").touch()
+    with pytest.raises(MisuseError, match="something else is there"):
+        tables(plant, "other")
+
+
+def test_a_damaged_segment_is_named(plant: Path) -> None:
+    segment = sorted((plant / "record").rglob("seg-*.parquet"))[2]
+    content = bytearray(segment.read_bytes())
+    content[len(content) // 3] ^= 0xFF
+    segment.write_bytes(content)
+    with pytest.raises(PipelineError, match=segment.name):
+        tables(plant)
+    outcome = tables(plant, options=Options(skip_corrupt=True))
+    assert list(outcome.coverage.kinds) == ["left out"]
+
+
+INFERRED = """
+[tables.power]
+filter = "site/{site}/device/{device}/power"
+format = "json"
+pinned = "power.columns.toml"
+"""
+
+
+def test_columns_are_inferred_once_and_pinned(tmp_path: Path) -> None:
+    told = Story()
+    for number in range(200):
+        told.publish("d", "site/a/device/b/power", json.dumps({"v": number, "on": True, "deep": {"x": 1.5}}).encode())
+    # What one client makes up is no column.
+    told.publish("evil", "site/a/device/b/power", json.dumps({f"made-up-{n}": n for n in range(900)}).encode())
+    told.write(tmp_path / "record")
+    mapping(tmp_path / "maps", INFERRED)
+    outcome = tables(tmp_path)
+    pinned = (tmp_path / "maps/power.columns.toml").read_text()
+    assert [line for line in pinned.splitlines() if " = " in line] == [
+        'deep_x = { path = ["deep", "x"], type = "float64" }',
+        'on = { path = ["on"], type = "boolean" }',
+        'v = { path = ["v"], type = "int64" }',
+    ]
+    assert outcome.rows == {"power": 201}
+    later = Story(first_seq=202)
+    later.publish("d", "site/a/device/b/power", b'{"v": "text", "new": 1}')
+    later.write(tmp_path / "record")
+    assert tables(tmp_path).done.dead == {("power", "wrong-type"): 1}
+    assert (tmp_path / "maps/power.columns.toml").read_text() == pinned
+
+
+def test_the_command(plant: Path) -> None:
+    arguments = ["tables", "--input", str(plant / "record"), "--output", str(plant / "out")]
+    arguments += ["--mapping", str(plant / "maps/tables.toml")]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "power: 3 rows; 3 dead letters (3 wrong-type)" in done.output
+    assert CliRunner().invoke(app, [*arguments, "--every", "1s"]).exit_code == 2
+    assert CliRunner().invoke(app, [*arguments, "--engine", "flink"]).exit_code == 2
+    sorted((plant / "record").rglob("seg-*.parquet"))[0].unlink()
+    arguments[4] = str(plant / "again")
+    assert CliRunner().invoke(app, arguments).exit_code == 3
+    assert CliRunner().invoke(app, [*arguments, "--allow-gaps"]).exit_code == 0
