@@ -19,7 +19,7 @@ from pipeline.progress import progress
 from pipeline.rollup.latency import AUTO, NONE, bucket, columns
 from pipeline.rollup.latency import latency as taken
 from pipeline.rollup.page import Totals, by_second, page
-from pipeline.rollup.tables import HOURS, MINUTES, Tables
+from pipeline.rollup.tables import Shown, Tables
 from pipeline.rollup.transforms import PUBLISHES, cells
 from pipeline.schema import PUBLISH
 from pipeline.segments import Choice, Say, covering, events, reading, unsaid
@@ -91,7 +91,7 @@ def run(
             tables.describe({"stream": None, "latency": latency})
         finally:
             tables.tidy()
-        outcome = finish(tables, coverage, _told(publishes, latency))
+        outcome = finish(tables, tables.shown(), coverage, _told(publishes, latency))
     explain(outcome, latency, say)
     return outcome
 
@@ -102,22 +102,21 @@ def _told(publishes: DataFrame, latency: str) -> DataFrame:
     return publishes.select(f.unix_seconds("ts").alias("start"), size, "retain", bucket(taken(latency)).alias("bucket"))
 
 
-def finish(tables: Tables, coverage: Coverage, told: DataFrame | None = None) -> Outcome:
-    """The page of the tables that are published, and what they come to; also as `summary.json`.
+def finish(tables: Tables, shown: Shown | None, coverage: Coverage, told: DataFrame | None = None) -> Outcome:
+    """The page of what is published, and what it comes to; also as `summary.json`.
 
     `told`: the messages themselves, for a page by the second where the record is short.
     """
-    outcome = _finished(tables, coverage, told)
+    outcome = _finished(tables, shown, coverage, told)
     tables.folder.write(SUMMARY, json.dumps(outcome.summary(), indent=2) + "\n")
     return outcome
 
 
-def _finished(tables: Tables, coverage: Coverage, told: DataFrame | None) -> Outcome:
-    if not tables.folder.names(HOURS):
+def _finished(tables: Tables, shown: Shown | None, coverage: Coverage, told: DataFrame | None) -> Outcome:
+    if shown is None:
         tables.folder.remove(PAGE)
         return Outcome(tables.output, 0, 0, 0, 0, 0, coverage)
-    hours, minutes = tables.rows(HOURS), tables.rows(MINUTES)
-    sums = hours.agg(
+    sums = shown.by_topic.agg(
         f.sum("messages").alias("messages"),
         f.sum("bytes").alias("bytes"),
         f.count_distinct("topic").alias("topics"),
@@ -131,11 +130,9 @@ def _finished(tables: Tables, coverage: Coverage, told: DataFrame | None) -> Out
         return Outcome(tables.output, 0, 0, 0, 0, 0, coverage)
     totals = Totals(**sums.asDict())
     short = told is not None and totals.last_us - totals.first_us < SHORT * 1_000_000
-    drawn = page(minutes, hours, totals, coverage, by_second(told) if short and told is not None else None)
+    drawn = page(shown, totals, coverage, by_second(told) if short and told is not None else None)
     tables.folder.write(PAGE, drawn.html())
-    return Outcome(
-        tables.output, totals.messages, totals.bytes, totals.topics, minutes.count(), totals.latencies, coverage
-    )
+    return Outcome(tables.output, totals.messages, totals.bytes, totals.topics, shown.rows, totals.latencies, coverage)
 
 
 def explain(outcome: Outcome, latency: str, say: Say) -> None:

@@ -18,6 +18,7 @@ from pyspark.sql import functions as f
 from canopy_pages import AMBER, BLUE, GREEN, POWERS, RED, VIOLET, Page, Plot, line
 from pipeline.coverage import Coverage
 from pipeline.rollup.latency import highest, lowest
+from pipeline.rollup.tables import Shown
 
 POINTS: Final = 1500
 """Points of a plot over time: minutes where they are so few, or else hours, or else days."""
@@ -71,13 +72,11 @@ class Piece:
         return None
 
 
-def page(
-    minutes: DataFrame, hours: DataFrame, totals: Totals, coverage: Coverage, seconds: list[Piece] | None = None
-) -> Page:
-    """The page of the two tables; of `seconds`, where there are any, what is drawn over time."""
+def page(shown: Shown, totals: Totals, coverage: Coverage, seconds: list[Piece] | None = None) -> Page:
+    """The page of the tables; of `seconds`, where there are any, what is drawn over time."""
     made = Page("Traffic", "What was published, by topic and time. canopy pipeline rollup")
     coverage.show(made)
-    over, unit = (seconds, "second") if seconds else _over_time(minutes, hours, totals)
+    over, unit = (seconds, "second") if seconds else _over_time(shown.minutes, shown.by_hour, totals)
     span = max((totals.last_us - totals.first_us) / 1e6, 1.0)
     made.figures(
         {
@@ -94,7 +93,7 @@ def page(
     made.heading("Topics with the most messages")
     made.table(
         ["topic", "messages", "share %", "bytes", "mean size", "retained", "p50 µs", "p99 µs"],
-        _topics(hours, totals.messages),
+        _topics(shown.by_topic, totals.messages),
         "the table hours",
     )
     if totals.latencies:

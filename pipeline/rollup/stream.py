@@ -15,7 +15,7 @@ import time
 import uuid
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
@@ -26,7 +26,8 @@ from pipeline.outputs import Folder, check, folder
 from pipeline.progress import progress
 from pipeline.rollup.job import Outcome, explain, finish
 from pipeline.rollup.latency import AUTO, columns
-from pipeline.rollup.tables import MINUTES, Tables
+from pipeline.rollup.memory import Memory, earlier
+from pipeline.rollup.tables import FORMAT, MINUTES, Tables
 from pipeline.rollup.transforms import PUBLISHES, cells
 from pipeline.schema import EVENTS, PUBLISH
 from pipeline.segments import Say, reading, unsaid
@@ -59,6 +60,8 @@ class Progress:
     """The first hour (date=…/hour=…) that takes more events."""
     late: int = 0
     """Messages that came for an hour before that, and were not counted."""
+    stale: frozenset[str] = frozenset()
+    """Hours of which the tables of hours and publishers lack something."""
     lost: Coverage = field(default_factory=Coverage)
     """What was not there when it was to be read."""
 
@@ -93,15 +96,18 @@ def stream(
     reader.belongs()
     reader.load()
     tables.tidy()
-    tables.settle(reader.done.version, reader.done.since)
+    # What a batch left that was not done must not count.
+    reader.memory.settle(reader.done.version, reader.memory.open())
+    reader.close()
     drawn, shown = time.monotonic(), 0
     try:
         while True:
             begun = time.monotonic()
             repeated = reader.batch(say)
-            # Where nothing came the page stays as it is: to draw it all tables are read.
+            # A batch alone publishes minutes: hours as a whole, and the page, only now and then.
             if every is not None and time.monotonic() - drawn > PAGE_EVERY and shown != reader.done.version:
-                finish(tables, reader.coverage())
+                reader.publish()
+                finish(tables, reader.memory.shown(), reader.coverage())
                 drawn, shown = time.monotonic(), reader.done.version
             if repeated:
                 continue
@@ -113,7 +119,8 @@ def stream(
     finally:
         tables.tidy()
     with progress(spark, "rollup"), reading():
-        outcome = finish(tables, reader.coverage())
+        reader.publish()
+        outcome = finish(tables, reader.memory.shown(), reader.coverage())
     if reader.done.late:
         say(
             f"{reader.done.late:,} messages came later than {late / 3600:g} h behind the newest, and are in no table "
@@ -142,6 +149,7 @@ class _Reader:
         self.source = source
         self.unread = Unread(source, recorded, skip_corrupt)
         self.tables = tables
+        self.memory = Memory(tables)
         self.checkpoint = checkpoint
         self.place: Folder = folder(spark, checkpoint)
         self.latency = latency
@@ -183,6 +191,10 @@ class _Reader:
                     "remove the checkpoint to begin again"
                 )
             self.tables.describe({"stream": identity["stream"], "latency": self.latency})
+        elif note.get("format") != FORMAT:
+            raise MisuseError(
+                f"--output {output}: an older version's tables; begin again with a new --checkpoint and --output"
+            )
         elif note.get("stream") != identity.get("stream"):
             raise MisuseError(f"--output {output}: these tables do not belong to --checkpoint {self.checkpoint}")
 
@@ -195,6 +207,7 @@ class _Reader:
                 int(said["through"]),
                 str(said["since"]),
                 int(said["late"]),
+                frozenset(said["stale"]),
                 Coverage(
                     missing=int(lost["events"]),
                     findings=[Finding(**each) for each in lost["findings"]],
@@ -224,6 +237,21 @@ class _Reader:
         # The one before stays, where this one should not be whole.
         self.place.remove(f"{what}{version - 2:012d}.json")
 
+    def _note(self) -> None:
+        """Write down what is done."""
+        done, lost = self.done, self.done.lost.summary()
+        self._write(
+            DONE,
+            done.version,
+            {
+                "through": done.through,
+                "since": done.since,
+                "late": done.late,
+                "stale": sorted(done.stale),
+                "lost": {"events": done.lost.missing, "findings": lost["findings"], "kinds": lost["kinds"]},
+            },
+        )
+
     # -- batches -------------------------------------------------------------------------------------------------------
 
     def batch(self, say: Say) -> bool:
@@ -237,6 +265,7 @@ class _Reader:
             self._batch(say)
         except (GoneError, UnreadError):
             # Something may have been merged between two looks: what is gone is in another file then.
+            self.memory.settle(self.done.version, self.memory.open())
             self._batch(say)
         return repeated
 
@@ -252,30 +281,39 @@ class _Reader:
         if self.planned is None:
             self._write(PLAN, version, {"from": done.through + 1, "to": found.to})
             self.planned = found.to
-        late, newest = 0, ""
+        late, hours = 0, list[str]()
         if found.files:
             with reading():
-                folded = self.tables.fold(cells(self._rows(found), self.latency), version, done.since)
-            late, newest = folded.late, max(folded.hours, default="")
+                folded = self.memory.fold(cells(self._rows(found), self.latency), version, done.since)
+            late, hours = folded.late, folded.hours
         lost = replace(done.lost, findings=[*done.lost.findings], kinds=Counter(done.lost.kinds))
         for each in found.findings:
             lost.add(each)
-        since = max(done.since, _before(newest, self.late) if newest else "")
-        self.done = Progress(version, found.to, since, done.late + late, lost)
-        about = lost.summary()
-        self._write(
-            DONE,
-            version,
-            {
-                "through": found.to,
-                "since": since,
-                "late": self.done.late,
-                "lost": {"events": lost.missing, "findings": about["findings"], "kinds": about["kinds"]},
-            },
-        )
+        since = max(done.since, earlier(max(hours), self.late) if hours else "")
+        self.done = Progress(version, found.to, since, done.late + late, done.stale | set(hours), lost)
+        self._note()
         self.planned = None
-        self.tables.settle(version, since)
+        self.memory.settle(version, hours)
+        if since > done.since:
+            self.close()
         say(f"batch {version}: done, up to number {found.to:,}")
+
+    def publish(self) -> None:
+        """Bring the tables of hours and publishers up to the last batch. Done twice, it comes to the same."""
+        if self.done.stale:
+            self.memory.publish(sorted(self.done.stale))
+            self.done = replace(self.done, stale=frozenset())
+            self._note()
+
+    def close(self) -> None:
+        """Hours that take no more are over: published, added up, and forgotten. Done twice, it comes to the same."""
+        since = self.done.since
+        if not since:
+            return
+        over = {hour for hour in self.done.stale if hour < since}
+        self.memory.publish(sorted(over))
+        self.done = replace(self.done, stale=self.done.stale - over)
+        self.memory.close(since)
 
     def _rows(self, found: Look) -> DataFrame:
         schema = type(EVENTS)([EVENTS[name] for name in dict.fromkeys(("seq", *PUBLISHES, *columns(self.latency)))])
@@ -299,8 +337,3 @@ class _Reader:
     def coverage(self) -> Coverage:
         """What the record lacks by now, and what was missing when it was to be read."""
         return self.unread.coverage(self.done.lost, self.done.through)
-
-
-def _before(hour: str, time: timedelta) -> str:
-    """The place of the hour that was so long before another."""
-    return f"{datetime.strptime(hour, 'date=%Y-%m-%d/hour=%H') - time:date=%Y-%m-%d/hour=%H}"  # noqa: DTZ007  UTC

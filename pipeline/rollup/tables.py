@@ -1,25 +1,23 @@
 """Where the rollup's tables lie, and how an hour of them is replaced.
 
-Promises: an hour of a table is one file, written aside and moved into its place, so that a reader of this machine finds
-the old one or the new one. A batch of a stream makes its hours' cells from the version before that batch, and no
-version is removed that could be wanted again: a batch that is done twice, or broke off anywhere, comes to the same.
+Promises: an hour of a table is one file (a stream's minutes: one for each ten of them), written aside and moved into
+its place, so that a reader of this machine finds the old one or the new one.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from pipeline.errors import PipelineError
 from pipeline.outputs import Folder, folder
-from pipeline.rollup.transforms import CELLS, SUMMARY, added, publishers, summary
+from pipeline.rollup.transforms import CELLS, SUMMARY, publishers, summary
 from pipeline.storage import parquet
 
 if TYPE_CHECKING:
@@ -31,16 +29,25 @@ PUBLISHERS: Final = "publishers"
 STATE: Final = "_state"
 NOTE: Final = "_rollup.json"
 STAGING: Final = "_staging-"
+FORMAT: Final = 2
+"""Of a stream's memory and of the names of its files."""
 
-_VERSION: Final = re.compile(r"cells-(\d{12})\.parquet")
+PARTITION: Final = ("date", "hour", "part")
+PART: Final = 10
+"""Minutes of a part of an hour: a batch of a stream writes such parts again, not hours."""
 
 
 @dataclass(frozen=True)
-class Folded:
-    """What a batch did: the hours that it changed (date=…/hour=…), and messages for hours that take no more."""
+class Shown:
+    """What a page is made of. `by_hour` and `by_topic` are like the table `hours`; it is enough that the one adds up by
+    time, and the other by topic."""
 
-    hours: list[str]
-    late: int
+    minutes: DataFrame
+    """Of a short record, which is shown by the minute, all of them."""
+    by_hour: DataFrame
+    by_topic: DataFrame
+    rows: int
+    """Rows of the table of minutes."""
 
 
 class Tables:
@@ -49,7 +56,7 @@ class Tables:
     OUT/minutes/date=2026-11-21/hour=16/minutes.parquet       topic and minute
     OUT/hours/date=2026-11-21/hour=16/hours.parquet           topic and hour
     OUT/publishers/date=2026-11-21/hour=16/publishers.parquet topic, client and hour
-    OUT/_state/date=2026-11-21/hour=16/cells-000000000007.parquet   a stream's memory, after batch 7
+    OUT/_state/…                                              a stream's memory (`pipeline.rollup.memory`)
     OUT/_rollup.json                                          which stream writes here, if one does
     OUT/_staging-…/                                           being written; nobody reads it
     """
@@ -77,7 +84,7 @@ class Tables:
 
     def describe(self, note: dict[str, Any]) -> None:
         """Say whose the output is."""
-        self.folder.write(NOTE, json.dumps({"format": 1, **note}) + "\n")
+        self.folder.write(NOTE, json.dumps({"format": FORMAT, **note}) + "\n")
 
     def tidy(self) -> None:
         """Remove what an earlier run left half done, and this one's."""
@@ -85,91 +92,53 @@ class Tables:
             if name.startswith(STAGING):
                 self.folder.remove(name)
 
-    def rows(self, table: str) -> DataFrame:
-        """A table, as it was published."""
-        return parquet(self.spark.read.schema(SUMMARY), self.folder.path(table))
+    def rows(self, table: str, places: Sequence[str] | None = None) -> DataFrame:
+        """A table, as it was published; or these hours of it."""
+        reader = self.spark.read.schema(SUMMARY)
+        if places is None:
+            return parquet(reader, self.folder.path(table))
+        if not places:
+            return self.spark.createDataFrame([], SUMMARY)
+        return parquet(reader, *(self.folder.path(f"{table}/{place}") for place in places))
+
+    def shown(self) -> Shown | None:
+        """What the page of these tables is made of; None where there is no hour."""
+        if not self.folder.names(HOURS):
+            return None
+        minutes, hours = self.rows(MINUTES), self.rows(HOURS)
+        return Shown(minutes, hours, hours, minutes.count())
 
     def replace(self, cells: DataFrame) -> None:
         """Publish the tables of these cells, and nothing else: what was there before goes."""
-        self._write(cells, "cells", by_hour=False)
-        whole = parquet(self.spark.read.schema(CELLS), self.folder.path(f"{self._staging}/cells"))
+        where = self.folder.path(f"{self._staging}/cells")
+        cells.write.mode("overwrite").option("compression", "zstd").parquet(where)
+        whole = parquet(self.spark.read.schema(CELLS), where)
         for table, places in self._publish(whole).items():
-            for place in self._hours(table):
+            for place in self.places(table):
                 if place not in places:
                     self.folder.remove(f"{table}/{place}")
         self.folder.remove(STATE)
 
-    def fold(self, cells: DataFrame, version: int, since: str = "") -> Folded:
-        """Add a batch's cells to their hours, as the given version (from 1), and publish these hours.
-
-        Hours before `since` (date=…/hour=…) take no more: what comes for them is counted as late.
-        """
-        found = cells.persist()
-        try:
-            hours = {
-                f"date={row['date']}/hour={row['hour']}": int(row["n"])
-                for row in found.groupBy(*_partition("minute")).agg(f.sum("messages").alias("n")).collect()
-            }
-            late = sum(n for place, n in hours.items() if place < since)
-            touched = [place for place in hours if place >= since]
-            if not touched:
-                return Folded([], late)
-            before = {place: self._latest(place, version) for place in touched}
-            bases = [self.folder.path(f"{STATE}/{place}/{name}") for place, name in before.items() if name]
-            whole = found
-            if late:
-                whole = whole.where(f.concat(*_place("minute")) >= since)
-            if bases:
-                whole = added(whole.unionByName(parquet(self.spark.read.schema(CELLS), *bases)))
-            places = self._move(self._write(whole, "cells"), STATE, _name(version))
-        finally:
-            found.unpersist()
-        now = [self.folder.path(f"{STATE}/{place}/{_name(version)}") for place in places]
-        self._publish(parquet(self.spark.read.schema(CELLS), *now))
-        self.folder.remove(self._staging)
-        return Folded(touched, late)
-
-    def settle(self, version: int, since: str) -> None:
-        """A batch is done, and will not be done again: one version of each hour's cells stays, and none of those before
-        `since`."""
-        for place in self._hours(STATE):
-            if place < since:
-                self.folder.remove(f"{STATE}/{place}")
-                continue
-            latest = self._latest(place, version + 1)
-            for name in self.folder.names(f"{STATE}/{place}"):
-                if latest and _VERSION.fullmatch(name) and name < latest:
-                    self.folder.remove(f"{STATE}/{place}/{name}")
-
-    def _latest(self, place: str, version: int) -> str | None:
-        """The newest state of an hour that is older than a version."""
-        names = [name for name in self.folder.names(f"{STATE}/{place}") if _VERSION.fullmatch(name)]
-        return max((name for name in names if name < _name(version)), default=None)
-
     def _publish(self, cells: DataFrame) -> dict[str, list[str]]:
         tables = {MINUTES: summary(cells, "minute"), HOURS: summary(cells, "hour"), PUBLISHERS: publishers(cells)}
-        staged = {table: self._write(rows, table) for table, rows in tables.items()}
-        return {table: self._move(files, table, f"{table}.parquet") for table, files in staged.items()}
+        staged = {table: self.write(rows, table, "start") for table, rows in tables.items()}
+        return {table: self.move(files, table, f"{table}.parquet") for table, files in staged.items()}
 
-    def _write(self, rows: DataFrame, table: str, by_hour: bool = True) -> dict[str, str]:
-        """Write rows aside; by hour: the file of each, by its place."""
+    def write(self, rows: DataFrame, table: str, at: str, by: Sequence[str] = ("date", "hour")) -> dict[str, str]:
+        """Write rows aside, one file for each hour, or part of one, of their time `at`; the files by their places."""
         where = f"{self._staging}/{table}"
-        if not by_hour:
-            rows.write.mode("overwrite").option("compression", "zstd").parquet(self.folder.path(where))
-            return {}
-        at = "minute" if table == "cells" else "start"
-        order = ["topic", at]
         (
-            rows.withColumns(dict(zip(("date", "hour"), _partition(at), strict=True)))
-            .repartition("date", "hour")
-            .sortWithinPartitions("date", "hour", *order)
+            rows.withColumns(dict(zip(PARTITION, partition(at), strict=True)))
+            .drop(*(name for name in PARTITION if name not in by))
+            .repartition(*by)
+            .sortWithinPartitions(*by, "topic", at)
             .write.mode("overwrite")
             .option("compression", "zstd")
-            .partitionBy("date", "hour")
+            .partitionBy(*by)
             .parquet(self.folder.path(where))
         )
         found: dict[str, str] = {}
-        for place in self._hours(where):
+        for place in self.places(where, parts="part" in by):
             names = [name for name in self.folder.names(f"{where}/{place}") if name.endswith(".parquet")]
             names = [name for name in names if not name.startswith((".", "_"))]
             if len(names) != 1:
@@ -177,29 +146,36 @@ class Tables:
             found[place] = f"{where}/{place}/{names[0]}"
         return found
 
-    def _hours(self, table: str) -> list[str]:
-        dates = [name for name in self.folder.names(table) if name.startswith("date=")]
-        return [
+    def places(self, table: str, since: str = "", parts: bool = False) -> list[str]:
+        """The hours (date=…/hour=…) of a table from one on, or their parts (…/part=…)."""
+        found = [
             f"{date}/{hour}"
-            for date in dates
+            for date in self.folder.names(table)
+            if date.startswith("date=") and date >= since[: len(date)]
             for hour in self.folder.names(f"{table}/{date}")
-            if hour.startswith("hour=")
+            if hour.startswith("hour=") and f"{date}/{hour}" >= since
+        ]
+        if not parts:
+            return found
+        return [
+            f"{hour}/{part}"
+            for hour in found
+            for part in self.folder.names(f"{table}/{hour}")
+            if part.startswith("part=")
         ]
 
-    def _move(self, files: dict[str, str], table: str, name: str) -> list[str]:
+    def move(self, files: dict[str, str], table: str, name: str) -> list[str]:
+        """Put files that were written aside into their places, in place of what is there; these places."""
         for place, file in files.items():
             self.folder.move(file, f"{table}/{place}/{name}")
         return list(files)
 
-
-def _name(version: int) -> str:
-    return f"cells-{version:012d}.parquet"
-
-
-def _place(at: str) -> Sequence[Any]:
-    date, hour = _partition(at)
-    return f.lit("date="), date, f.lit("/hour="), hour
+    def cleared(self) -> None:
+        """Remove what was written aside."""
+        self.folder.remove(self._staging)
 
 
-def _partition(at: str) -> Sequence[Any]:
-    return f.date_format(at, "yyyy-MM-dd").alias("date"), f.date_format(at, "HH").alias("hour")
+def partition(at: str) -> Sequence[Column]:
+    """Where a row has its place, by its time: `PARTITION`."""
+    minutes = f.floor(f.minute(at) / PART)
+    return f.date_format(at, "yyyy-MM-dd"), f.date_format(at, "HH"), minutes

@@ -21,8 +21,9 @@ from pyspark.sql import SparkSession
 from broker.record.segment import manifest_path
 from pipeline.compact import job as compact
 from pipeline.errors import MisuseError, PipelineError, UnreadError
+from pipeline.outputs import Folder
 from pipeline.retention import job as retention
-from pipeline.rollup import job
+from pipeline.rollup import job, memory
 from pipeline.rollup.stream import stream
 from tests.pipeline.folder import NOW
 from tests.pipeline.mortal import environment
@@ -87,14 +88,14 @@ def test_a_stream_that_is_killed_five_times_counts_each_message_once(spark: Spar
         return lambda: bool(set(tmp_path.glob(pattern)) - seen)
 
     add()
-    # Killed when it has: planned the first batch, done it; of the second, begun to write, kept the cells, and
-    # published a part.
+    # Killed when it has: planned the first batch, done it; of the second, begun to write, kept the cells, and begun to
+    # publish.
     for moment in (
         "checkpoint/plan-*",
         "checkpoint/done-*",
         "out/_staging-*/cells",
-        "out/_state/*/*/cells-*.parquet",
-        "out/_staging-*/hours",
+        "out/_state/*/*/*/cells-*.parquet",
+        "out/_staging-*/minutes",
     ):
         begun = there(moment)
         running = process(log, *arguments, "--every", "100ms")
@@ -175,8 +176,6 @@ def test_a_stream_finds_what_was_merged_meanwhile_and_stops_before_what_is_gone(
     later(recorded, 10, 51)
     done = once()
     assert (done.messages, done.coverage.complete) == (60, True)
-    # One file a hour of the stream's memory stays.
-    assert len(list((out / "_state").rglob("cells-*.parquet"))) == len(list((out / "_state").glob("*/*")))
     # Removed before it was read.
     later(recorded, 10, 61)
     [newest] = later(recorded, 10, 71)
@@ -217,9 +216,140 @@ def test_an_hour_that_is_long_over_takes_no_more_and_keeps_no_cells(spark: Spark
     later(recorded, 10, 1)
     later(recorded, 10, 11, days=3)
     assert once().messages == 20
-    assert [path.parent.name for path in (out / "_state").glob("*/*")] == ["date=2026-11-24"]
+    assert [path.parent.name for path in (out / "_state").glob("date=*/*")] == ["date=2026-11-24"]
     # Somebody set the clock back.
     later(recorded, 10, 21)
     later(recorded, 10, 31, days=3)
     assert once().messages == 30
     assert any(line.startswith("10 messages came later than 24 h") for line in said)
+
+
+def inodes(out: Path) -> dict[str, int]:
+    return {str(path.relative_to(out)): path.stat().st_ino for path in out.rglob("*.parquet")}
+
+
+def test_a_batch_writes_the_ten_minutes_that_it_touches_and_remembers_what_it_adds(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "MERGE", 3)
+    recorded, out, checkpoint = (tmp_path / name for name in ("recorded", "out", "checkpoint"))
+
+    def once() -> job.Outcome:
+        return stream(spark, str(recorded), str(out), str(checkpoint), None, "none")
+
+    # 16:01, 16:31 and 17:01: an hour of two parts, and another one.
+    for first in (1, 31, 61):
+        later(recorded, 10, first)
+    assert once().messages == 30
+    before = inodes(out)
+    hour = "date=2026-11-21/hour=16"
+    for number in range(2, 8):
+        # 16:31 again and again.
+        story = Story(first_seq=100 * number, begin=BEGIN + timedelta(minutes=31))
+        story.gap(71 if number == 2 else 100 * number - 90, 100 * number - 1)
+        for _ in range(9):
+            story.publish("p", "a")
+        story.write(recorded)
+        done = once()
+        assert (done.messages, done.rows) == (30 + 9 * (number - 1), 3)
+        after = inodes(out)
+        changed = {name for name, inode in after.items() if before.get(name) != inode}
+        [kept] = [name for name in changed if name.startswith("_state")]
+        # Three of a part are made one with the fourth.
+        assert kept == f"_state/{hour}/part=3/{'whole' if number in (4, 7) else 'cells'}-{number:012d}.parquet"
+        assert changed - {kept} == {
+            f"minutes/{hour}/minutes-3.parquet", f"hours/{hour}/hours.parquet", f"publishers/{hour}/publishers.parquet"
+        }  # fmt: skip
+        assert len([name for name in after if f"_state/{hour}/part=3/" in name]) <= memory.MERGE
+        before = after
+    batch = tmp_path / "batch"
+    job.run(spark, [str(recorded)], str(batch), "none")
+    for table in ("minutes", "hours", "publishers"):
+        assert rows(out, table) == rows(batch, table)
+
+
+def test_the_page_is_made_of_sums_and_of_the_hours_that_are_open(spark: SparkSession, tmp_path: Path) -> None:
+    recorded, out, checkpoint = (tmp_path / name for name in ("recorded", "out", "checkpoint"))
+
+    def once() -> job.Outcome:
+        return stream(spark, str(recorded), str(out), str(checkpoint), None, "mark", late=7_200.0)
+
+    first = traffic(300, hours=5)
+    first.write(recorded, segments=3)
+    once()
+    following = traffic(300, hours=5, first_seq=first.seq)
+    for event in following.events:
+        event["ts"] += timedelta(hours=5)
+    following.write(recorded, segments=3)
+    done = once()
+    batch = job.run(spark, [str(recorded)], str(tmp_path / "batch"), "mark")
+    assert replace(done, output="") == replace(batch, output="")
+    for table in ("minutes", "hours", "publishers"):
+        assert rows(out, table) == rows(tmp_path / "batch", table)
+    # 16:00 to 01:59, of which the hours from 23:00 on are open: of the others there are sums, and they are not read.
+    assert len(list((out / "_state").glob("date=*/hour=*"))) == 3
+    assert len(list((out / "_state").glob("by-*"))) == 2
+    for path in (out / "hours").rglob("*.parquet"):
+        if "date=2026-11-21" in str(path) and "hour=23" not in str(path):
+            path.write_bytes(b"")
+    assert replace(once(), output="") == replace(batch, output="")
+
+
+class Down(Exception):
+    """The machine went down."""
+
+
+@pytest.mark.timeout(900)
+def test_a_stream_that_breaks_off_before_any_change_of_its_folders_comes_to_the_same(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "MERGE", 1)
+    recorded, whole = tmp_path / "recorded", tmp_path / "whole"
+    later(recorded, 10, 1)
+    stream(spark, str(recorded), str(whole / "out"), str(whole / "checkpoint"), None, "none", late=3_600.0)
+    later(recorded, 10, 11)
+    # Hours become over, are added up and forgotten.
+    later(recorded, 10, 21, days=1)
+    outcome = job.run(spark, [str(recorded)], str(tmp_path / "batch"), "none")
+    expected = {table: rows(tmp_path / "batch", table) for table in ("minutes", "hours", "publishers")}
+    steps = 0
+    while True:
+        made: list[str] = []
+        folder = tmp_path / str(steps)
+        shutil.copytree(whole, folder)
+
+        def once(folder: Path = folder) -> job.Outcome:
+            out, checkpoint = str(folder / "out"), str(folder / "checkpoint")
+            return stream(spark, str(recorded), out, checkpoint, None, "none", late=3_600.0)
+
+        with monkeypatch.context() as patch:
+            for name in ("move", "remove", "write"):
+                patch.setattr(Folder, name, dying(name, getattr(Folder, name), made, steps))
+            try:
+                once()
+                over = True
+            except Down:
+                over = False
+        assert replace(once(), output="") == replace(outcome, output=""), made
+        for table, said in expected.items():
+            assert rows(folder / "out", table) == said, (table, made)
+        assert len(list((folder / "out" / "_state").glob("date=*/hour=*"))) == 1
+        assert len(list((folder / "out" / "_state").glob("by-*"))) == 2
+        shutil.rmtree(folder)
+        if over:
+            break
+        steps += 1
+    assert steps > 20
+
+
+def dying(name: str, change: Callable[..., None], made: list[str], steps: int) -> Callable[..., None]:
+    """A change of a folder, before which the machine goes down when there were so many."""
+
+    def step(folder: Folder, *arguments: str) -> None:
+        # What tidies up on the way out of an error did not happen either.
+        if len(made) >= steps:
+            raise Down
+        made.append(f"{name} {arguments[0]}")
+        change(folder, *arguments)
+
+    return step
