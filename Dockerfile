@@ -19,6 +19,7 @@ WORKDIR /opt/canopy
 COPY pyproject.toml setup.py uv.lock README.md LICENSE ./
 COPY .ci/environment .ci/environment
 COPY broker broker
+COPY canopy_delta canopy_delta
 COPY canopy_pages canopy_pages
 COPY loadtest loadtest
 COPY pipeline pipeline

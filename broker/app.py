@@ -379,6 +379,16 @@ class Broker(Server):
                 "recorder.directory needs pyarrow: in a clone of Canopy run `make setup`; elsewhere install Canopy "
                 "with its extra, as in pip install './canopy[record]'"
             ) from error
+        if wanted.table == "delta":
+            try:
+                import broker.record.delta  # noqa: F401  the recorder's thread needs it
+            except ImportError as error:
+                if (error.name or "").partition(".")[0] != "deltalake":
+                    raise
+                raise StartupError(
+                    'recorder.table = "delta" needs deltalake 1.6 or newer: in a clone of Canopy run `make setup`; '
+                    "elsewhere install Canopy with its extra, as in pip install './canopy[record,delta]'"
+                ) from error
         options = Options(
             Path(wanted.directory),
             tuple(wanted.filters),
@@ -390,6 +400,7 @@ class Broker(Server):
             wanted.queue_bytes,
             wanted.snapshot_seconds,
             wanted.draft_seconds,
+            wanted.table,
         )
         return Recorder(options, self.router, self.log)
 

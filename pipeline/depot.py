@@ -17,7 +17,7 @@ import fcntl
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -26,11 +26,12 @@ from typing import Any, Final
 
 from pipeline.coverage import Coverage
 from pipeline.errors import MisuseError, PipelineError
-from pipeline.manifests import BUNDLE, Manifests, is_merged, manifests
+from pipeline.manifests import BUNDLE, Manifests, is_merged, manifests, removed
 from pipeline.storage import MANIFESTS, storage
 
 LOCK: Final = f"{MANIFESTS}/.lock"
 UNFINISHED: Final = ".inprogress"
+LOG: Final = "_delta_log"
 
 _FOLDER: Final = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/[^/]+")
 _BUNDLE: Final = re.compile(rf"{MANIFESTS}/date=[^/]+/hour=[^/]+{re.escape(BUNDLE)}")
@@ -103,6 +104,8 @@ class Depot:
         if not there:
             raise MisuseError(f"--input {path}: no such folder")
         self.local = self._place.local
+        self.is_table = bool(self._place.names(LOG))
+        """Whether it is a table of Delta Lake, too."""
         # Manifests that were read: they do not change.
         self._known: dict[str, dict[str, Any]] = {}
 
@@ -115,6 +118,42 @@ class Depot:
         said = manifests(self._place, self._known)
         self._known = said.said
         return said
+
+    def settle(self, why: str) -> None:
+        """Have the Delta table, where there is one, hold what counts, in one commit; `why` stands in it. Only under the
+        lock. What it has no more may be removed afterwards, and not before.
+
+        Raises:
+            PipelineError: that could not be done.
+        """
+        if self.is_table:
+            said, there = self.told(), self.files()
+            gone = set(said.gone)
+            for entry in removed(self._place):
+                gone.update([str(entry.get("segment")), *map(str, entry.get("replaces") or ())])
+            in_force = [place for place in said.said if place in there and place not in gone]
+            self.commit(in_force, gone, said.said.__getitem__, why)
+
+    def commit(
+        self, in_force: Iterable[str], gone: Collection[str], manifest: Callable[[str], dict[str, Any]], why: str
+    ) -> None:
+        """The table's own step in that."""
+        if self.local is None:
+            raise PipelineError(
+                f"{self.path}: a copy of a Delta table; it is merged and removed where the recorder writes it"
+            )
+        try:
+            from canopy_delta import Table, TableError
+        except ImportError as error:
+            if (error.name or "").partition(".")[0] != "deltalake":
+                raise
+            raise PipelineError(
+                f"{self.path}: a Delta table: needs deltalake 1.6, as in pip install './canopy[pipeline,delta]'"
+            ) from error
+        try:
+            Table(self.local).settle(in_force, gone, manifest, why)
+        except TableError as error:
+            raise PipelineError(str(error)) from error
 
     def covered(self, said: Manifests, ignored: frozenset[str]) -> Coverage:
         """What is missing of the record, but for some kinds of findings."""

@@ -135,7 +135,9 @@ def test_there_are_no_circles(package: str, least: int) -> None:
     TopologicalSorter(needs).prepare()
 
 
-@pytest.mark.parametrize("package", ["benchmarks", "broker", "canopy_pages", "loadtest", "pipeline", "tools"])
+@pytest.mark.parametrize(
+    "package", ["benchmarks", "broker", "canopy_delta", "canopy_pages", "loadtest", "pipeline", "tools"]
+)
 def test_a_module_begins_with_at_most_eight_lines(package: str) -> None:
     """What it owns and promises, without blank lines; more than that stands with the class that it is about."""
     headers = {}

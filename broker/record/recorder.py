@@ -12,6 +12,7 @@ next start when the process died or the recorder gave up. A finished segment is 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import threading
 import time
@@ -19,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.routing.router import Router
 from broker.core.tap import Sink, Tap
@@ -30,6 +31,9 @@ from broker.record.folder import ENDED, GAVE_UP, Folder, Left, RecorderError, re
 from broker.record.segment import Segment
 from broker.record.snapshots import Snapshot
 from broker.record.unpack import Rows
+
+if TYPE_CHECKING:
+    from broker.record.delta import Follower
 
 TURN: Final = 0.1
 """Seconds between two hand-overs to the thread, where little happens."""
@@ -55,6 +59,8 @@ class Options:
     queue_bytes: int = 67_108_864
     snapshot_seconds: float = 3_600.0
     draft_seconds: float = 1.0
+    table: str = "files"
+    """`files`, or `delta`: the segments are a table of Delta Lake, too."""
 
 
 class Recorder(Sink):
@@ -66,6 +72,8 @@ class Recorder(Sink):
         self.tap: Tap | None = None
         # Why it gave up, or did not begin; empty while it records.
         self.failure = ""
+        # Why the table lacks segments; empty where it does not.
+        self.table_failure = ""
         # Who is told when it gives up while it records.
         self.gave_up: Callable[[str], None] | None = None
         # Events of earlier runs, and of the one that was given up, that did not fit into the queue.
@@ -90,6 +98,7 @@ class Recorder(Sink):
         self._draft: Draft | None = None
         self._hour = ""
         self._offset = 0
+        self._table: Follower | None = None
 
     @property
     def recording(self) -> bool:
@@ -216,10 +225,22 @@ class Recorder(Sink):
         if self.gave_up is not None:
             self.gave_up(why)
 
+    def _tell_table(self, why: str) -> None:
+        if why and why != self.table_failure:
+            self._log.error("recorder's table is behind", reason=why, the_record_goes_on=True)
+        elif self.table_failure and not why:
+            self._log.info("recorder's table has caught up")
+        self.table_failure = why
+
     # -- the thread's side ---------------------------------------------------------------------------------------------
 
     def _run(self, tap: Tap) -> None:
         try:
+            if self.options.table == "delta":
+                from broker.record.delta import Follower
+
+                self._table = Follower(self.options.directory)
+                self._follow(None)
             while self._work(tap):
                 pass
             self._finish()
@@ -259,6 +280,22 @@ class Recorder(Sink):
         tap.done_bytes = size
         self._tend()
         return True
+
+    def _follow(self, segment: Segment | None) -> None:
+        """Bring the table up to date, with a segment that was finished; the record does not depend on it."""
+        table = self._table
+        if table is None:
+            return
+        before, why = table.behind, ""
+        try:
+            table.follow(None if segment is None else segment.manifest)
+        except Exception as error:
+            # Whatever it is: the segment is whole, and its manifest beside it.
+            why = reason(error)
+        if why or before:
+            with contextlib.suppress(RuntimeError):
+                # The loop may be gone, and with it who would read this.
+                self._loop.call_soon_threadsafe(self._tell_table, why)
 
     def _patience(self) -> float | None:
         """Seconds until the open segment has to be finished or its draft written; None without one."""
@@ -311,6 +348,7 @@ class Recorder(Sink):
             if self._draft is not None:
                 self._draft.discard()
                 self._draft = None
+            self._follow(segment)
             self.segments += 1
             self.events += segment.rows
             self.bytes += segment.path.stat().st_size

@@ -74,6 +74,8 @@ class Segment:
         self._last_ts = first_ts_us
         self._kinds: dict[str, int] = {}
         self._gaps: list[list[int]] = []
+        self.manifest: dict[str, Any] = {}
+        """What it says, once it is finished."""
 
     @property
     def folder(self) -> str:
@@ -119,20 +121,17 @@ class Segment:
         self._file.close()
         self._draft.rename(self.path)
         sync_folders(self._root, self.path)
-        write_manifest(
-            self._root,
+        self.manifest = manifest(
             self.place,
-            manifest(
-                self.place,
-                self.path,
-                self._run_id,
-                self.rows,
-                (self.from_seq, self.to_seq),
-                (self._first_ts, self._last_ts),
-                self._kinds,
-                self._gaps,
-            ),
+            self.path,
+            self._run_id,
+            self.rows,
+            (self.from_seq, self.to_seq),
+            (self._first_ts, self._last_ts),
+            self._kinds,
+            self._gaps,
         )
+        write_manifest(self._root, self.place, self.manifest)
 
     def abandon(self) -> None:
         """Give it up: nothing of it stays."""

@@ -407,6 +407,8 @@ class Recorder(Section):
     0: never."""
     draft_seconds: Annotated[float, Field(ge=0, le=LONGEST_TIME, allow_inf_nan=False)] = 1.0
     """Seconds after which events of an unfinished segment outlive the process, in a draft beside it. 0: none."""
+    table: Literal["files", "delta"] = "files"
+    """`delta`: the segments are a table of Delta Lake, too, one commit for each. Needs the extra `delta`."""
 
 
 class Log(Section):

@@ -86,6 +86,7 @@ def run(
     moment = now or datetime.now(UTC)
     with depot.locked():
         if not dry_run:
+            depot.settle("compact")
             _tidy(depot)
         outcome.coverage = depot.covered(depot.told(), frozenset({GAP}))
         segments = depot.segments()
@@ -95,6 +96,8 @@ def run(
             except PipelineError as error:
                 outcome.refused += 1
                 say(str(error))
+        if not dry_run:
+            depot.settle("compact")
         _remove(depot, outcome, dry_run, moment - remove_after)
     return outcome
 

@@ -23,7 +23,8 @@ from pipeline.manifests import REMOVED, json_lines
 AGE: Final = "age"
 BYTES: Final = "bytes"
 TOGETHER: Final = 1_000
-"""Segments that are written down in one go where a line is added by writing the whole file again."""
+"""Segments that are written down in one go where that is dear: the whole file is written again, or a commit goes with
+it."""
 
 
 @dataclass
@@ -78,6 +79,7 @@ def run(
     moment = now or datetime.now(UTC)
     with depot.locked():
         if not dry_run:
+            depot.settle("retention")
             _finish(depot)
         segments = depot.segments()
         outcome = Outcome(chosen(segments, moment, keep, keep_bytes))
@@ -85,10 +87,11 @@ def run(
         outcome.left = sum(segment.bytes for segment in segments if segment.place not in going)
         if dry_run:
             return outcome
-        together = 1 if depot.local is not None else TOGETHER
+        together = 1 if depot.local is not None and not depot.is_table else TOGETHER
         for at in range(0, len(outcome.removed), together):
             going_now = outcome.removed[at : at + together]
             depot.append(REMOVED, "\n".join(_line(segment, why, moment) for segment, why in going_now))
+            depot.settle("retention")
             _drop(
                 depot, [name for each, _ in going_now for name in each.replaces], [each.place for each, _ in going_now]
             )

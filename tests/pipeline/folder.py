@@ -74,15 +74,15 @@ def down_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> Iterator[list[str
     made: list[str] = []
     with monkeypatch.context() as patch:
         for name in ("publish", "remove", "append"):
-            patch.setattr(Depot, name, _step(name, getattr(Depot, name), made, steps))
+            patch.setattr(Depot, name, step(name, getattr(Depot, name), made, steps))
         yield made
 
 
-def _step(name: str, change: Callable[..., None], made: list[str], steps: int) -> Callable[..., None]:
-    def step(depot: Depot, *arguments: str) -> None:
+def step(name: str, change: Callable[..., None], made: list[str], steps: int) -> Callable[..., None]:
+    def taken(depot: Depot, *arguments: str) -> None:
         if len(made) == steps:
             raise Broken
         made.append(f"{name} {arguments[-1]}")
         change(depot, *arguments)
 
-    return step
+    return taken

@@ -1,0 +1,210 @@
+"""A record that is a table of Delta Lake, too: others count the same in it at any moment, whatever was killed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from broker.record.delta import Follower
+from canopy_delta import Table, TableError
+from canopy_delta import table as tables
+from pipeline.cli import app
+from pipeline.compact import job as compact
+from pipeline.depot import Depot
+from pipeline.errors import PipelineError
+from pipeline.retention import job as retention
+from tests.pipeline.folder import NOW, Broken, down_after, record, seen, step
+
+HOUR: Final = timedelta(hours=1)
+NONE: Final = timedelta(0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A record of three hours that is a table."""
+    record(tmp_path)
+    Follower(tmp_path).follow(None)
+    return tmp_path
+
+
+def merge(folder: Path) -> compact.Outcome:
+    return compact.run(str(folder), HOUR, 1 << 20, NONE, now=NOW)
+
+
+def held(folder: Path) -> list[int]:
+    """The numbers in the table, as often as it has them; each file is there."""
+    read: Any = DeltaTable(folder).to_pyarrow_table(columns=["seq"])
+    return sorted(pa.table(read)["seq"].to_pylist())
+
+
+def told(folder: Path, version: int) -> dict[str, Any]:
+    """What the metadata of a commit says."""
+    lines = (folder / "_delta_log" / f"{version:020d}.json").read_text().splitlines()
+    made: dict[str, Any] = next(each for each in map(json.loads, lines) if "commitInfo" in each)["commitInfo"]["canopy"]
+    return made
+
+
+@contextmanager
+def allsteps(monkeypatch: pytest.MonkeyPatch, steps: int) -> Iterator[list[str]]:
+    """`down_after`, for the commits of the table, too."""
+    with down_after(monkeypatch, steps) as made, monkeypatch.context() as patch:
+        patch.setattr(Depot, "commit", step("commit", Depot.commit, made, steps))
+        yield made
+
+
+def test_the_readers_count_the_same(spark: SparkSession, folder: Path) -> None:
+    """DuckDB and Spark over the table's files, pandas and Arrow by deltalake; before and after."""
+    before = seen(folder)
+    for _ in range(2):
+        table = DeltaTable(folder)
+        files = table.file_uris()
+        with duckdb.connect() as engine:
+            counted = engine.execute("SELECT count(*), sum(seq) FROM read_parquet(?)", [files]).fetchone()
+        assert counted == (len(before), sum(before))
+        assert held(folder) == before
+        assert sorted(table.to_pandas(columns=["seq", "date", "hour"])["seq"]) == before
+        # What the folder still holds besides is not among them.
+        counted = spark.read.parquet(*files).selectExpr("count(*)", "sum(seq)").first()
+        assert counted == (len(before), sum(before))
+        compact.run(str(folder), HOUR, 1 << 20, HOUR, now=NOW)
+    assert len(files) == 4
+
+
+def test_a_time_is_pruned_by_folders_and_statistics(folder: Path) -> None:
+    merge(folder)
+    adds = pa.table(DeltaTable(folder).get_add_actions(flatten=True)).to_pylist()
+    by_hour = {(str(each["partition.date"]), each["partition.hour"]): each for each in adds if "merged" in each["path"]}
+    first = by_hour["2026-11-21", 16]
+    assert (first["num_records"], first["min.seq"], first["max.seq"]) == (20, 1, 20)
+    assert (str(first["min.ts"]), str(first["max.ts"])) == ("2026-11-21 16:00:00+00:00", "2026-11-21 16:30:00+00:00")
+
+
+def test_a_commit_says_what_the_manifests_say(folder: Path) -> None:
+    merge(folder)
+    begun, merged = told(folder, 1), told(folder, 2)
+    assert (begun["why"], len(begun["added"]), begun["removed"]) == ("record", 12, [])
+    assert (merged["why"], len(merged["added"]), len(merged["removed"])) == ("compact", 3, 11)
+    crossing = merged["added"][1]
+    assert (crossing["from_seq"], crossing["rows"], crossing["gaps"]) == (21, 21, [[26, 35, 10]])
+    assert len(crossing["sha256"]) == 64
+    log = (folder / "_delta_log" / f"{2:020d}.json").read_text().splitlines()
+    changes = [each.get("add") or each["remove"] for each in map(json.loads, log) if "commitInfo" not in each]
+    # Rows that were only moved.
+    assert [each["dataChange"] for each in changes] == [False] * 14
+    retention.run(str(folder), HOUR * 5, now=NOW)
+    assert (told(folder, 3)["why"], told(folder, 3)["added"]) == ("retention", [])
+    assert held(folder) == seen(folder)
+    assert 1 not in held(folder)
+
+
+def test_a_merge_that_is_killed_anywhere_changes_nothing_in_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tmp_path / "whole"
+    record(whole, hours=2, segments=3)
+    Follower(whole).follow(None)
+    before = held(whole)
+    for steps in range(100):
+        folder = tmp_path / str(steps)
+        shutil.copytree(whole, folder)
+        over = True
+        with allsteps(monkeypatch, steps) as made:
+            try:
+                merge(folder)
+            except Broken:
+                over = False
+        assert held(folder) == before == seen(folder), made
+        # A recorder that starts now, or the next run, brings it to what counts.
+        if steps % 2:
+            Follower(folder).follow(None)
+            assert held(folder) == before, made
+        merge(folder)
+        assert held(folder) == before, made
+        assert len(Table(folder).files()) == 3, made
+        shutil.rmtree(folder)
+        if over:
+            break
+    # As without a table, and a commit at the beginning and the end of it.
+    assert steps == 16
+
+
+def test_a_retention_that_is_killed_anywhere_leaves_a_table_that_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tmp_path / "whole"
+    record(whole, hours=2, segments=3)
+    Follower(whole).follow(None)
+    compact.run(str(whole), HOUR, 1 << 20, HOUR, now=NOW)
+    before = held(whole)
+    after = [seq for seq in before if seq > 15]
+    for steps in range(100):
+        folder = tmp_path / str(steps)
+        shutil.copytree(whole, folder)
+        over = True
+        with allsteps(monkeypatch, steps) as made:
+            try:
+                retention.run(str(folder), HOUR * 5, now=NOW)
+            except Broken:
+                over = False
+        assert held(folder) in (before, after), made
+        retention.run(str(folder), HOUR * 5, now=NOW)
+        assert held(folder) == after == seen(folder), made
+        shutil.rmtree(folder)
+        if over:
+            break
+    assert steps > 8
+
+
+def test_a_table_that_somebody_else_wrote_to_is_left_alone(folder: Path) -> None:
+    """To add what it lacks would count rows twice."""
+    before = held(folder)
+    DeltaTable(folder).optimize.compact()
+    for call in (lambda: merge(folder), lambda: retention.run(str(folder), HOUR, now=NOW)):
+        with pytest.raises(PipelineError, match="a file that Canopy did not write: date="):
+            call()
+    with pytest.raises(TableError, match="a file that Canopy did not write"):
+        Follower(folder).follow(None)
+    assert held(folder) == before
+
+
+def test_what_comes_together_is_committed_in_parts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A merged segment comes in the commit in which what it stands for goes."""
+    before = held(folder)
+    monkeypatch.setattr(tables, "TOGETHER", 1)
+    merge(folder)
+    version = DeltaTable(folder).version()
+    assert version == 4
+    for each in range(1, version + 1):
+        assert len(told(folder, each)["added"]) in (1, 12)
+    assert held(folder) == before
+    assert [len(told(folder, each)["removed"]) for each in (2, 3, 4)] == [4, 4, 3]
+
+
+def test_a_copy_elsewhere_is_not_changed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    depot = Depot(str(folder))
+    monkeypatch.setattr(depot, "local", None)
+    with pytest.raises(PipelineError, match="is merged and removed where the recorder writes it"):
+        depot.settle("compact")
+
+
+def test_without_the_package_nothing_is_changed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    for name in ("canopy_delta", "canopy_delta.table"):
+        monkeypatch.delitem(sys.modules, name)
+    result = CliRunner().invoke(app, ["compact", "--input", str(folder)])
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert "pip install './canopy[pipeline,delta]'" in result.stderr
+    assert not list(folder.rglob("merged-*"))
