@@ -53,11 +53,11 @@ BROKER = [
 LOAD_TESTER = [
     "loadtest/load/checks/deliveries.py",
     "loadtest/load/checks/mark.py",
-    "loadtest/load/engine/pacer.py",
+    "loadtest/load/engine/clients/pacer.py",
     "loadtest/load/engine/schedule.py",
-    "loadtest/load/engine/sending.py",
+    "loadtest/load/engine/clients/sending.py",
     "loadtest/load/checks/counters.py",
-    "loadtest/load/engine/connection.py",
+    "loadtest/load/engine/clients/connection.py",
 ]
 
 # All modules share one extension, so that calls between them are C calls, also from the load tester into the codec.

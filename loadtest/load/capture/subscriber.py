@@ -43,8 +43,8 @@ from broker.core.codec.reasons import name as reason_name
 from broker.core.codec.topic_names import parse_shared, validate_filter
 from loadtest.load.capture.file import CaptureError, Writer
 from loadtest.load.checks.broker_statistics import Listener
-from loadtest.load.engine import connecting
-from loadtest.load.engine.connection import MAX_PACKET, told
+from loadtest.load.engine.clients import connecting
+from loadtest.load.engine.clients.connection import MAX_PACKET, told
 from loadtest.load.engine.job import Target
 
 ROWS: Final = 65_536

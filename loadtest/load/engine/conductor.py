@@ -27,8 +27,8 @@ from loadtest.load.capture.loading import recorded
 from loadtest.load.checks import broker_usage
 from loadtest.load.checks.broker_statistics import Listener
 from loadtest.load.checks.expected import Sent, Subscriptions
-from loadtest.load.engine import drivers
-from loadtest.load.engine.connection import clock
+from loadtest.load.engine.clients import drivers
+from loadtest.load.engine.clients.connection import clock
 from loadtest.load.engine.job import Audience, Job, Place
 from loadtest.load.engine.process_channel import ProcessChannel
 from loadtest.load.engine.process_messages import (

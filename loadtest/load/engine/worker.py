@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from loadtest.brokers.process import waited
 from loadtest.load.capture.loading import recorded
-from loadtest.load.engine import drivers
-from loadtest.load.engine.client_pool import ClientPool
-from loadtest.load.engine.connection import clock
+from loadtest.load.engine.clients import drivers
+from loadtest.load.engine.clients.client_pool import ClientPool
+from loadtest.load.engine.clients.connection import clock
 from loadtest.load.engine.event_loop import loop_factory
 from loadtest.load.engine.kernel_timer import KernelTimer
 from loadtest.load.engine.process_channel import ProcessChannel

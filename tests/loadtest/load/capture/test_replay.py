@@ -38,11 +38,11 @@ from loadtest.load.checks.counters import Tally
 from loadtest.load.checks.deliveries import Streams
 from loadtest.load.cli.app import app
 from loadtest.load.engine import conductor
+from loadtest.load.engine.clients.connection import Wire
+from loadtest.load.engine.clients.sending import Sender, Session
 from loadtest.load.engine.conductor import RunError
-from loadtest.load.engine.connection import Wire
 from loadtest.load.engine.job import Job, Nobody, Target
 from loadtest.load.engine.schedule import NEVER
-from loadtest.load.engine.sending import Sender, Session
 from loadtest.load.report.result import Result
 from loadtest.load.scenario.plan import Plan
 from tests.e2e import wire

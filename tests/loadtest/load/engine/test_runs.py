@@ -15,8 +15,8 @@ from loadtest.load import report
 from loadtest.load.compare.generator_limit import LimitError, OwnLimit
 from loadtest.load.engine import running
 from loadtest.load.engine import worker as worker_module
-from loadtest.load.engine.client_pool import ClientPool
-from loadtest.load.engine.connection import clock
+from loadtest.load.engine.clients.client_pool import ClientPool
+from loadtest.load.engine.clients.connection import clock
 from loadtest.load.engine.job import Target
 from loadtest.load.engine.process_messages import Assignment, Connect, Finish, Interval, Outcome, Start, Stop
 from loadtest.load.engine.schedule import NEVER

@@ -23,7 +23,7 @@ from broker.core.codec.properties import decode_forward
 from broker.core.queues.drop_notice import NAME
 from loadtest.load.checks.counters import Tally
 from loadtest.load.checks.deliveries import Judge, Streams
-from loadtest.load.engine.sending import Outlet, Sender, Session
+from loadtest.load.engine.clients.sending import Outlet, Sender, Session
 
 if TYPE_CHECKING:
     from mypy_extensions import i64

@@ -14,11 +14,12 @@ from broker.core.codec import encoder, properties
 from broker.core.codec.decoder import Decoder
 from broker.core.codec.packets import Connack, Connect, Packet, Pingreq, Publish, Suback, Subscribe
 from broker.core.codec.properties import Properties
-from loadtest.load.engine.client import Client
-from loadtest.load.engine.client_pool import ClientPool, open_socket
-from loadtest.load.engine.connection import Wire, clock
+from loadtest.load.engine.clients.client import Client
+from loadtest.load.engine.clients.client_pool import ClientPool, open_socket
+from loadtest.load.engine.clients.connection import Wire, clock
 from loadtest.load.engine.job import Target
 from loadtest.load.scenario.plan import Plan
+from loadtest.load.scenario.schema import Group
 from tests.loadtest.load.playing import group, reader, scenario, sender
 
 HERE = [Target("127.0.0.1", 1)]
@@ -72,8 +73,7 @@ class Hand:
         self.pool = ClientPool(self.plan, HERE, 0, 1, self._open)
         self.pool.connect(clock(), list(range(len(groups))))
 
-    async def _open(self, pool: ClientPool, client: Client, wire: Wire) -> None:
-        del pool, client
+    async def _open(self, _: ClientPool, __: Group, ___: int, wire: Wire) -> None:
         self.attempts.put_nowait(None)
         if self.hold is not None:
             await self.hold.wait()
@@ -165,7 +165,7 @@ async def test_a_suback_has_to_answer_every_filter() -> None:
 async def test_the_brokers_keep_alive_counts() -> None:
     async with hand(group("one", keep_alive=600)) as made:
         link = await made.link(server_keep_alive=2)
-        assert made.client._timers["ping"].when() - asyncio.get_running_loop().time() <= 1
+        assert made.client._timers.handles["ping"].when() - asyncio.get_running_loop().time() <= 1
         made.client._ping()
         assert [type(packet) for packet in link.came()] == [Pingreq]
 
@@ -246,7 +246,7 @@ async def test_who_comes_up_after_the_stages_stays() -> None:
         link = await made.link()
         assert acked(link) == ["t/#"]
         assert made.client.up
-        assert set(made.client._timers) <= {"ping"}
+        assert set(made.client._timers.handles) <= {"ping"}
 
 
 async def test_who_is_not_connected_is_looked_at_when_it_is() -> None:
@@ -280,7 +280,7 @@ async def test_every_address_of_a_host_is_tried(monkeypatch: pytest.MonkeyPatch)
         wire = client.wire
         assert wire is not None
         assert wire.transport is not None
-        assert pool.addresses(client)[0][1] == ("127.0.0.1", port), "it is the first to be tried from now on"
+        assert pool.addresses(client.index)[0][1] == ("127.0.0.1", port), "it is the first to be tried from now on"
         gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         client.leave(cut=True)
         wire.on_closed = gone.set_result

@@ -35,12 +35,12 @@ from broker.core.codec.packets import (
     Unsuback,
     Unsubscribe,
 )
-from loadtest.load.engine.connecting import trouble
-from loadtest.load.engine.connection import MAX_PACKET, Wire
+from loadtest.load.engine.clients.connecting import trouble
+from loadtest.load.engine.clients.connection import MAX_PACKET, Wire
 
 if TYPE_CHECKING:
-    from loadtest.load.engine.client import Client
-    from loadtest.load.engine.client_pool import ClientPool
+    from loadtest.load.engine.clients.client_pool import ClientPool
+    from loadtest.load.scenario.schema import Group
 
 # What amqtt has to say is counted here; without a handler, Python would print its warnings between the lines of ours.
 logging.getLogger("amqtt").addHandler(logging.NullHandler())
@@ -61,9 +61,9 @@ ERRORS: Final = (AMQTTError, ClientError, MQTTError, OSError, asyncio.TimeoutErr
 """What amqtt raises when something does not work (`ConnectError` is one of them)."""
 
 
-async def open_amqtt(pool: ClientPool, client: Client, wire: Wire) -> None:
+async def open_amqtt(pool: ClientPool, _: Group, index: int, wire: Wire) -> None:
     """Put a link before the wire; amqtt opens the socket when the CONNECT is written."""
-    wire.connection_made(Link(pool, client, wire))
+    wire.connection_made(Link(pool, index, wire))
 
 
 class Link(asyncio.Transport):
@@ -77,11 +77,11 @@ class Link(asyncio.Transport):
     - A connection that is over leaves no task and no socket.
     """
 
-    def __init__(self, pool: ClientPool, client: Client, wire: Wire) -> None:
+    def __init__(self, pool: ClientPool, index: int, wire: Wire) -> None:
         super().__init__()
         self._pool = pool
         self._wire = wire
-        self._addresses = [address for _, address in pool.addresses(client)]
+        self._addresses = [address for _, address in pool.addresses(index)]
         self._decoder = Decoder(MAX_PACKET)
         self._packets: asyncio.Queue[Packet | None] = asyncio.Queue()
         self._flights: set[asyncio.Task[None]] = set()

@@ -12,8 +12,8 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
+from loadtest.load.engine.clients.sending import Sender
 from loadtest.load.engine.schedule import NEVER
-from loadtest.load.engine.sending import Sender
 
 if TYPE_CHECKING:
     from mypy_extensions import i64

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Final
 
-from loadtest.load.engine.client_pool import Opener, open_socket
+from loadtest.load.engine.clients.client_pool import Opener, open_socket
 from loadtest.load.scenario.schema import Scenario
 
 CANOPY: Final = "canopy"
@@ -57,7 +57,7 @@ def opener(name: str) -> Opener:
     if name != AMQTT:
         raise DriverError(f"there is no driver {name!r}: {', '.join(NAMES)}")
     try:
-        from loadtest.load.engine.amqtt_driver import open_amqtt
+        from loadtest.load.engine.clients.amqtt_driver import open_amqtt
     except ImportError as error:
         raise DriverError(f"amqtt is not installed: pip install amqtt ({error})") from error
     return open_amqtt

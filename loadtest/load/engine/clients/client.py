@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from broker.core.codec import encoder, packets, properties
 from broker.core.codec.packets import (
@@ -30,13 +29,12 @@ from broker.core.codec.packets import (
 from broker.core.codec.properties import Properties
 from broker.core.codec.reasons import name as reason_name
 from loadtest.load.checks.counters import Tally, add
-from loadtest.load.checks.deliveries import Judge, Streams
-from loadtest.load.engine import connecting
-from loadtest.load.engine.connection import Wire, clock
-from loadtest.load.engine.pacer import Pacer
-from loadtest.load.engine.sending import Outgoing, Sender, Session
-from loadtest.load.scenario.patterns import Pattern
-from loadtest.load.scenario.plan import Plan
+from loadtest.load.engine.clients import connecting
+from loadtest.load.engine.clients.connection import Wire, clock
+from loadtest.load.engine.clients.pool import Pool
+from loadtest.load.engine.clients.requests import Requests
+from loadtest.load.engine.clients.sending import Outgoing, Sender, Session
+from loadtest.load.engine.clients.timers import Timers
 
 CONNECT_TIMEOUT: Final = 20.0
 """Seconds for a connection attempt, and again for its CONNACK; and for a SUBACK."""
@@ -47,55 +45,8 @@ UNANSWERED: Final = 500_000
 MAX_DELAY: Final = 30.0
 """Seconds between two attempts at the most."""
 
-MAX_ASKED: Final = 1000
-"""Requests of churn that are not answered."""
-
 PACKET_BYTES: Final = 32_768
 """Topic filters of one SUBSCRIBE take about so much."""
-
-
-class Pool(Protocol):
-    """What a client has from the process that it lives in (`ClientPool`). Lists are by group."""
-
-    plan: Plan
-    streams: Streams
-    pacer: Pacer
-    tallies: list[Tally]
-    churns: list[Pattern]
-    running: bool
-    """Whether the stages run."""
-    over: bool
-    gate: asyncio.Semaphore
-    """Connections that are being opened."""
-    wake: Callable[[], None]
-    failed_connects: list[int]
-    lost_connections: list[int]
-    refused_subscribes: list[int]
-    uncertain: list[tuple[int, int, int]]
-
-    def judge(self, group: int, number: int) -> Judge:
-        """The judge of a client."""
-
-    async def open(self, client: Client, wire: Wire) -> None:
-        """Open a client's connection."""
-
-    def count_up(self, change: int) -> None:
-        """A client came up, or is no longer."""
-
-    def error(self, text: str) -> None:
-        """Count something that went wrong."""
-
-    def since_start(self) -> float:
-        """Seconds since the stages began."""
-
-    def give_up(self, group: int, count: int) -> None:
-        """So many messages of a group were due and are not going to be sent."""
-
-    def resent(self, outgoing: Outgoing) -> None:
-        """A PUBLISH was sent once more."""
-
-    def will_left(self, group: int, stream: int, sequence: int) -> None:
-        """A client left its will."""
 
 
 class Client:
@@ -121,7 +72,7 @@ class Client:
         """Whether it is meant to be connected."""
         self.ended = False
         self._task: asyncio.Task[None] | None = None
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers = Timers()
         self._intended = 0
         self._connected = False
         self._introduced = False
@@ -131,7 +82,7 @@ class Client:
         self._keep_alive = 0
         """Seconds, as the broker wants it."""
         self._limits: dict[int, int] = {}
-        self._pending: dict[int, tuple[int, Subscribe | None]] = {}
+        self._requests = Requests(self.session)
         self.attempts = 0
         """Connection attempts that failed since it was last connected."""
         self._ping_open = False
@@ -164,7 +115,7 @@ class Client:
         wire = Wire(self.version, self.judge, pool.streams, self.tally, self.session, self._on_packet, self._on_closed)
         try:
             async with pool.gate:
-                await asyncio.wait_for(pool.open(self, wire), CONNECT_TIMEOUT)
+                await asyncio.wait_for(pool.open(self.settings, self.index, wire), CONNECT_TIMEOUT)
         except TimeoutError:
             self._task = None
             self._failed(f"no connection in {CONNECT_TIMEOUT:g} s")
@@ -183,7 +134,7 @@ class Client:
             return
         self._introduced = True
         wire.write(connecting.connect(self.pool.plan, self.group, self.number, self._will_sequence))
-        self._timer("answer", CONNECT_TIMEOUT, self._no_answer, "CONNACK")
+        self._timers.set("answer", CONNECT_TIMEOUT, self._no_answer, "CONNACK")
 
     def _failed(self, why: str) -> None:
         self.attempts += 1
@@ -200,7 +151,7 @@ class Client:
         if self.ended or not self.wanted or not self.settings.reconnect:
             return
         delay = min(self.settings.reconnect_delay * 2 ** min(max(self.attempts - 1, 0), 16), MAX_DELAY)
-        self._timer("again", delay, lambda: self.connect(clock()))
+        self._timers.set("again", delay, lambda: self.connect(clock()))
 
     # -- packets -------------------------------------------------------------------------------------------------------
 
@@ -214,8 +165,7 @@ class Client:
             for sender in self.senders:
                 sender.ping_answered()
         elif isinstance(packet, Unsuback):
-            self._pending.pop(packet.packet_id, None)
-            self.session.reserved.discard(packet.packet_id)
+            self._requests.answered(packet.packet_id)
         elif isinstance(packet, Disconnect):
             if self.wire is not None:
                 self.wire.fail(f"the broker sent DISCONNECT: {reason_name(packet.reason_code)}")
@@ -228,7 +178,7 @@ class Client:
             if wire is not None:
                 wire.fail("the broker sent a second CONNACK")
             return
-        self._cancel("answer")
+        self._timers.cancel("answer")
         if packet.reason_code:
             code = packet.reason_code
             known = connecting.refusal(code, self.version)
@@ -278,25 +228,17 @@ class Client:
                     requests, size = [], 0
             if requests:
                 self._send_subscribe(Subscribe(0, requests, held))
-        self._timer("answer", CONNECT_TIMEOUT, self._no_answer, "SUBACK")
+        self._timers.set("answer", CONNECT_TIMEOUT, self._no_answer, "SUBACK")
 
     def _send_subscribe(self, packet: Subscribe, churn: bool = False) -> None:
         wire = self.wire
         if wire is None:
             return
-        packet.packet_id = self._asks(None if churn else packet)
+        packet.packet_id = self._requests.identifier(None if churn else packet)
         wire.write(encoder.encode(packet, self.version))
 
-    def _asks(self, packet: Subscribe | None) -> int:
-        """A packet identifier for what will be answered."""
-        number = self.session.identifier()
-        self._pending[number] = (clock(), packet)
-        self.session.reserved.add(number)
-        return number
-
     def _suback(self, packet: Suback) -> None:
-        begun, request = self._pending.pop(packet.packet_id, (0, None))
-        self.session.reserved.discard(packet.packet_id)
+        begun, request = self._requests.answered(packet.packet_id)
         if not begun:
             if self.wire is not None:
                 self.wire.fail("the broker sent a SUBACK nobody asked for")
@@ -315,8 +257,8 @@ class Client:
         if request is not None and self.judge is not None:
             for wanted, code in zip(request.requests, packet.reason_codes, strict=True):
                 self.judge.answered(wanted.topic_filter, code < 0x80)
-        if request is not None and not any(entry[1] for entry in self._pending.values()):
-            self._cancel("answer")
+        if request is not None and not self._requests.subscribing:
+            self._timers.cancel("answer")
             self._subscribed = True
             self._be_up()
 
@@ -368,17 +310,17 @@ class Client:
         """The stages have begun, or it came up while they run."""
         cycle = self.settings.cycle
         if cycle is not None:
-            self._timer("cycle", cycle.up * self._around(cycle.spread), self._leave)
+            self._timers.set("cycle", cycle.up * self._around(cycle.spread), self._leave)
         if self.settings.churn is not None and "churn" not in self._timers:
-            self._timer("churn", self._random.random() / self.settings.churn.rate, self._churn)
+            self._timers.set("churn", self._random.random() / self.settings.churn.rate, self._churn)
         reading = self.settings.reading
         if reading is not None and reading.freeze_after is not None:
-            self._timer("freeze", max(0.0, reading.freeze_after - self.pool.since_start()), self._freeze)
+            self._timers.set("freeze", max(0.0, reading.freeze_after - self.pool.since_start()), self._freeze)
 
     def finish_stages(self) -> None:
         """The stages are over: whoever is here stays, reads freely and publishes no more."""
         for name in ("cycle", "churn", "freeze"):
-            self._cancel(name)
+            self._timers.cancel(name)
         if self.wire is not None:
             self.wire.read_freely()
 
@@ -398,14 +340,14 @@ class Client:
         cycle = self.settings.cycle
         assert cycle is not None
         self.wanted = False
-        self._cancel("again")
+        self._timers.cancel("again")
         now = clock()
         for sender in self.senders:
             if not sender.away:
                 self.pool.give_up(self.group, sender.overdue(now) if sender.active else 0)
             sender.away = True
         self.leave(cut=cycle.goodbye == "cut")
-        self._timer("cycle", cycle.down * self._around(cycle.spread), self._return)
+        self._timers.set("cycle", cycle.down * self._around(cycle.spread), self._return)
 
     def _return(self) -> None:
         """Come back. From now on its messages are due, however long the broker takes."""
@@ -418,12 +360,10 @@ class Client:
         """Another filter, and one less."""
         churn = self.settings.churn
         assert churn is not None
-        self._timer("churn", 1 / churn.rate, self._churn)
+        self._timers.set("churn", 1 / churn.rate, self._churn)
         wire = self.wire
         # One who is not answered is asked no more; its requests stay bounded.
-        if wire is None or not self.up or len(self._pending) > MAX_ASKED:
-            return
-        if len(self.session.unacked) + len(self._pending) > 65_000:
+        if wire is None or not self.up or self._requests.many:
             return
         number = self._churned
         self._churned += 1
@@ -433,14 +373,14 @@ class Client:
         self._send_subscribe(Subscribe(0, [SubscriptionRequest(wanted, churn.qos)]), churn=True)
         if number:
             former = pattern.expand(self.pool.plan.run, group, self.number, (number - 1) % churn.filters)
-            identifier = self._asks(None)
+            identifier = self._requests.identifier(None)
             wire.write(encoder.encode(Unsubscribe(identifier, [former]), self.version))
 
     def _ping_later(self) -> None:
         """PINGREQ in half the keep alive time, whatever else is sent; the answer within the next half."""
         if self._keep_alive:
             self._ping_open = False
-            self._timer("ping", self._keep_alive / 2, self._ping)
+            self._timers.set("ping", self._keep_alive / 2, self._ping)
 
     def _ping(self) -> None:
         wire = self.wire
@@ -454,7 +394,7 @@ class Client:
         wire.write(encoder.PINGREQ)
         for sender in self.senders:
             sender.ping_sent()
-        self._timer("ping", self._keep_alive / 2, self._ping)
+        self._timers.set("ping", self._keep_alive / 2, self._ping)
 
     # -- leaving -------------------------------------------------------------------------------------------------------
 
@@ -492,7 +432,7 @@ class Client:
     def _gone(self, cleanly: bool) -> None:
         """No longer connected, as far as counting goes."""
         for name in ("answer", "ping", "churn", "freeze"):
-            self._cancel(name)
+            self._timers.cancel(name)
         judge = self.judge
         if judge is not None and judge.shared:
             if self.up:
@@ -506,8 +446,7 @@ class Client:
             self.pool.count_up(-1)
         for sender in self.senders:
             sender.lost(cleanly)
-        self._pending.clear()
-        self.session.reserved.clear()
+        self._requests.clear()
 
     def _on_closed(self, why: str) -> None:
         """The connection is gone, and not by our wish."""
@@ -534,23 +473,11 @@ class Client:
                 f"CONNECT: no {'CONNACK' if self.wire is not None else 'connection'} before the run was over"
             )
         self.ended = True
-        for name in list(self._timers):
-            self._cancel(name)
+        self._timers.clear()
         if self._task is not None:
             self._task.cancel()
             self._task = None
         self.leave()
-
-    # -- timers --------------------------------------------------------------------------------------------------------
-
-    def _timer(self, name: str, seconds: float, call: Callable[..., None], *arguments: object) -> None:
-        self._cancel(name)
-        self._timers[name] = asyncio.get_running_loop().call_later(seconds, call, *arguments)
-
-    def _cancel(self, name: str) -> None:
-        timer = self._timers.pop(name, None)
-        if timer is not None:
-            timer.cancel()
 
 
 def _nothing(_: str) -> None:

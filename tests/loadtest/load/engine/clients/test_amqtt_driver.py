@@ -17,13 +17,14 @@ from broker.core.codec.packets import Connack, Connect, Disconnect, Packet, Suba
 from broker.settings import Settings, Sys
 from loadtest.load.checks.counters import Tally
 from loadtest.load.checks.deliveries import Streams
-from loadtest.load.engine import conductor, drivers
-from loadtest.load.engine.amqtt_driver import open_amqtt
+from loadtest.load.engine import conductor
+from loadtest.load.engine.clients import drivers
+from loadtest.load.engine.clients.amqtt_driver import open_amqtt
+from loadtest.load.engine.clients.connection import Wire
+from loadtest.load.engine.clients.drivers import DriverError
+from loadtest.load.engine.clients.sending import Session
 from loadtest.load.engine.conductor import RunError
-from loadtest.load.engine.connection import Wire
-from loadtest.load.engine.drivers import DriverError
 from loadtest.load.engine.job import Job, Nobody, Target
-from loadtest.load.engine.sending import Session
 from loadtest.load.report.result import Result
 from loadtest.load.scenario.schema import Scenario
 from tests.loadtest.load.script import DELIVER, DROP, Delivery, Fate, Script
@@ -195,7 +196,7 @@ async def test_every_address_is_tried_and_nothing_is_left(end: str) -> None:
     async with ScriptedServer() as server:
         addresses = [(socket.AF_INET, ("127.0.0.1", port)) for port in (nobody.port, server.port)]
         pool: Any = SimpleNamespace(addresses=lambda _: addresses, gate=asyncio.Semaphore(1), error=print)
-        await open_amqtt(pool, pool, wire)
+        await open_amqtt(pool, pool, 0, wire)
         wire.write(encoder.encode(Connect("c", 4, True, 60), 4))
         await heard.wait()
         assert came == [Connack(False, 0)]
@@ -252,6 +253,6 @@ def test_without_amqtt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drivers, "find_spec", lambda _: None)
     with pytest.raises(DriverError, match=r"^amqtt is not installed: pip install amqtt$"):
         drivers.fitted("amqtt", scenario(subscriber("s", "t")))
-    monkeypatch.setitem(sys.modules, "loadtest.load.engine.amqtt_driver", None)
+    monkeypatch.setitem(sys.modules, "loadtest.load.engine.clients.amqtt_driver", None)
     with pytest.raises(DriverError, match=r"^amqtt is not installed: pip install amqtt"):
         drivers.opener("amqtt")

@@ -15,10 +15,10 @@ from loadtest.load.checks import mark
 from loadtest.load.checks.counters import Tally
 from loadtest.load.checks.deliveries import Streams
 from loadtest.load.checks.mark import Mark
-from loadtest.load.engine.connection import Wire
-from loadtest.load.engine.pacer import Pacer
+from loadtest.load.engine.clients.connection import Wire
+from loadtest.load.engine.clients.pacer import Pacer
+from loadtest.load.engine.clients.sending import MAX_SNAPSHOT, Sender, Session
 from loadtest.load.engine.schedule import BURSTS, CONSTANT, POISSON
-from loadtest.load.engine.sending import MAX_SNAPSHOT, Sender, Session
 from tests.support.runs import examples
 
 RUN = 0x81

@@ -25,17 +25,17 @@ from loadtest.load.checks.counters import Tally
 from loadtest.load.checks.deliveries import Judge, Streams
 from loadtest.load.checks.expected import Account, Sent, Subscriptions, account
 from loadtest.load.checks.mark import SIZE
-from loadtest.load.engine.client import Client
-from loadtest.load.engine.connecting import new_socket
-from loadtest.load.engine.connection import Wire, clock
+from loadtest.load.engine.clients.client import Client
+from loadtest.load.engine.clients.connecting import new_socket
+from loadtest.load.engine.clients.connection import Wire, clock
+from loadtest.load.engine.clients.pacer import Pacer
+from loadtest.load.engine.clients.sending import MAX_LAYOUTS, Outgoing, Sender
 from loadtest.load.engine.job import Target
-from loadtest.load.engine.pacer import Pacer
 from loadtest.load.engine.schedule import BURSTS, CONSTANT, NEVER, POISSON
-from loadtest.load.engine.sending import MAX_LAYOUTS, Outgoing, Sender
 from loadtest.load.scenario import payloads
 from loadtest.load.scenario.patterns import Pattern
 from loadtest.load.scenario.plan import Plan, PlanError, Recorded
-from loadtest.load.scenario.schema import Properties, Publish
+from loadtest.load.scenario.schema import Group, Properties, Publish
 
 if TYPE_CHECKING:
     from loadtest.load.checks.records import Recorder
@@ -51,7 +51,7 @@ ARRIVALS: Final = {"constant": CONSTANT, "poisson": POISSON, "bursts": BURSTS}
 Address = tuple[int, tuple[str, int]]
 """Address family; host and port."""
 
-Opener = Callable[["ClientPool", Client, Wire], Coroutine[None, None, None]]
+Opener = Callable[["ClientPool", Group, int, Wire], Coroutine[None, None, None]]
 
 
 class ClientPool:
@@ -124,13 +124,13 @@ class ClientPool:
             judge.shared = self.plan.shared[group]
         return judge
 
-    async def open(self, client: Client, wire: Wire) -> None:
-        """Open a client's connection."""
-        await self.opener(self, client, wire)
+    async def open(self, settings: Group, index: int, wire: Wire) -> None:
+        """Open the connection of the client `index` of the plan, whose group has these settings."""
+        await self.opener(self, settings, index, wire)
 
-    def addresses(self, client: Client) -> list[Address]:
+    def addresses(self, index: int) -> list[Address]:
         """All addresses of a client's target, the targets in turn; what has answered may be put first."""
-        return self._addresses[client.index % len(self._addresses)]
+        return self._addresses[index % len(self._addresses)]
 
     def error(self, text: str) -> None:
         """Count something that went wrong; texts beyond a thousand different ones together."""
@@ -413,12 +413,12 @@ class ClientPool:
         return [(sent, refused) for sent, refused in made]
 
 
-async def open_socket(pool: ClientPool, client: Client, wire: Wire) -> None:
+async def open_socket(pool: ClientPool, settings: Group, index: int, wire: Wire) -> None:
     """Open a TCP connection of our own."""
-    addresses = pool.addresses(client)
+    addresses = pool.addresses(index)
     for number, (family, address) in enumerate(addresses):
         try:
-            await _connect(client, wire, family, address)
+            await _connect(settings, index, wire, family, address)
         except OSError:
             if number + 1 == len(addresses):
                 raise
@@ -429,12 +429,12 @@ async def open_socket(pool: ClientPool, client: Client, wire: Wire) -> None:
             return
 
 
-async def _connect(client: Client, wire: Wire, family: int, address: tuple[str, int]) -> None:
+async def _connect(settings: Group, index: int, wire: Wire, family: int, address: tuple[str, int]) -> None:
     loop = asyncio.get_running_loop()
-    sock = new_socket(client.settings, family)
+    sock = new_socket(settings, family)
     try:
-        if client.index >= PORTS and address[0].startswith("127."):
-            sock.bind((f"127.0.1.{client.index // PORTS}", 0))
+        if index >= PORTS and address[0].startswith("127."):
+            sock.bind((f"127.0.1.{index // PORTS}", 0))
         await loop.sock_connect(sock, address)
         await loop.create_connection(lambda: cast(asyncio.Protocol, wire), sock=sock)
     except BaseException:

@@ -1,0 +1,32 @@
+"""Timers of the event loop by name: one of a name at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+
+class Timers:
+    """Those of one client. `clear` leaves none behind."""
+
+    def __init__(self) -> None:
+        self.handles: dict[str, asyncio.TimerHandle] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.handles
+
+    def set(self, name: str, seconds: float, call: Callable[..., None], *arguments: object) -> None:
+        """Call after so many seconds, instead of what was set under the name before."""
+        self.cancel(name)
+        self.handles[name] = asyncio.get_running_loop().call_later(seconds, call, *arguments)
+
+    def cancel(self, name: str) -> None:
+        """Forget it, if it is set."""
+        handle = self.handles.pop(name, None)
+        if handle is not None:
+            handle.cancel()
+
+    def clear(self) -> None:
+        """Cancel all."""
+        for name in list(self.handles):
+            self.cancel(name)
