@@ -21,6 +21,7 @@ COPY .ci/environment .ci/environment
 COPY broker broker
 COPY canopy_delta canopy_delta
 COPY canopy_pages canopy_pages
+COPY canopy_spark canopy_spark
 COPY loadtest loadtest
 COPY pipeline pipeline
 COPY config/default.toml config/default.toml

@@ -70,7 +70,7 @@ DEBUGGING = "0"
 FLAGS = ("-fvisibility=hidden", "-Wno-all", "-w")
 
 BUILDS = {"bdist_wheel", "build", "build_ext", "install"}
-PACKAGES = ("broker", "canopy_delta", "canopy_pages", "loadtest", "pipeline")
+PACKAGES = ("broker", "canopy_delta", "canopy_pages", "canopy_spark", "loadtest", "pipeline")
 ROOT = Path(__file__).resolve().parent
 # What `canopy check-config --defaults` prints has one home in the tree, and goes beside the settings' models.
 DEFAULTS = "config/default.toml"

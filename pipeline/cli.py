@@ -10,7 +10,9 @@ import typer
 
 from pipeline.compact.command import compact
 from pipeline.loadtest.command import loadtest
+from pipeline.options import configured
 from pipeline.oracle.command import oracle
+from pipeline.package.command import package
 from pipeline.plan.command import plan
 from pipeline.report.command import report
 from pipeline.retention.command import retention
@@ -33,12 +35,13 @@ def pipeline() -> None:
     """Spark jobs over what the recorder wrote."""
 
 
-app.command("rollup")(rollup)
-app.command("tree")(tree)
-app.command("oracle")(oracle)
-app.command("loadtest")(loadtest)
-app.command("plan")(plan)
-app.command("report")(report)
-app.command("tables")(tables)
+app.command("rollup")(configured(rollup))
+app.command("tree")(configured(tree))
+app.command("oracle")(configured(oracle))
+app.command("loadtest")(configured(loadtest))
+app.command("plan")(configured(plan))
+app.command("report")(configured(report))
+app.command("tables")(configured(tables))
 app.command("compact")(compact)
 app.command("retention")(retention)
+app.command("package")(package)

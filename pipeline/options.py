@@ -7,8 +7,9 @@ Ctrl-C.
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Annotated, Any, Final, NoReturn
 
@@ -57,6 +58,22 @@ MasterOption = Annotated[
         help="Spark master, as in local[2]. Without it spark-submit decides, or all cores of this machine are used.",
     ),
 ]
+ConfOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--conf",
+        metavar="KEY=VALUE",
+        help="A setting of the Spark that is started here, as spark-submit has it. Repeatable.",
+    ),
+]
+PackagesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--packages",
+        metavar="NAMES",
+        help="Maven packages for it, as in org.apache.hadoop:hadoop-aws:3.4.2; Spark fetches them.",
+    ),
+]
 MemoryOption = Annotated[
     str, typer.Option("--driver-memory", metavar="SIZE", help="Memory of a Spark that is started here, as in 4g.")
 ]
@@ -101,6 +118,52 @@ def seconds(text: str, option: str) -> float:
     if found is None:
         raise MisuseError(f"{option} {text}: a number and a unit are wanted, as in 500ms, 10s, 5m, 2h or 7d")
     return float(found[1]) * _UNITS[found[2]]
+
+
+def spark_settings(conf: Sequence[str], packages: str | None) -> dict[str, str]:
+    """What --conf and --packages say, as settings of Spark.
+
+    Raises:
+        MisuseError: a --conf is no KEY=VALUE.
+    """
+    found = {}
+    for each in conf:
+        key, equals, value = each.partition("=")
+        if not key.strip() or not equals:
+            # Not the text itself, in which a key for a store may stand.
+            raise MisuseError("--conf takes KEY=VALUE, as in --conf spark.sql.shuffle.partitions=64")
+        found[key.strip()] = value
+    if packages is not None:
+        found["spark.jars.packages"] = packages
+    return found
+
+
+def configured(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command with --conf and --packages as well, for the Spark that it starts."""
+
+    @wraps(command)
+    def run(*arguments: Any, conf: list[str] | None = None, packages: str | None = None, **flags: Any) -> Any:
+        from pipeline.session import SETTINGS
+
+        try:
+            settings = spark_settings(conf or (), packages)
+        except MisuseError as error:
+            fail(str(error), error.exit_code)
+        token = SETTINGS.set(settings)
+        try:
+            return command(*arguments, **flags)
+        finally:
+            SETTINGS.reset(token)
+
+    more = {"conf": ConfOption, "packages": PackagesOption}
+    signature = inspect.signature(command, eval_str=True)
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in more.items()
+    ]
+    setattr(run, "__signature__", signature.replace(parameters=[*signature.parameters.values(), *added]))  # noqa: B010
+    run.__annotations__ = command.__annotations__ | more
+    return run
 
 
 def close(coverage: Coverage, allow_gaps: bool, fine: bool = True) -> None:
@@ -155,8 +218,10 @@ __all__ = [
     "SkipOption",
     "UntilOption",
     "close",
+    "configured",
     "existing",
     "fail",
     "seconds",
+    "spark_settings",
     "told",
 ]

@@ -19,8 +19,10 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.resources import as_file, files
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from pipeline.errors import PipelineError
@@ -28,6 +30,8 @@ from pipeline.errors import PipelineError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SETTINGS: ContextVar[Mapping[str, str]] = ContextVar("settings", default=MappingProxyType({}))
+"""What --conf and --packages said, for the session that a command starts."""
 OLDEST_JAVA: Final = 17
 """What Spark 4 needs."""
 
@@ -114,7 +118,7 @@ def spark_session(
             chosen |= LOCAL
             chosen["spark.driver.memory"] = driver_memory
             chosen["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={quiet.as_uri()}"
-        for key, value in (chosen | dict(settings or {})).items():
+        for key, value in (chosen | dict(settings or {}) | dict(SETTINGS.get())).items():
             builder = builder.config(key, value)
         if master is not None:
             builder = builder.master(master)

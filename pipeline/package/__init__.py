@@ -1,0 +1,1 @@
+"""One file of `canopy_spark` for the executors of a cluster."""
