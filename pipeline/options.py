@@ -21,7 +21,7 @@ from pipeline.errors import FAILED, INCOMPLETE, MISUSED, MisuseError, PipelineEr
 from pipeline.storage import local_path
 
 INTERRUPTED: Final = 130
-EXTRA: Final = frozenset({"pandas", "pyarrow", "pyspark", "numpy"})
+EXTRA: Final = frozenset({"duckdb", "pandas", "pyarrow", "pyspark", "numpy"})
 
 
 def fail(text: str, code: int = FAILED) -> NoReturn:
@@ -50,6 +50,15 @@ InputOption = Annotated[
     ),
 ]
 OutputOption = Annotated[str, typer.Option("--output", metavar="DIR", help="Where the tables and the page go.")]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="ENGINE",
+        help="spark, duckdb (this machine alone; extra `duckdb`), or auto: duckdb where it is installed and the "
+        "segments are 2 GiB or less.",
+    ),
+]
 MasterOption = Annotated[
     str | None,
     typer.Option(
@@ -207,6 +216,7 @@ __all__ = [
     "MISUSED",
     "AllowOption",
     "CheckpointOption",
+    "EngineOption",
     "EveryOption",
     "InputOption",
     "MasterOption",

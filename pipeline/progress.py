@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from pipeline.engine import is_duckdb
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -43,6 +45,8 @@ def progress(spark: SparkSession, what: str, every: float = EVERY, stream: TextI
 
 def _tasks(spark: SparkSession) -> tuple[int, int]:
     """Of the stages that run: tasks that are done, and all of them."""
+    if is_duckdb(spark):
+        return 0, 0
     tracker: Any = spark.sparkContext.statusTracker()
     done = tasks = 0
     for stage in tracker.getActiveStageIds():

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from pipeline.coverage import Coverage
+from pipeline.engine import f, is_duckdb
 from pipeline.errors import DamagedError, GoneError, MisuseError, PipelineError
 from pipeline.manifests import is_merged, manifests
 from pipeline.storage import MANIFESTS, File, Storage, local_path, parquet, storage
@@ -31,6 +32,7 @@ SMALLEST: Final = 12
 """Bytes of a file that could be Parquet: the magic number twice, and a length."""
 MANY: Final = 256
 """Files from which on they are read by their folders."""
+ALTERED: Final = "not what its manifest's checksum says"
 SHOWN: Final = 5
 """Corrupt segments that an error names; there may be more."""
 
@@ -82,6 +84,8 @@ def find(
     corrupt: list[str] = []
     whole = 0
     wanted = covering(choice)
+    # DuckDB does not look at the checksums in the pages.
+    unchecked = is_duckdb(spark)
     for path in inputs:
         # What replaces what is known where the record begins, also to who names a day or an hour of it.
         root, below = record_of(path)
@@ -107,7 +111,7 @@ def find(
             if about is not None and not wanted.asks(about):
                 whole += 1
                 continue
-            why = fault(place, file, about, skip_corrupt)
+            why = fault(place, file, about, skip_corrupt or unchecked)
             if why:
                 corrupt.append(f"{file.path}: {why}")
                 left[file.place] = why
@@ -118,7 +122,9 @@ def find(
             coverage.take(path, said, place, sizes, left, below, local_path(root))
     if corrupt and not skip_corrupt:
         more = f"; and {len(corrupt) - SHOWN} more" if len(corrupt) > SHOWN else ""
-        raise PipelineError("\n".join(corrupt[:SHOWN]) + f"{more}; --skip-corrupt leaves out what cannot be read")
+        # As where Spark finds such a page.
+        kind = DamagedError if all(line.endswith(ALTERED) for line in corrupt) else PipelineError
+        raise kind("\n".join(corrupt[:SHOWN]) + f"{more}; --skip-corrupt leaves out what cannot be read")
     for line in corrupt:
         say(f"left out: {line}")
     if not found and not whole:
@@ -184,7 +190,7 @@ def altered(place: Storage, file: File, said: Mapping[str, Any] | None) -> str:
             found = hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
         return f"cannot be read ({error.strerror or error})"
-    return "" if found == digest else "not what its manifest's checksum says"
+    return "" if found == digest else ALTERED
 
 
 def broken(place: Storage, file: File) -> str:
@@ -248,7 +254,7 @@ def _read(reader: DataFrameReader, names: list[str]) -> DataFrame:
 
     Spark asks for each file that it is given by name, and lists a folder in one call.
     """
-    if len(names) >= MANY:
+    if len(names) >= MANY and not is_duckdb(reader):
         folders = list(dict.fromkeys(name.rpartition("/")[0] for name in names))
         rows = parquet(reader, *folders)
         if sorted(unquote(name).rpartition("/")[2] for name in rows.inputFiles()) == sorted(
@@ -291,8 +297,6 @@ def covering(choice: Choice) -> Coverage:
 
 def narrowed(frame: DataFrame, choice: Choice) -> DataFrame:
     """The rows that are wanted."""
-    from pyspark.sql import functions as f
-
     if choice.kinds:
         frame = frame.where(f.col("kind").isin(*choice.kinds))
     if choice.run:

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import functions as f
-
+from pipeline.engine import f
 from pipeline.loadtest.tables import COUNTS
 
 if TYPE_CHECKING:

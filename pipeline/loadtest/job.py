@@ -12,8 +12,8 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import StorageLevel
-from pyspark.sql import functions as f
 
+from pipeline.engine import f
 from pipeline.errors import MisuseError
 from pipeline.loadtest import agreement, latency, tables, transforms
 from pipeline.loadtest.outcome import Outcome

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import Window
-from pyspark.sql import functions as f
+from pipeline.engine import Window, f
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

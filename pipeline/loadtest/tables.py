@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyarrow import ArrowException
 from pyarrow.parquet import read_schema
-from pyspark.sql import functions as f
 from pyspark.sql.types import (
     BooleanType,
     ByteType,
@@ -27,6 +26,7 @@ from pyspark.sql.types import (
 )
 
 from pipeline.coverage import Coverage, left_out
+from pipeline.engine import f
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.segments import Say, broken, reading, unsaid
 from pipeline.storage import File, parquet, storage

@@ -15,9 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import Window
-from pyspark.sql import functions as f
-
+from pipeline.engine import Window, f
 from pipeline.loadtest.tables import COUNTS
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ import typer
 
 from pipeline.options import (
     AllowOption,
+    EngineOption,
     InputOption,
     MasterOption,
     MemoryOption,
@@ -26,6 +27,7 @@ def oracle(
     since: SinceOption = None,
     until: UntilOption = None,
     run: RunOption = None,
+    engine: EngineOption = "auto",
     master: MasterOption = None,
     driver_memory: MemoryOption = "2g",
     skip_corrupt: SkipOption = False,
@@ -36,13 +38,13 @@ def oracle(
     Replays subscriptions over publishes, by the MQTT 5.0 specification alone, and compares with the recorded deliveries
     and drops. Needs a recorder with `deliveries = true`. Exit code 1 when something is missing, unexpected or wrong.
     """
+    from pipeline.engine import session
     from pipeline.oracle.job import run as judge
-    from pipeline.session import spark_session
 
     def say(line: str) -> None:
         typer.echo(f"canopy: {line}", err=True)
 
-    with spark_session("canopy oracle", master, driver_memory) as spark:
+    with session("canopy oracle", engine, input, output, master, driver_memory, say) as spark:
         outcome = judge(spark, input, output, run, skip_corrupt, say, since, until)
     for note in outcome.notes:
         say(note)

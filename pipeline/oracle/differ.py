@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import Window
-from pyspark.sql import functions as f
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from pipeline.engine import Window, f
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as f
-
+from pipeline.engine import f
 from pipeline.matching import is_shared, matches
 from pipeline.oracle.spans import inside
 from pipeline.schema import DELIVER, DROP, PUBLISH

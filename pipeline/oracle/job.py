@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pipeline import schema
+from pipeline.engine import f
 from pipeline.errors import PipelineError
 from pipeline.oracle import differ, expect, judge, spans
 from pipeline.oracle.outcome import Loss, Outcome

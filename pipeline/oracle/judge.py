@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import functions as f
-
+from pipeline.engine import f
 from pipeline.schema import DELIVER, DROP, EVICT, GAP, PUBLISH, SNAPSHOT
 
 if TYPE_CHECKING:

@@ -15,9 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
-from pyspark.sql import functions as f
-
+from pipeline.engine import Window, f
 from pipeline.matching import is_shared, unshared
 from pipeline.schema import SUBSCRIBE, UNSUBSCRIBE
 

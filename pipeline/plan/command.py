@@ -8,6 +8,7 @@ import typer
 
 from pipeline.options import (
     AllowOption,
+    EngineOption,
     InputOption,
     MasterOption,
     MemoryOption,
@@ -51,6 +52,7 @@ def plan(
     max_filters: MaxOption = None,
     headroom: HeadroomOption = 10.0,
     subscriptions: WhenOption = "any",
+    engine: EngineOption = "auto",
     master: MasterOption = None,
     driver_memory: MemoryOption = "2g",
     skip_corrupt: SkipOption = False,
@@ -61,13 +63,13 @@ def plan(
     Each --input is the recording of one downstream broker. Writes the curve of filters against over-forwarded bytes,
     and for each broker a set of filters in the format of the upstream settings.
     """
+    from pipeline.engine import session
     from pipeline.plan.job import run
-    from pipeline.session import spark_session
 
     def say(line: str) -> None:
         typer.echo(f"canopy: {line}", err=True)
 
-    with spark_session("canopy plan", master, driver_memory) as spark:
+    with session("canopy plan", engine, [*input, *(traffic or ())], output, master, driver_memory, say) as spark:
         outcome = run(
             spark, input, output, traffic or (), max_filters, headroom, subscriptions == "end", skip_corrupt, say
         )

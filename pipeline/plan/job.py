@@ -12,9 +12,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import functions as f
-
 from pipeline.coverage import Coverage
+from pipeline.engine import f
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.outputs import Results, check
 from pipeline.plan import transforms

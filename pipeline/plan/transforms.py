@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
-from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType
 
+from pipeline.engine import Window, f
 from pipeline.matching import matches, unshared
 from pipeline.schema import PUBLISH, SUBSCRIBE, UNSUBSCRIBE
 
@@ -36,7 +35,10 @@ def subscribed(events: DataFrame, at_end: bool) -> DataFrame:
     kept = events.where(f.col("kind").isin(SUBSCRIBE, UNSUBSCRIBE) & f.col("topic_filter").isNotNull())
     if at_end:
         last_run = (
-            events.select("run_id", "ts").groupBy("run_id").agg(f.max("ts").alias("last")).orderBy(f.desc("last"))
+            events.groupBy("run_id")
+            .agg(f.max("ts").alias("last"), f.max("seq").alias("last_seq"))
+            # Numbers go on from run to run: of two that ended at one time the later one counts.
+            .orderBy(f.desc("last"), f.desc("last_seq"))
         )
         turns = Window.partitionBy("client_id", "topic_filter").orderBy(f.desc("seq"))
         kept = (

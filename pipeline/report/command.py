@@ -8,6 +8,7 @@ import typer
 
 from pipeline.options import (
     AllowOption,
+    EngineOption,
     InputOption,
     MasterOption,
     MemoryOption,
@@ -32,6 +33,7 @@ def report(
             callback=existing,
         ),
     ] = None,
+    engine: EngineOption = "auto",
     master: MasterOption = None,
     driver_memory: MemoryOption = "2g",
     skip_corrupt: SkipOption = False,
@@ -42,13 +44,13 @@ def report(
     The oracle is left out where deliveries were not recorded, loadtest without --load. Exit code 1 when one of them
     could not be done, or its verdict is bad, 3 when something of the record is missing.
     """
+    from pipeline.engine import session
     from pipeline.report.job import run
-    from pipeline.session import spark_session
 
     def say(line: str) -> None:
         typer.echo(f"canopy: {line}", err=True)
 
-    with spark_session("canopy report", master, driver_memory) as spark:
+    with session("canopy report", engine, input, output, master, driver_memory, say) as spark:
         outcome = run(spark, input, output, load, skip_corrupt, say)
     typer.echo(f"{output.rstrip('/')}/index.html")
     close(outcome.coverage, allow_gaps, outcome.fine)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
 
 from canopy_pages import BLUE, COLOURS, GREEN, GREY, RED, Page, Plot, bars, label, line
+from pipeline.engine import f
 from pipeline.schema import CONNECT, DELIVER, DISCONNECT, DROP, GAP, PUBLISH
 
 POINTS: Final = 600

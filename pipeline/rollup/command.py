@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
+from pipeline.engine import DUCKDB, SPARK, session
 from pipeline.errors import MisuseError
 from pipeline.options import (
     AllowOption,
     CheckpointOption,
+    EngineOption,
     EveryOption,
     InputOption,
     MasterOption,
@@ -54,6 +56,7 @@ def rollup(
     until: UntilOption = None,
     run: RunOption = None,
     skip_corrupt: SkipOption = False,
+    engine: EngineOption = "auto",
     master: MasterOption = None,
     driver_memory: MemoryOption = "2g",
     allow_gaps: AllowOption = False,
@@ -67,21 +70,25 @@ def rollup(
         raise MisuseError("--since, --until and --run are not for a stream")
     if checkpoint is not None and len(inputs) != 1:
         raise MisuseError("--input: a stream reads one folder")
+    if checkpoint is not None and engine == DUCKDB:
+        raise MisuseError("--engine duckdb: a stream (--checkpoint) is Spark's")
     kept = seconds(late, "--late")
     pause = None if once else seconds(every or "10s", "--every")
-    from pipeline.session import spark_session
 
     def say(line: str) -> None:
         typer.echo(line, err=True)
 
-    with spark_session("canopy-rollup", master, driver_memory) as spark:
+    with session(
+        "canopy-rollup", engine if checkpoint is None else SPARK, inputs, output, master, driver_memory, say
+    ) as spark:
         from pipeline.rollup import job
-        from pipeline.rollup.stream import stream
         from pipeline.segments import Choice
 
         if checkpoint is None:
             outcome = job.run(spark, inputs, output, latency, Choice((), since, until, run), skip_corrupt, say)
         else:
+            from pipeline.rollup.stream import stream
+
             outcome = stream(spark, inputs[0], output, checkpoint, pause, latency, skip_corrupt, say, allow_gaps, kept)
     typer.echo(outcome.line())
     close(outcome.coverage, allow_gaps)

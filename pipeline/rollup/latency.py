@@ -16,9 +16,9 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import Column
-from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, IntegerType, LongType, StructField, StructType
 
+from pipeline.engine import f
 from pipeline.errors import MisuseError
 
 AUTO: Final = "auto"
@@ -100,7 +100,7 @@ def _sent(name: str) -> Column:
 
 def bucket(micros: Column) -> Column:
     """The bucket of a latency in microseconds, 0 or more; null for null."""
-    digits = f.length(f.bin(micros))
+    digits = f.char_length(f.bin(micros))
     # A shift by a column has no name in Python.
     high = f.call_function("shiftright", micros, digits - 5)
     return f.when(micros < EXACT, micros).otherwise(EXACT + PARTS * (digits - 6) + high - PARTS).cast("int")

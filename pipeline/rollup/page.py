@@ -13,10 +13,10 @@ from itertools import groupby
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as f
 
 from canopy_pages import AMBER, BLUE, GREEN, POWERS, RED, VIOLET, Page, Plot, line
 from pipeline.coverage import Coverage
+from pipeline.engine import f
 from pipeline.rollup.latency import highest, lowest
 from pipeline.rollup.tables import Shown
 

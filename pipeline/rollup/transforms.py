@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as f
 from pyspark.sql.types import (
     IntegerType,
     LongType,
@@ -20,6 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pipeline.engine import f
 from pipeline.rollup.latency import HISTOGRAM, bucket, latency
 
 _SUMS: Final = ("messages", "bytes", "qos0", "qos1", "qos2", "retained")

@@ -8,6 +8,7 @@ import typer
 
 from pipeline.options import (
     AllowOption,
+    EngineOption,
     InputOption,
     MasterOption,
     MemoryOption,
@@ -42,14 +43,20 @@ def tree(
     until: UntilOption = None,
     run: RunOption = None,
     skip_corrupt: SkipOption = False,
+    engine: EngineOption = "auto",
     master: MasterOption = None,
     driver_memory: MemoryOption = "2g",
     allow_gaps: AllowOption = False,
 ) -> None:
     """The topic tree: messages, bytes, topics and children of each prefix; hot topics; topic explosions."""
-    from pipeline.session import spark_session
+    from pipeline.engine import session
 
-    with spark_session("canopy-tree", master, driver_memory) as spark:
+    def say(line: str) -> None:
+        typer.echo(line, err=True)
+
+    with session(
+        "canopy-tree", engine, inputs, output, master, driver_memory, lambda line: typer.echo(line, err=True)
+    ) as spark:
         from pipeline.segments import Choice
         from pipeline.tree import job
         from pipeline.tree.transforms import Thresholds
@@ -62,7 +69,7 @@ def tree(
             Thresholds(children, growing, per_child, steady),
             hot,
             skip_corrupt,
-            lambda line: typer.echo(line, err=True),
+            say,
         )
     typer.echo(outcome.line())
     close(outcome.coverage, allow_gaps)

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import functions as f
-
 from pipeline.coverage import Coverage
+from pipeline.engine import f
 from pipeline.errors import MisuseError
 from pipeline.outputs import check, folder
 from pipeline.progress import progress

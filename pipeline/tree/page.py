@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as f
 
 from canopy_pages import Page, Plot, number, treemap
 from canopy_pages.page import ROWS
 from pipeline.coverage import Coverage
+from pipeline.engine import f
 
 PREFIXES: Final = 600
 """Prefixes of a plot: a browser draws so many at once."""

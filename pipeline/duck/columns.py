@@ -1,0 +1,317 @@
+"""Column expressions, windows and types as DuckDB's SQL.
+
+A text is a column's name where a function takes a column, and a value everywhere else, as in Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+TYPES: Final = {
+    "bigint": "BIGINT", "binary": "BLOB", "boolean": "BOOLEAN", "double": "DOUBLE", "int": "INTEGER",
+    "long": "BIGINT", "string": "VARCHAR", "timestamp": "TIMESTAMP WITH TIME ZONE", "tinyint": "TINYINT",
+}  # fmt: skip
+
+
+def quoted(name: str) -> str:
+    """A name, or one within another (`at.why`), or all of a struct's (`at.*`)."""
+    parts = name.split(".")
+    return ".".join("*" if part == "*" else '"' + part.replace('"', '""') + '"' for part in parts)
+
+
+def literal(value: Any) -> str:
+    """A Python value.
+
+    Raises:
+        TypeError: it is of a kind that no job uses.
+    """
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, int):
+        # Spark counts what does not fit 32 bits in 64.
+        return str(value) if -(2**31) <= value < 2**31 else f"CAST({value} AS BIGINT)"
+    if isinstance(value, float):
+        return f"CAST({value!r} AS DOUBLE)"
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    if hasattr(value, "isoformat"):
+        return f"CAST('{value.isoformat()}' AS TIMESTAMP WITH TIME ZONE)"
+    raise TypeError(f"no literal of {type(value).__name__}")
+
+
+def sql_type(wanted: Any) -> str:
+    """A type, by its name or as one of `pyspark.sql.types`.
+
+    Raises:
+        KeyError: no job uses it.
+    """
+    if isinstance(wanted, str):
+        return wanted.upper() if wanted.startswith("decimal") else TYPES[wanted]
+    if hasattr(wanted, "elementType"):
+        return f"{sql_type(wanted.elementType)}[]"
+    if hasattr(wanted, "fields"):
+        return "STRUCT(" + ", ".join(f"{quoted(each.name)} {sql_type(each.dataType)}" for each in wanted.fields) + ")"
+    return sql_type(wanted.simpleString())
+
+
+class Column:
+    """An expression, and the name it has as a column of a frame."""
+
+    def __init__(self, sql: str, name: str = "", around: str = "{}") -> None:
+        self._sql = sql
+        self._name = name
+        self._around = around
+        """What the value of a window or of a group is put into."""
+
+    @property
+    def sql(self) -> str:
+        """The expression."""
+        return self._around.replace("{}", self._sql)
+
+    @property
+    def name(self) -> str:
+        """What it is called; of an expression without a name, itself."""
+        return self._name or self.sql
+
+    @property
+    def shown(self) -> str:
+        """The expression as it stands in a list of columns."""
+        return self.sql if self.name == "*" else f"{self.sql} AS {quoted_whole(self.name)}"
+
+    def alias(self, name: str) -> Column:
+        """The same under another name."""
+        return Column(self._sql, name, self._around)
+
+    def cast(self, wanted: Any) -> Column:
+        """As another type."""
+        return Column(f"CAST({self.sql} AS {sql_type(wanted)})", self._name)
+
+    def over(self, window: Spec) -> Column:
+        """Over the rows of a window."""
+        return Column(self._around.replace("{}", f"{self._sql} OVER ({window.sql})"))
+
+    def isNull(self) -> Column:  # noqa: N802
+        """Whether there is no value."""
+        return Column(f"({self.sql} IS NULL)")
+
+    def isNotNull(self) -> Column:  # noqa: N802
+        """Whether there is a value."""
+        return Column(f"({self.sql} IS NOT NULL)")
+
+    def eqNullSafe(self, other: Any) -> Column:  # noqa: N802
+        """Whether both are the same, or both are null."""
+        return Column(f"({self.sql} IS NOT DISTINCT FROM {value(other)})")
+
+    def isin(self, *values: Any) -> Column:
+        """Whether it is one of these."""
+        chosen = values[0] if len(values) == 1 and isinstance(values[0], list | tuple | set) else values
+        if not chosen:
+            return Column("FALSE")
+        return Column(f"({self.sql} IN ({', '.join(value(each) for each in chosen)}))")
+
+    def startswith(self, other: Any) -> Column:
+        """Whether a text begins so."""
+        return Column(f"starts_with({self.sql}, {value(other)})")
+
+    def endswith(self, other: Any) -> Column:
+        """Whether a text ends so."""
+        return Column(f"suffix({self.sql}, {value(other)})")
+
+    def rlike(self, pattern: str) -> Column:
+        """Whether a regular expression is found in a text."""
+        return Column(f"regexp_matches({self.sql}, {literal(pattern)})")
+
+    def asc(self) -> Order:
+        """In rising order; what is null comes first."""
+        return Order(f"{self.sql} ASC NULLS FIRST")
+
+    def desc(self) -> Order:
+        """In falling order; what is null comes last."""
+        return Order(f"{self.sql} DESC NULLS LAST")
+
+    def __getitem__(self, name: str) -> Column:
+        return Column(f"struct_extract({self.sql}, {literal(name)})", name)
+
+    def __getattr__(self, name: str) -> Column:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self[name]
+
+    def _with(self, operator: str, other: Any) -> Column:
+        return Column(f"({self.sql} {operator} {value(other)})")
+
+    def _after(self, operator: str, other: Any) -> Column:
+        return Column(f"({value(other)} {operator} {self.sql})")
+
+    def __eq__(self, other: object) -> Column:  # type: ignore[override]  # an expression, as in Spark
+        return self._with("=", other)
+
+    def __ne__(self, other: object) -> Column:  # type: ignore[override]  # an expression, as in Spark
+        return self._with("<>", other)
+
+    __hash__ = None  # type: ignore[assignment]  # nor can Spark's be put in a set
+
+    def __lt__(self, other: Any) -> Column:
+        return self._with("<", other)
+
+    def __le__(self, other: Any) -> Column:
+        return self._with("<=", other)
+
+    def __gt__(self, other: Any) -> Column:
+        return self._with(">", other)
+
+    def __ge__(self, other: Any) -> Column:
+        return self._with(">=", other)
+
+    def __and__(self, other: Any) -> Column:
+        return self._with("AND", other)
+
+    def __or__(self, other: Any) -> Column:
+        return self._with("OR", other)
+
+    def __invert__(self) -> Column:
+        return Column(f"(NOT {self.sql})")
+
+    def __add__(self, other: Any) -> Column:
+        return self._with("+", other)
+
+    def __radd__(self, other: Any) -> Column:
+        return self._after("+", other)
+
+    def __sub__(self, other: Any) -> Column:
+        return self._with("-", other)
+
+    def __rsub__(self, other: Any) -> Column:
+        return self._after("-", other)
+
+    def __mul__(self, other: Any) -> Column:
+        return self._with("*", other)
+
+    def __rmul__(self, other: Any) -> Column:
+        return self._after("*", other)
+
+    def __truediv__(self, other: Any) -> Column:
+        return self._with("/", other)
+
+    def __bool__(self) -> bool:
+        raise TypeError("a column has no truth of its own: & and | are for columns")
+
+
+class Case(Column):
+    """`when(…).when(…).otherwise(…)`: null where no condition holds."""
+
+    def __init__(self, branches: list[str]) -> None:
+        super().__init__(f"CASE {' '.join(branches)} END")
+        self._branches = branches
+
+    def when(self, condition: Column, then: Any) -> Case:
+        """A further condition, where those before do not hold."""
+        return Case([*self._branches, branch(condition, then)])
+
+    def otherwise(self, then: Any) -> Column:
+        """What it is where none of them holds."""
+        return Column(f"CASE {' '.join(self._branches)} ELSE {value(then)} END")
+
+
+class Order:
+    """A column by which rows are put in order."""
+
+    def __init__(self, sql: str) -> None:
+        self.sql = sql
+
+
+class Spec:
+    """A window: which rows, in which order, and how far from each."""
+
+    def __init__(self, keys: tuple[str, ...] = (), orders: tuple[str, ...] = (), frame: str = "") -> None:
+        self._keys = keys
+        self._orders = orders
+        self._frame = frame
+
+    @property
+    def sql(self) -> str:
+        """What stands after OVER."""
+        keys = f"PARTITION BY {', '.join(self._keys)}" if self._keys else ""
+        orders = f"ORDER BY {', '.join(self._orders)}" if self._orders else ""
+        return " ".join(part for part in (keys, orders, self._frame) if part)
+
+    def partitionBy(self, *by: Any) -> Spec:  # noqa: N802
+        """Rows that have the same of these."""
+        return Spec(tuple(column(each).sql for each in by), self._orders, self._frame)
+
+    def orderBy(self, *by: Any) -> Spec:  # noqa: N802
+        """In this order."""
+        return Spec(self._keys, tuple(order(each).sql for each in by), self._frame)
+
+    def rowsBetween(self, start: int, end: int) -> Spec:  # noqa: N802
+        """Of them so many before and after each."""
+        return Spec(self._keys, self._orders, f"ROWS BETWEEN {_bound(start)} AND {_bound(end)}")
+
+    def rangeBetween(self, start: int, end: int) -> Spec:  # noqa: N802
+        """Of them those whose order is so far from that of each."""
+        return Spec(self._keys, self._orders, f"RANGE BETWEEN {_bound(start)} AND {_bound(end)}")
+
+
+class Window:
+    """Where windows begin."""
+
+    unboundedPreceding: Final = -(2**63)  # noqa: N815
+    unboundedFollowing: Final = 2**63 - 1  # noqa: N815
+    currentRow: Final = 0  # noqa: N815
+
+    @staticmethod
+    def partitionBy(*by: Any) -> Spec:  # noqa: N802
+        """Rows that have the same of these."""
+        return Spec().partitionBy(*by)
+
+    @staticmethod
+    def orderBy(*by: Any) -> Spec:  # noqa: N802
+        """All rows, in this order."""
+        return Spec().orderBy(*by)
+
+
+def _bound(at: int) -> str:
+    if at <= Window.unboundedPreceding:
+        return "UNBOUNDED PRECEDING"
+    if at >= Window.unboundedFollowing:
+        return "UNBOUNDED FOLLOWING"
+    return "CURRENT ROW" if at == 0 else f"{abs(at)} {'PRECEDING' if at < 0 else 'FOLLOWING'}"
+
+
+def quoted_whole(name: str) -> str:
+    """A name that has no parts."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def column(given: Any) -> Column:
+    """A column: by its name, or as it is; any other value as one."""
+    if isinstance(given, Column):
+        return given
+    if isinstance(given, str):
+        if given == "*":
+            return Column("*", "*")
+        return Column(quoted(given), given.rpartition(".")[2])
+    return Column(literal(given))
+
+
+def value(given: Any) -> str:
+    """The expression of a column, or a value."""
+    return given.sql if isinstance(given, Column) else literal(given)
+
+
+def branch(condition: Column, then: Any) -> str:
+    """A branch of a CASE."""
+    return f"WHEN {condition.sql} THEN {value(then)}"
+
+
+def order(given: Any) -> Order:
+    """By what rows are put in order."""
+    return given if isinstance(given, Order) else column(given).asc()
+
+
+def listed(columns: Iterable[Column]) -> str:
+    """A list of columns."""
+    return ", ".join(each.shown for each in columns)

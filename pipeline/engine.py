@@ -1,0 +1,134 @@
+"""Which engine computes the numbers: Spark, or DuckDB for what one machine holds.
+
+Owns: `f` and `Window`, by which the jobs write down what each number is, once; they are those of the engine that is at
+work. And the choice: `--engine auto` takes DuckDB where it is installed and the record is small.
+
+Promises: pages, summaries and exit codes are made by the same code, which does not know the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pipeline.errors import MisuseError, PipelineError
+from pipeline.session import spark_session, submitted
+from pipeline.storage import Local, local_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession, Window
+    from pyspark.sql import functions as f
+
+AUTO: Final = "auto"
+SPARK: Final = "spark"
+DUCKDB: Final = "duckdb"
+ENGINES: Final = (AUTO, SPARK, DUCKDB)
+
+SMALL: Final = 2 << 30
+"""Bytes of segments up to which `auto` takes DuckDB: about 20 million events, some 30 s of two cores; Spark's start and
+its cores, where there are many, pay off beyond."""
+
+_SPARK: Final = ("pyspark.sql.functions", "pyspark.sql.window")
+_DUCKDB: Final = ("pipeline.duck.functions", "pipeline.duck.columns")
+_modules: list[tuple[str, str]] = [_SPARK]
+"""Those at work; the last one counts."""
+
+
+class _Functions:
+    """`pyspark.sql.functions`, or what stands for them."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(_modules[-1][0]), name)
+
+
+class _Window:
+    """`pyspark.sql.Window`, or what stands for it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(_modules[-1][1]).Window, name)
+
+
+if not TYPE_CHECKING:
+    f = _Functions()
+    Window = _Window()
+
+
+def is_duckdb(spark: Any) -> bool:
+    """Whether a session is DuckDB's."""
+    return type(spark).__module__.startswith("pipeline.duck.")
+
+
+def chosen(engine: str, inputs: Sequence[str], output: str, master: str | None = None) -> str:
+    """The engine of a job, which may be left to its input.
+
+    Raises:
+        MisuseError: there is no such engine, or it cannot do what is asked for.
+        PipelineError: it is not installed.
+    """
+    if engine not in ENGINES:
+        raise MisuseError(f"--engine {engine}: {', '.join(ENGINES)} is wanted")
+    there = find_spec("duckdb") is not None
+    remote = [path for path in (*inputs, output) if local_path(path) is None]
+    clustered = master is not None or submitted()
+    if engine == DUCKDB:
+        if clustered:
+            raise MisuseError("--engine duckdb: it runs on this machine alone; leave out --master")
+        if remote:
+            raise MisuseError(f"--engine duckdb: {remote[0]} is not a folder of this machine; --engine spark reads it")
+        if not there:
+            raise PipelineError("--engine duckdb needs DuckDB: pip install './canopy[pipeline,duckdb]'")
+        return DUCKDB
+    if engine == SPARK or not there or remote or clustered or _bytes(inputs) > SMALL:
+        return SPARK
+    return DUCKDB
+
+
+def _bytes(inputs: Sequence[str]) -> int:
+    """How large all segments are, those included that a merged one replaces."""
+    folders = [place for path in inputs if (place := local_path(path)) is not None]
+    return sum(file.size for place in folders for file in Local(place).files(".parquet"))
+
+
+@contextmanager
+def session(
+    name: str,
+    engine: str,
+    inputs: Sequence[str],
+    output: str,
+    master: str | None = None,
+    memory: str = "2g",
+    say: Callable[[str], None] = print,
+) -> Iterator[SparkSession]:
+    """A session of the chosen engine for one job; says first which it is.
+
+    Raises:
+        MisuseError, PipelineError: as `chosen`, and as `pipeline.session.spark_session`.
+    """
+    taken = chosen(engine, inputs, output, master)
+    say(f"engine: {taken}")
+    if taken == SPARK:
+        with spark_session(name, master, memory) as spark:
+            yield spark
+        return
+    from pipeline.duck.session import connected
+
+    with connected(memory) as made, at_work(DUCKDB):
+        yield cast("SparkSession", made)
+
+
+@contextmanager
+def at_work(engine: str) -> Iterator[None]:
+    """Have `f` and `Window` be those of an engine."""
+    _modules.append(_DUCKDB if engine == DUCKDB else _SPARK)
+    try:
+        yield
+    finally:
+        _modules.pop()
+
+
+__all__ = ["AUTO", "DUCKDB", "SPARK", "Window", "at_work", "chosen", "f", "is_duckdb", "session"]

@@ -1,0 +1,242 @@
+"""Both engines come to the same numbers, tables, summaries and exit codes, over whole records and damaged ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from pipeline import engine
+from pipeline.cli import app
+from pipeline.duck.session import connected
+from pipeline.engine import DUCKDB, SPARK, at_work, chosen
+from pipeline.errors import DamagedError, PipelineError
+from pipeline.oracle import job as oracle
+from pipeline.plan import job as plan
+from pipeline.report import job as report
+from pipeline.rollup import job as rollup
+from pipeline.segments import Choice
+from pipeline.tree import job as tree
+from pipeline.tree.transforms import Thresholds
+from tests.pipeline.oracle.toy import Toy
+from tests.pipeline.recorded import BEGIN, Story
+from tests.pipeline.rollup.stories import traffic
+
+Job = Callable[[SparkSession, Path, Path], Any]
+
+UNSTEADY = {"examples"}
+"""What is any of several values."""
+
+
+@contextmanager
+def duckdb() -> Iterator[SparkSession]:
+    """A session of DuckDB, as the jobs take one."""
+    with connected("1g") as session, at_work(DUCKDB):
+        yield cast("SparkSession", session)
+
+
+def whole(folder: Path) -> Path:
+    """Publishes with latencies and without, over three hours."""
+    traffic(400).write(folder, 3)
+    return folder
+
+
+def judged(folder: Path) -> Path:
+    """A broker that makes every fault, with share groups, in two runs of which one lost events."""
+    one = Toy("0a1b2c3d", 5, faults=True)
+    one.live(250)
+    one.lose(len(one.events) // 2, 9)
+    one.write(folder, 3)
+    other = Toy("0a1b2c3e", 7, one.seq, faults=True)
+    other.live(150)
+    other.write(folder)
+    return folder
+
+
+def damaged(folder: Path) -> Path:
+    """As `judged`, and one segment is not there any more."""
+    judged(folder)
+    sorted(folder.rglob("seg-*.parquet"))[1].unlink()
+    return folder
+
+
+RECORDS = {"whole": whole, "judged": judged, "damaged": damaged}
+JOBS: dict[str, Job] = {
+    "rollup": lambda spark, record, out: rollup.run(spark, [str(record)], str(out)),
+    "tree": lambda spark, record, out: tree.run(
+        spark,
+        [str(record)],
+        str(out),
+        limits=Thresholds(children=3, growing=2, per_child=1000.0, steady=0.1),
+        hottest=7,
+    ),
+    "oracle": lambda spark, record, out: oracle.run(spark, [str(record)], str(out)),
+    "report": lambda spark, record, out: report.run(spark, [str(record)], str(out)),
+    "plan": lambda spark, record, out: plan.run(spark, [str(record)], str(out), headroom=30.0, at_end=True),
+}
+
+
+def tables(out: Path) -> dict[str, tuple[Any, list[str]]]:
+    """The types and the rows of each table in a folder, in no order."""
+    found: dict[str, tuple[Any, list[str]]] = {}
+    for path in sorted(out.rglob("*.parquet")):
+        read = pq.ParquetFile(path).read()
+        place = str(path.parent.relative_to(out))
+        types = {field.name: str(field.type).replace(" not null", "") for field in read.schema}
+        before = found.get(place, (types, []))[1]
+        found[place] = (
+            types,
+            before
+            + [repr({name: value for name, value in row.items() if name not in UNSTEADY}) for row in read.to_pylist()],
+        )
+    return {place: (types, sorted(rows)) for place, (types, rows) in found.items()}
+
+
+def said(out: Path) -> Any:
+    """What a job says of itself, but where it wrote and how long it took."""
+    found = json.loads((out / "summary.json").read_text().replace(str(out), ""))
+    for part in found.get("jobs", {}).values():
+        part["seconds"] = 0
+    return found
+
+
+@pytest.mark.parametrize(
+    ("record", "job"),
+    [
+        ("whole", "rollup"),
+        ("damaged", "oracle"),
+        *(
+            pytest.param(record, job, marks=pytest.mark.long)
+            for record, job in (
+                ("whole", "tree"), ("judged", "plan"), ("judged", "oracle"),
+                ("damaged", "rollup"), ("damaged", "tree"), ("damaged", "plan"), ("damaged", "report"),
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_both_engines_come_to_the_same(spark: SparkSession, tmp_path: Path, record: str, job: str) -> None:
+    folder = RECORDS[record](tmp_path / "record")
+    JOBS[job](spark, folder, tmp_path / "spark")
+    with duckdb() as session:
+        JOBS[job](session, folder, tmp_path / "duckdb")
+    assert said(tmp_path / "duckdb") == said(tmp_path / "spark")
+    assert tables(tmp_path / "duckdb") == tables(tmp_path / "spark")
+    # It was a record in which there is something to find.
+    assert any(rows for _, rows in tables(tmp_path / "spark").values())
+
+
+def test_a_flipped_bit_is_refused_with_the_name_of_the_file(tmp_path: Path) -> None:
+    record = whole(tmp_path / "record")
+    bad = sorted(record.rglob("seg-*.parquet"))[1]
+    content = bytearray(bad.read_bytes())
+    content[len(content) // 2] ^= 4
+    bad.write_bytes(content)
+    with duckdb() as session:
+        with pytest.raises(DamagedError, match=f"{bad.name}: not what its manifest's checksum says"):
+            rollup.run(session, [str(record)], str(tmp_path / "out"))
+        left: list[str] = []
+        outcome = rollup.run(session, [str(record)], str(tmp_path / "out"), skip_corrupt=True, say=left.append)
+    assert 0 < outcome.messages < 400
+    assert bad.name in left[0]
+    assert outcome.coverage.kinds == {"left out": 1}
+
+
+def test_a_file_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
+    story = Story()
+    story.publish("p", "a")
+    # Without a manifest nothing says how long it is, nor what is in it.
+    story.publish("p", "b")
+    segment, _ = story.write(tmp_path / "record", 2, manifests=False)
+    content = bytearray(segment.read_bytes())
+    content[-60:-8] = b"\xff" * 52
+    segment.write_bytes(content)
+    with duckdb() as session, pytest.raises(DamagedError, match=f"{segment.name}: is damaged"):
+        rollup.run(session, [str(tmp_path / "record")], str(tmp_path / "out"))
+    with duckdb() as session:
+        outcome = rollup.run(session, [str(tmp_path / "record")], str(tmp_path / "out"), skip_corrupt=True)
+    assert outcome.messages == 1
+
+
+def test_a_time_is_cut_out_of_the_record_and_an_empty_one_is_no_error(tmp_path: Path) -> None:
+    story = traffic(400)
+    story.write(tmp_path / "record", 3)
+    since, until = BEGIN + timedelta(minutes=30), BEGIN + timedelta(minutes=70)
+    inside = [event for event in story.events if event["kind"] == "publish" and since <= event["ts"] < until]
+    assert inside
+    for choice, messages in (
+        (Choice(since=since.isoformat(), until=until.isoformat()), len(inside)),
+        (Choice(since="2027-01-01"), 0),
+    ):
+        with duckdb() as session:
+            outcome = rollup.run(session, [str(tmp_path / "record")], str(tmp_path / "out"), choice=choice)
+        assert outcome.messages == messages
+
+
+def test_patterns_in_the_names_of_folders_are_names(tmp_path: Path) -> None:
+    record = whole(tmp_path / "a[b]*?")
+    whole(tmp_path / "ab")
+    with duckdb() as session:
+        assert rollup.run(session, [str(record)], str(tmp_path / "o[u]t")).messages == 400
+
+
+def test_auto_takes_duckdb_for_small_records_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = str(whole(tmp_path / "record"))
+    assert chosen("auto", [record], "out") == DUCKDB
+    assert chosen("spark", [record], "out") == SPARK
+    assert chosen("auto", [record], "s3a://bucket/out") == SPARK
+    assert chosen("auto", [record, "s3a://bucket/record"], "out") == SPARK
+    assert chosen("auto", [record], "out", "local[2]") == SPARK
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "SMALL", 1000)
+        assert chosen("auto", [record], "out") == SPARK
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "find_spec", lambda _: None)
+        assert chosen("auto", [record], "out") == SPARK
+        with pytest.raises(PipelineError, match="needs DuckDB: pip install"):
+            chosen("duckdb", [record], "out")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--engine", "polars"], "--engine polars: auto, spark, duckdb is wanted"),
+        (["--engine", "duckdb", "--master", "local[2]"], "leave out --master"),
+        (
+            ["--engine", "duckdb", "--input", "s3a://bucket/record"],
+            "s3a://bucket/record is not a folder of this machine",
+        ),
+        (["--engine", "duckdb", "--driver-memory", "much"], "--driver-memory much: a size is wanted"),
+        (["--engine", "duckdb", "--checkpoint", "c"], "a stream (--checkpoint) is Spark's"),
+    ],
+)
+def test_what_duckdb_cannot_do_is_misuse(arguments: list[str], why: str, tmp_path: Path) -> None:
+    record = whole(tmp_path / "record")
+    told = CliRunner().invoke(app, ["rollup", "--input", str(record), "--output", str(tmp_path / "out"), *arguments])
+    assert told.exit_code == 2, told.output
+    assert why in told.stderr
+
+
+def test_the_command_says_first_which_engine_it_takes_and_starts_no_java(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(*_: object) -> None:
+        raise AssertionError("a Spark was started")
+
+    monkeypatch.setattr("pipeline.engine.spark_session", started)
+    record = damaged(tmp_path / "record")
+    for command in ("rollup", "tree", "oracle", "plan", "report"):
+        out = tmp_path / command
+        told = CliRunner().invoke(app, [command, "--input", str(record), "--output", str(out)])
+        assert told.stderr.splitlines()[0].removeprefix("canopy: ") == "engine: duckdb", told.output
+        # The oracle finds the faults; to the others something is missing.
+        assert told.exit_code == (1 if command in ("oracle", "report") else 3), told.output
+        assert "is not there" in told.stderr
+        assert (out / "index.html").exists()
