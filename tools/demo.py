@@ -1,10 +1,10 @@
 """A recorded broker, a fleet of devices for 20 seconds, and what Spark makes of it: what `make demo` shows.
 
-It starts a broker on a free port with its recorder on, `canopy load run mixed-fleet` beside it, and then
-`canopy pipeline report` on what both wrote. The exit code is 0 only when nothing was lost, doubled, out of order or
-altered, when the broker's own counts of drops agree with what subscribers missed, when every number of the record is
-accounted for, and when the oracle finds no message missing or astray. The broker logs to a file beside the page, so
-that the live view has the terminal to itself; the last lines name both.
+It starts a broker on a free port with its recorder on, a small plant (plant.py) and `canopy load run mixed-fleet`
+beside it, and then `canopy pipeline tables` and `report` on what they wrote. The exit code is 0 only when nothing was
+lost, doubled, out of order or altered, when the broker's own counts of drops agree with what subscribers missed, when
+every number of the record is accounted for, and when the oracle finds no message missing or astray. The broker logs to
+a file beside the page, so that the live view has the terminal to itself; the last lines name both.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ LISTEN = "mqtt://127.0.0.1:0"
 PATIENCE = 30.0
 """Seconds the broker has to end."""
 LOG = "broker.log"
+TOOLS = Path(__file__).parent
+MAPPING = TOOLS.parent / "config" / "tables" / "tables.toml"
 
 
 def fleet(port: int, out: Path, flags: list[str]) -> int:
@@ -67,7 +69,8 @@ def recorded(out: Path, flags: list[str]) -> int:
         copier = Thread(target=log.writelines, args=(process.stderr,), daemon=True)
         copier.start()
         try:
-            return fleet(port, out, flags)
+            plant = subprocess.run([sys.executable, str(TOOLS / "plant.py"), str(port)], check=False).returncode
+            return plant or fleet(port, out, flags)
         finally:
             process.terminate()
             process.wait(PATIENCE)
@@ -83,6 +86,10 @@ def main() -> int:
         if status:
             return status
         status = subprocess.run([*CANOPY, "record", "verify", str(out / "record")], check=False).returncode
+        if status:
+            return status
+        sample = [*CANOPY, "pipeline", "tables", "--input", str(out / "record"), "--output", str(out / "tables")]
+        status = subprocess.run([*sample, "--mapping", str(MAPPING)], check=False).returncode
         if status:
             return status
         report = [*CANOPY, "pipeline", "report", "--input", str(out / "record"), "--load", str(out / "load")]

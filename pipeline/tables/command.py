@@ -10,7 +10,6 @@ import typer
 from pipeline.errors import MisuseError
 from pipeline.options import (
     AllowOption,
-    EveryOption,
     InputOption,
     MasterOption,
     MemoryOption,
@@ -47,7 +46,10 @@ def tables(
     stream: Annotated[
         bool, typer.Option("--stream", help="Go on as the record grows, until Ctrl-C; without it: what is there.")
     ] = False,
-    every: EveryOption = None,
+    every: Annotated[
+        str | None,
+        typer.Option("--every", metavar="TIME", help="With --stream: look for new segments so often, as in 10s."),
+    ] = None,
     batch_events: Annotated[
         int,
         typer.Option(

@@ -62,7 +62,7 @@ def test_every_format_becomes_a_table(plant: Path) -> None:
     out = plant / "out"
     at = datetime(2026, 11, 21, 16, 0, tzinfo=UTC)
     assert rows(out, "power", "topic, client_id, site, device, event_time, watts, phase, date")[0] == (
-        "site/s1/device/d1/power", "d1", "s1", "d1", at, 230.5, 0, at.date(),
+        "site/s1/device/d1/power", "client of site/s1/device/d1/power", "s1", "d1", at, 230.5, 0, at.date(),
     )  # fmt: skip
     assert rows(out, "notes", "site, value")[1] == ("s2", "note 1 – ü")
     assert rows(out, "temperature", "value") == [(21.5,)] * 3
@@ -85,7 +85,13 @@ def test_a_bad_payload_is_a_dead_letter_with_its_reason_and_number(plant: Path) 
     tables(plant)
     found = rows(plant / "out", "dead_letters", 'seq, client_id, topic, "table", reason, detail, payload')
     assert [each[0] for each in found] == [3, 11, 19]
-    assert found[0][1:6] == ("d1", "site/s1/device/d1/power", "power", "wrong-type", "watts: str is no float64")
+    assert found[0][1:6] == (
+        "client of site/s1/device/d1/power",
+        "site/s1/device/d1/power",
+        "power",
+        "wrong-type",
+        "watts: str is no float64",
+    )
     assert b'"many"' in found[0][6]
     assert json.loads((plant / "out/summary.json").read_text())["dead_letters"] == {"power": {"wrong-type": 3}}
 
