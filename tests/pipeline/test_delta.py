@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +21,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from broker.record.delta import Follower
+from broker.record.folder import describe
 from canopy_delta import Table, TableError
 from canopy_delta import table as tables
 from pipeline.cli import app
@@ -27,6 +30,7 @@ from pipeline.depot import Depot
 from pipeline.errors import PipelineError
 from pipeline.retention import job as retention
 from tests.pipeline.folder import NOW, Broken, down_after, record, seen, step
+from tests.pipeline.recorded import Story
 
 HOUR: Final = timedelta(hours=1)
 NONE: Final = timedelta(0)
@@ -139,6 +143,43 @@ def test_a_merge_that_is_killed_anywhere_changes_nothing_in_the_table(
             break
     # As without a table, and a commit at the beginning and the end of it.
     assert steps == 16
+
+
+MERGE: Final = """
+import sys
+from datetime import datetime, timedelta
+from pipeline.compact import job
+job.run(sys.argv[1], timedelta(hours=1), 1 << 20, timedelta(0), now=datetime.fromisoformat(sys.argv[2]))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("merged", [0, 1, 2, 3, 4])
+def test_merges_are_killed_while_the_recorder_adds(folder: Path, merged: int) -> None:
+    """After so many merged segments, 3 of 3 the last; the table has each event once all the while."""
+    follower = Follower(folder)
+    follower.follow(None)
+    count, story = len(held(folder)), Story(first_seq=1_000, begin=NOW - timedelta(minutes=1))
+    command = [sys.executable, "-P", "-c", MERGE, str(folder), NOW.isoformat()]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(command, env=environment) as process:
+        while process.poll() is None:
+            story.events.clear()
+            story.publish("p", "t")
+            (path,) = story.write(folder)
+            follower.follow(describe(folder, path.relative_to(folder).as_posix()))
+            count += 1
+            with suppress(FileNotFoundError):
+                # What is replaced goes at once here; who has listed it before looks again.
+                numbers = held(folder)
+                assert len(numbers) == len(set(numbers)) == count
+            if len(list(folder.rglob("_manifests/**/merged-*.json"))) >= merged:
+                process.kill()
+    assert len(held(folder)) == count
+    merge(folder)
+    Follower(folder).follow(None)
+    assert held(folder) == seen(folder)
+    assert len(seen(folder)) == count
 
 
 def test_a_retention_that_is_killed_anywhere_leaves_a_table_that_can_be_read(

@@ -15,6 +15,7 @@ from typing import Any, Final
 import duckdb
 import pytest
 
+from broker.record.delta import Follower
 from broker.record.folder import first_seq
 from pipeline.compact import job
 from tests.pipeline.folder import NOW, record
@@ -34,6 +35,13 @@ def snippets() -> dict[str, str]:
         name = "Python" if line.endswith("Python:") else re.split(r"\W", line)[0]
         found[name] = re.sub("^    ", "", code, flags=re.MULTILINE)
     return found
+
+
+def delta() -> str:
+    """That of the table of Delta Lake."""
+    text = (ROOT / "docs" / "recorder.md").read_text()
+    part = text.partition("## As a table of Delta Lake")[2].partition("\n## ")[0]
+    return next(re.sub("^    ", "", code, flags=re.MULTILINE) for code in re.findall(r"((?:    [^\n]*\n)+)", part)[1:])
 
 
 def run(name: str, files: list[str]) -> dict[str, Any]:
@@ -92,6 +100,15 @@ def test_polars(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 def test_spark(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     run("Spark", files)
     assert counts(capsys.readouterr().out) == COUNTS
+
+
+def test_delta(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The same files, whatever lies beside them in the folder."""
+    Follower(Path("canopy-record")).follow(None)
+    names: dict[str, Any] = {}
+    exec(delta(), names)
+    assert counts(capsys.readouterr().out) == COUNTS
+    assert sorted(map(Path, names["files"])) == sorted(map(Path.absolute, map(Path, files)))
 
 
 def test_trino(files: list[str]) -> None:
