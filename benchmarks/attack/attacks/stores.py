@@ -6,7 +6,8 @@ import os
 
 from benchmarks.attack.attacks.registry import CROWD, attack
 from benchmarks.attack.field import Field
-from broker.core.codec.packets import Will
+from broker.core.codec.packets import V5, Connect, Disconnect, Subscribe, SubscriptionRequest, Will
+from broker.core.codec.properties import SESSION_EXPIRY_INTERVAL, Properties
 
 
 @attack(growth=CROWD, stored=True)
@@ -21,6 +22,25 @@ def kept_for_sessions_that_are_away(field: Field) -> None:
     publisher = field.client(version=4)
     payload = os.urandom(1000)
     while not field.over and publisher.publish(b"kept", payload, 1):
+        pass
+
+
+@attack(growth=CROWD, stored=True)
+def kept_for_very_many(field: Field) -> None:
+    """QoS 1 again and again for 4,300 sessions that are away, with a store"""
+    publisher = field.client(version=4)
+    properties = Properties()
+    properties.integers[SESSION_EXPIRY_INTERVAL] = 3600
+    for number in field.rounds(4_300):
+        # Nobody waits for an answer: the broker has enough to do.
+        field.socket(reads=False).packets(
+            [
+                Connect(f"many-{number}", V5, False, 0, None, properties=properties),
+                Subscribe(1, [SubscriptionRequest("many", 1)]),
+                Disconnect(),
+            ]
+        )
+    while not field.over and publisher.publish(b"many", b"x" * 100, 1):
         pass
 
 
