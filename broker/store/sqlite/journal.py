@@ -35,10 +35,7 @@ from broker.store.sqlite.group import (
 )
 
 ROW_BYTES: Final = 100
-"""What a row of a session or a subscription counts for in a group."""
-
-PASSED_BYTES: Final = 16
-"""What the row counts for that says that a session has had a message for very many."""
+"""What a row of a session or a subscription counts for in a group, or one of a session that has had a message."""
 
 ENDED_ROWS: Final = 1_024
 """Deliveries of ended sessions that stay in the open group; more of them go when they are half of all."""
@@ -375,7 +372,7 @@ class SqliteJournal(Journal):
 
     def passed(self, number: int, client_id: str) -> None:
         self._passed.append((number, self.kept[client_id].id))
-        self._note(PASSED_BYTES)
+        self._note(ROW_BYTES)
 
     def broadcast_over(self, number: int) -> None:
         self.under_way.pop(number, None)
