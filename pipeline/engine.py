@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pipeline.errors import MisuseError, PipelineError
-from pipeline.session import spark_session, submitted
+from pipeline.session import SETTINGS, spark_session, submitted
 from pipeline.storage import Local, local_path
 
 if TYPE_CHECKING:
@@ -74,10 +74,10 @@ def chosen(engine: str, inputs: Sequence[str], output: str, master: str | None =
         raise MisuseError(f"--engine {engine}: {', '.join(ENGINES)} is wanted")
     there = find_spec("duckdb") is not None
     remote = [path for path in (*inputs, output) if local_path(path) is None]
-    clustered = master is not None or submitted()
+    clustered = master is not None or submitted() or bool(SETTINGS.get())
     if engine == DUCKDB:
         if clustered:
-            raise MisuseError("--engine duckdb: it runs on this machine alone; leave out --master")
+            raise MisuseError("--engine duckdb: --master, --conf and --packages are for Spark; leave them out")
         if remote:
             raise MisuseError(f"--engine duckdb: {remote[0]} is not a folder of this machine; --engine spark reads it")
         if not there:

@@ -11,6 +11,7 @@ from typing import Any, Final
 TYPES: Final = {
     "bigint": "BIGINT", "binary": "BLOB", "boolean": "BOOLEAN", "double": "DOUBLE", "int": "INTEGER",
     "long": "BIGINT", "string": "VARCHAR", "timestamp": "TIMESTAMP WITH TIME ZONE", "tinyint": "TINYINT",
+    "smallint": "SMALLINT", "float": "FLOAT", "date": "DATE",
 }  # fmt: skip
 
 

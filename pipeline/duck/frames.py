@@ -91,9 +91,18 @@ class Frame:
         whole = [made[name].alias(name) if name in made else column(name) for name in there]
         return self.select(*whole, *(each.alias(name) for name, each in made.items() if name not in there))
 
+    def withColumnRenamed(self, name: str, to: str) -> Frame:  # noqa: N802
+        """With another name for a column."""
+        return self.select(*(column(each).alias(to if each == name else each) for each in self.columns))
+
     def drop(self, *names: str) -> Frame:
         """Without these columns."""
         return self.select(*(name for name in self.columns if name not in names))
+
+    def fillna(self, value: Any, names: Sequence[str]) -> Frame:
+        """With a value where there is none in these columns."""
+        filled = {name: Column(f"coalesce({quoted_whole(name)}, {literal(value)})") for name in names}
+        return self.withColumns(filled)
 
     def distinct(self) -> Frame:
         """Each row once."""
@@ -160,7 +169,7 @@ class Frame:
 
     # What is computed.
 
-    def persist(self) -> Frame:
+    def persist(self, _: Any = None) -> Frame:
         """The same, computed once: a temporary table."""
         return self.sparkSession.kept(self)
 

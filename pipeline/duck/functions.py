@@ -35,8 +35,9 @@ def lit(given: Any) -> Column:
 
 
 def expr(text: str) -> Column:
-    """An expression in Spark's SQL, as far as it is not DuckDB's too: whole division and hexadecimal bytes."""
+    """An expression in Spark's SQL; what DuckDB writes otherwise: whole division, long numbers, hexadecimal bytes."""
     text = re.sub(r"X'([0-9A-F]{2})'", r"CAST('\\x\1' AS BLOB)", text)
+    text = re.sub(r"\b(\d+)L\b", r"CAST(\1 AS BIGINT)", text)
     return Column(re.sub(r"\bdiv\b", "//", text))
 
 
@@ -107,6 +108,16 @@ def row_number() -> Column:
 def lead(given: Any) -> Column:
     """The value of the next row of the window."""
     return _call("lead", given)
+
+
+def first(given: Any) -> Column:
+    """The value of the window's first row."""
+    return _call("first_value", given)
+
+
+def last(given: Any, ignorenulls: bool) -> Column:
+    """The value of the window's last row, or of the last one that has a value."""
+    return Column(f"last_value({column(given).sql}{' IGNORE NULLS' if ignorenulls else ''})")
 
 
 # Of numbers.

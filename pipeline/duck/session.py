@@ -71,6 +71,10 @@ class Session:
         if frame.table is not None:
             self.run(f"DROP TABLE IF EXISTS {frame.table}")
 
+    def range(self, number: int) -> Frame:
+        """So many rows with their numbers."""
+        return Frame(self, f"SELECT range AS id FROM range({number})", ["id"])
+
     def createDataFrame(self, rows: Iterable[Sequence[Any]], schema: Any) -> Frame:  # noqa: N802
         """A frame of a few rows; `schema`: the types, or the one column's name and type as text."""
         if isinstance(schema, str):
@@ -98,13 +102,14 @@ class Reader:
         """These columns; those that no file has are null."""
         return Reader(self._session, wanted, self._lenient)
 
-    def option(self, _: str, __: str) -> Reader:
-        """What Spark is told of how to read has no meaning here."""
-        return self
+    def option(self, name: str, value: str) -> Reader:
+        """One of Spark's options."""
+        return self.options(**{name: value})
 
-    def options(self, ignoreCorruptFiles: str = "false", **_: str) -> Reader:  # noqa: N803
-        """Of Spark's options the one by which files without a readable footer are left out."""
-        return Reader(self._session, self._schema, ignoreCorruptFiles == "true")
+    def options(self, **given: str) -> Reader:
+        """Of Spark's options the one by which files without a readable footer are left out; no other has a meaning."""
+        lenient = given.get("ignoreCorruptFiles", str(self._lenient).lower()) == "true"
+        return Reader(self._session, self._schema, lenient)
 
     def parquet(self, *paths: str) -> Frame:
         """The rows of files, and of all files below folders, whose names are given as Spark takes them.
@@ -201,6 +206,9 @@ def connected(memory: str = "2g") -> Iterator[Session]:
         )
         try:
             connection.execute("SET TimeZone = 'UTC'")
+            # As Spark's SQL calls them.
+            connection.execute("CREATE TEMP MACRO shiftleft(number, bits) AS number << bits")
+            connection.execute("CREATE TEMP MACRO shiftright(number, bits) AS number >> bits")
             yield Session(connection)
         finally:
             connection.close()

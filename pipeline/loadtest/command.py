@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from pipeline.options import AllowOption, MasterOption, MemoryOption, OutputOption, SkipOption, close, existing, told
+from pipeline.options import (
+    AllowOption,
+    EngineOption,
+    MasterOption,
+    MemoryOption,
+    OutputOption,
+    SkipOption,
+    close,
+    existing,
+    told,
+)
 
 
 @told
@@ -18,6 +28,7 @@ def loadtest(
         ),
     ],
     output: OutputOption,
+    engine: EngineOption = "auto",
     master: MasterOption = None,
     driver_memory: MemoryOption = "2g",
     skip_corrupt: SkipOption = False,
@@ -28,13 +39,13 @@ def loadtest(
     Joins what was sent with what came, for each pair and in total, and holds it against the load tester's own report
     where that is beside the records. Exit code 1 when the two do not agree.
     """
+    from pipeline.engine import session
     from pipeline.loadtest.job import run
-    from pipeline.session import spark_session
 
     def say(line: str) -> None:
         typer.echo(f"canopy: {line}", err=True)
 
-    with spark_session("canopy loadtest", master, driver_memory) as spark:
+    with session("canopy loadtest", engine, [source], output, master, driver_memory, say) as spark:
         outcome = run(spark, source, output, skip_corrupt, say)
     typer.echo(outcome.line())
     close(outcome.coverage, allow_gaps, outcome.fine)

@@ -50,7 +50,9 @@ def report(
     def say(line: str) -> None:
         typer.echo(f"canopy: {line}", err=True)
 
-    with session("canopy report", engine, input, output, master, driver_memory, say) as spark:
+    with session(
+        "canopy report", engine, [*input, *([load] if load else [])], output, master, driver_memory, say
+    ) as spark:
         outcome = run(spark, input, output, load, skip_corrupt, say)
     typer.echo(f"{output.rstrip('/')}/index.html")
     close(outcome.coverage, allow_gaps, outcome.fine)

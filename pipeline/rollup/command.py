@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.engine import DUCKDB, SPARK, session
+from pipeline.engine import DUCKDB, SPARK
 from pipeline.errors import MisuseError
 from pipeline.options import (
     AllowOption,
@@ -74,6 +74,8 @@ def rollup(
         raise MisuseError("--engine duckdb: a stream (--checkpoint) is Spark's")
     kept = seconds(late, "--late")
     pause = None if once else seconds(every or "10s", "--every")
+
+    from pipeline.engine import session
 
     def say(line: str) -> None:
         typer.echo(line, err=True)

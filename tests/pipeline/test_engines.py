@@ -19,6 +19,9 @@ from pipeline.cli import app
 from pipeline.duck.session import connected
 from pipeline.engine import DUCKDB, SPARK, at_work, chosen
 from pipeline.errors import DamagedError, PipelineError
+from pipeline.loadtest import job as loadtest
+from pipeline.loadtest import tables as load_tables
+from pipeline.loadtest import transforms as load_transforms
 from pipeline.oracle import job as oracle
 from pipeline.plan import job as plan
 from pipeline.report import job as report
@@ -26,6 +29,8 @@ from pipeline.rollup import job as rollup
 from pipeline.segments import Choice
 from pipeline.tree import job as tree
 from pipeline.tree.transforms import Thresholds
+from tests.pipeline.loadtest.history import Histories
+from tests.pipeline.loadtest.test_loadtest import by_pair, told_by
 from tests.pipeline.oracle.toy import Toy
 from tests.pipeline.recorded import BEGIN, Story
 from tests.pipeline.rollup.stories import traffic
@@ -68,7 +73,13 @@ def damaged(folder: Path) -> Path:
     return folder
 
 
-RECORDS = {"whole": whole, "judged": judged, "damaged": damaged}
+def load(folder: Path) -> Path:
+    """What a load run left, with every fault."""
+    Histories(folder / "records", seed=6)
+    return folder
+
+
+RECORDS = {"load": load, "whole": whole, "judged": judged, "damaged": damaged}
 JOBS: dict[str, Job] = {
     "rollup": lambda spark, record, out: rollup.run(spark, [str(record)], str(out)),
     "tree": lambda spark, record, out: tree.run(
@@ -79,6 +90,7 @@ JOBS: dict[str, Job] = {
         hottest=7,
     ),
     "oracle": lambda spark, record, out: oracle.run(spark, [str(record)], str(out)),
+    "loadtest": lambda spark, record, out: loadtest.run(spark, str(record), str(out)),
     "report": lambda spark, record, out: report.run(spark, [str(record)], str(out)),
     "plan": lambda spark, record, out: plan.run(spark, [str(record)], str(out), headroom=30.0, at_end=True),
 }
@@ -118,6 +130,7 @@ def said(out: Path) -> Any:
             for record, job in (
                 ("whole", "tree"), ("judged", "plan"), ("judged", "oracle"),
                 ("damaged", "rollup"), ("damaged", "tree"), ("damaged", "plan"), ("damaged", "report"),
+                ("load", "loadtest"),
             )
         ),
     ],
@@ -204,11 +217,24 @@ def test_auto_takes_duckdb_for_small_records_of_this_machine(tmp_path: Path, mon
             chosen("duckdb", [record], "out")
 
 
+def test_the_account_of_a_load_run_is_the_same(tmp_path: Path) -> None:
+    truth = Histories(tmp_path / "records", seed=6)
+    with duckdb() as session:
+        found = load_tables.records(session, str(tmp_path))
+        rows = load_transforms.judged(found.received).persist()
+        pairs = load_transforms.pairs(load_transforms.accounts(rows, found)).collect()
+        assert by_pair(pairs) == told_by(truth.settled)
+        assert load_transforms.strays(rows, found).collect()[0]["strays"] == truth.settled.strays
+        outcome = loadtest.run(session, str(tmp_path), str(tmp_path / "out"))
+    assert outcome.received == truth.received
+    assert (tmp_path / "out" / "index.html").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
         (["--engine", "polars"], "--engine polars: auto, spark, duckdb is wanted"),
-        (["--engine", "duckdb", "--master", "local[2]"], "leave out --master"),
+        (["--engine", "duckdb", "--master", "local[2]"], "are for Spark; leave them out"),
         (
             ["--engine", "duckdb", "--input", "s3a://bucket/record"],
             "s3a://bucket/record is not a folder of this machine",
