@@ -98,7 +98,8 @@ def test_polars(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.usefixtures("spark")
 def test_spark(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    run("Spark", files)
+    # The session's Java machine may have begun in another folder.
+    run("Spark", [os.path.abspath(path) for path in files])
     assert counts(capsys.readouterr().out) == COUNTS
 
 
