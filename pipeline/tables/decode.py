@@ -6,11 +6,12 @@ both. What comes out depends on the message and the births before it alone, not 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.tables.births import Births
 from pipeline.tables.payloads.bad import AHEAD, LATE, NOT_RECORDED, OUT_OF_RANGE, TOO_LARGE, BadPayloadError
@@ -18,6 +19,8 @@ from pipeline.tables.plans import DEAD, DEAD_LETTERS, SEQ, TS, Plan
 
 TOPICS: Final = 100_000
 """Topics whose tables are remembered."""
+PART: Final = 2 << 20
+"""Bytes of payloads that are rows at the same time: of Sparkplug's smallest metrics that is half a million rows."""
 _DAY: Final = 86_400_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -63,6 +66,12 @@ class Batches:
             for plan in plans
         ]
         self._matches: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
+
+    def tables(self, batch: Any) -> Iterator[tuple[str, Any]]:
+        """Tables and rows of them, as `decode` gives them; a part of the batch at a time, so that the rows of a few
+        large payloads do not all stand in memory."""
+        for part in parts(batch):
+            yield from self.decode(part).items()
 
     def decode(self, batch: Any) -> dict[str, Any]:
         """A record batch for each table that has rows of it, and for the dead letters: publishes, with the columns of
@@ -141,6 +150,17 @@ class Batches:
         if moment > at + plan.ahead:
             raise BadPayloadError(AHEAD, f"is to happen {_span(moment - at)} after it came")
         return moment
+
+
+def parts(batch: Any) -> Iterator[Any]:
+    """A record batch in parts whose payloads have `PART` bytes together, or are a single one."""
+    begin = waiting = 0
+    for row, size in enumerate(pc.binary_length(batch.column("payload")).to_pylist()):
+        waiting += size or 0
+        if waiting > PART and row > begin:
+            yield batch.slice(begin, row - begin)
+            begin, waiting = row, size or 0
+    yield batch.slice(begin)
 
 
 def _span(micros: int) -> str:

@@ -20,7 +20,7 @@ from pipeline.tables.decode import Batches
 from pipeline.tables.plans import DATE, DEAD_LETTERS, NEEDED, SEQ, Plan
 from pipeline.tables.staged import Staged
 
-READ: Final = 8_192
+READ: Final = 1_024
 """Events that are decoded at a time."""
 ROWS: Final = 100_000
 BYTES: Final = 64 << 20
@@ -49,7 +49,7 @@ class LocalEngine:
             buffer.staged.read += batch.num_rows
             if sparkplug:
                 _born(batch, births)
-            for table, rows in batches.decode(batch).items():
+            for table, rows in batches.tables(batch):
                 buffer.take(table, rows)
         buffer.flush()
         return buffer.staged

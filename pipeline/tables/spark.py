@@ -113,7 +113,7 @@ def _decoded(plans: tuple[Plan, ...], births: Births, batches: Iterable[Any]) ->
     types = {name: pa.struct([each.with_nullable(True) for each in schema]) for name, schema in schemas.items()}
     made = Batches(plans, births)
     for batch in batches:
-        for table, rows in made.decode(batch).items():
+        for table, rows in made.tables(batch):
             columns = [pa.repeat(pa.scalar(table), rows.num_rows)]
             for name, kind in types.items():
                 if name == table:

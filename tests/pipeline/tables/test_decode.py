@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from broker.core.codec.topic_names import matches
 from broker.record.schema import SCHEMA
 from pipeline.tables.births import Births
-from pipeline.tables.decode import Batches
+from pipeline.tables.decode import PART, Batches, parts
 from pipeline.tables.mapping import load
 from pipeline.tables.patterns import pattern
 from pipeline.tables.payloads.bad import REASONS
@@ -121,6 +121,15 @@ def test_a_hostile_payload_is_a_dead_letter_and_costs_little(batches: Batches, w
     # The one behind it is not harmed.
     assert [row["seq"] for row in found[table]] == [2]
     assert peak < 8 * len(payload or b"") + (1 << 20)
+
+
+def test_of_large_payloads_a_part_is_rows_at_a_time() -> None:
+    sizes = [PART // 2, PART // 2, 1, PART * 3, None, PART - 1, 1, 1]
+    payloads = pa.array([None if size is None else b"x" * size for size in sizes], pa.binary())
+    found = [part.column("payload").to_pylist() for part in parts(pa.record_batch({"payload": payloads}))]
+    assert [[each and len(each) for each in part] for part in found] == [
+        sizes[:2], sizes[2:3], sizes[3:4], sizes[4:7], sizes[7:],
+    ]  # fmt: skip
 
 
 def test_halves_of_surrogate_pairs_are_no_text_anywhere(batches: Batches) -> None:
