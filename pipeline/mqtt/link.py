@@ -193,7 +193,6 @@ class Link:
         """
         if gone:
             self._send(packets.Unsubscribe(self._next_identifier(), list(gone)))
-        # What is shared has no retained messages, and may not ask for them [MQTT-4.8.2-6].
         handling = RETAIN_IF_NEW if self._version == packets.V5 else 0
         number = self._next_identifier()
         self._send(

@@ -11,7 +11,7 @@ import math
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -22,16 +22,14 @@ from pipeline.errors import MisuseError, PipelineError
 from pipeline.mqtt import spool
 from pipeline.mqtt.link import Link
 from pipeline.mqtt.options import BatchOptions, StreamOptions, batch_options, check_options, stream_options
-from pipeline.mqtt.receiver import Receiver
+from pipeline.mqtt.parts import Part, State, begun
 from pipeline.mqtt.rows import Read, batch, placed, spark_schema
 from pipeline.mqtt.sink import MqttBatchWriter, MqttStreamWriter
-from pipeline.mqtt.spool import Slice, Spool
+from pipeline.mqtt.spool import Slice
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-LOCK_WAIT: Final = 10.0
-"""Seconds that the process of an ended query has to leave the spool."""
 FEW_ROWS: Final = 10_000
 """A partition has at least so many rows, unless there are no more: a task costs more than they do."""
 FULL_SPOOLS: Final = 10
@@ -83,6 +81,7 @@ class MqttDataSource(DataSource):
       that the broker's queue fills; its limits decide what happens then.
     - `segment_rows` (50000), `segment_ms` (200), `segment_idle_ms` (10): a segment of the spool is closed with so many
       rows, after so long, or when nothing has come for so long.
+    - `receivers` (1): several are processes, each with a session of its own, over a shared subscription.
     - `partitions` (8): tasks that a micro-batch is divided into, at most.
     - `available_now_wait` (2 s): with `Trigger.AvailableNow` the query takes what is in the spool, and what arrives
       until nothing has for so long (retained messages, what the session has kept), but at most 10 times as long. If
@@ -146,15 +145,14 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._said = dict(options)
         self._schema = schema
         self._chosen: StreamOptions | None = None
-        self._spool: Spool | None = None
-        self._receiver: Receiver | None = None
-        self._target: int | None = None
+        self._parts: list[Part] = []
+        self._target: list[int] | None = None
         self._more = 0
         """How many times the target may still be set anew."""
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Where a new query begins: with what the spool still has."""
-        return {"seq": self._open().committed}
+        return _offset([each.state().committed for each in self._open()])
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """The option `max_rows`."""
@@ -166,20 +164,22 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             PipelineError: the receiver has given up, or the spool is not that of the checkpoint.
         """
-        found = self._open()
-        self._check()
-        # Refuses a start that the spool does not know, before anything is unlinked for it.
-        found.slices(start["seq"], start["seq"])
-        self._make_room(found, start["seq"])
-        if self._target is not None and self._more and start["seq"] >= self._target:
+        parts = self._open()
+        states = self._states()
+        begins = self._begins(start)
+        for part, begin, state in zip(parts, begins, states, strict=True):
+            # Refuses a start that the spool does not know, before anything is unlinked for it.
+            part.slices(begin, begin)
+            self._make_room(part, begin, state)
+        if self._target is not None and self._more and all(b >= t for b, t in zip(begins, self._target, strict=True)):
             # All that a full spool held is done with; now what it kept out.
-            self._set_target(found)
-        end = found.next if self._target is None else self._target
+            self._set_target()
+        ends = [each.next for each in states] if self._target is None else self._target
         if isinstance(limit, ReadMaxRows):
-            end = min(end, start["seq"] + limit.max_rows)
-        return {"seq": max(end, start["seq"])}
+            ends = _within(begins, ends, limit.max_rows)
+        return _offset([max(begin, end) for begin, end in zip(begins, ends, strict=True)])
 
-    def _make_room(self, found: Spool, start: int) -> None:
+    def _make_room(self, part: Part, start: int, state: State) -> None:
         # Spark calls ``commit`` for a batch only once it has planned the next one, and plans none without new rows:
         # when the rows of the last batch fill the spool, nothing is appended, and it would stay full for ever.
         #
@@ -191,14 +191,16 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # ``initialOffset``, which changes nothing, and is the same when that batch is run again.
         #
         # Only when it must: with Spark's `asyncProgressTrackingEnabled` the logs lag behind `start`.
-        assert self._receiver is not None
-        if self._receiver.full:
-            found.commit(start)
+        if state.full:
+            part.commit(start)
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
         """What is received, what the broker said it lost, and how many sessions it had, for the query's progress."""
-        found = self._spool
-        return {"seq": found.next, "lost": found.lost, "session": found.session} if found is not None else None
+        if not self._parts:
+            return None
+        states = [each.state() for each in self._parts]
+        counted = {"lost": sum(each.lost for each in states), "session": max(each.session for each in states)}
+        return _offset([each.next for each in states]) | counted
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Wait as `available_now_wait` says; what is on disk then is what is there now.
@@ -207,18 +209,25 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         next batch tells: ``latestOffset`` makes room, and waits again.
         """
         self._more = FULL_SPOOLS + 1
-        self._set_target(self._open())
+        self._open()
+        self._set_target()
 
-    def _set_target(self, found: Spool) -> None:
-        assert self._receiver is not None
-        settled = self._receiver.settle(self._options.available_now_wait)
-        self._check()
-        self._more = 0 if settled else self._more - 1
-        self._target = found.next
+    def _set_target(self) -> None:
+        # One after the other: while one is waited for, the others receive.
+        settled = [each.settle(self._options.available_now_wait) for each in self._parts]
+        self._target = [each.next for each in self._states()]
+        self._more = 0 if all(settled) else self._more - 1
 
     def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
-        """The rows from `start` to `end`, by segments, in at most `partitions` parts."""
-        return divided(self._open().slices(start["seq"], end["seq"]), self._options.partitions)
+        """The rows from `start` to `end`, by segments, in about `partitions` parts."""
+        parts = self._open()
+        most = max(self._options.partitions // len(parts), 1)
+        found: list[InputPartition] = []
+        bounds = zip(parts, self._begins(start), self._begins(end), strict=True)
+        for number, (part, first, last) in enumerate(bounds):
+            slices = [replace(each, receiver=number) for each in part.slices(first, last)]
+            found += divided(slices, most)
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of a partition as Arrow RecordBatches, in a task."""
@@ -228,15 +237,14 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Mapping[str, int]) -> None:
         """Unlink the segments that Spark is done with."""
-        self._open().commit(end["seq"])
+        for part, done in zip(self._open(), self._begins(end), strict=True):
+            part.commit(done)
 
     def stop(self) -> None:
         """Stop receiving. Not every ended query calls this."""
-        if self._receiver is not None:
-            self._receiver.stop()
-        if self._spool is not None:
-            self._spool.close()
-        self._receiver = self._spool = None
+        parts, self._parts = self._parts, []
+        for each in parts:
+            each.stop()
 
     @property
     def _options(self) -> StreamOptions:
@@ -245,17 +253,46 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._chosen = stream_options(self._said)
         return self._chosen
 
-    def _open(self) -> Spool:
-        if self._spool is None:
-            self._spool = Spool(self._options.spool, self._options.client_id, LOCK_WAIT)
-            self._receiver = Receiver(self._options, self._spool)
-            self._receiver.start()
-        return self._spool
+    def _open(self) -> list[Part]:
+        if not self._parts:
+            self._parts = begun(self._said, self._options)
+        return self._parts
 
-    def _check(self) -> None:
-        if self._receiver is not None and self._receiver.error is not None:
-            # Anew: that thread's way to it says nothing to a reader.
-            raise PipelineError(str(self._receiver.error))
+    def _states(self) -> list[State]:
+        states = [each.state() for each in self._parts]
+        for each in states:
+            if each.error:
+                # Anew: that thread's way to it says nothing to a reader.
+                raise PipelineError(each.error)
+        return states
+
+    def _begins(self, offset: Mapping[str, int]) -> list[int]:
+        count = self._options.receivers
+        if set(offset) != set(_offset([0] * count)):
+            raise MisuseError(
+                f"option 'receivers' is {count}, and the checkpoint is of {len(offset)}: leave it as it was, or begin "
+                "with a new checkpoint, client_id and spool"
+            )
+        return list(_ordered(offset))
+
+
+def _offset(numbers: Sequence[int]) -> dict[str, int]:
+    """Spark's offset: `seq` of a single receiver, by its number of several."""
+    return {"seq": numbers[0]} if len(numbers) == 1 else {str(n): each for n, each in enumerate(numbers)}
+
+
+def _ordered(offset: Mapping[str, int]) -> list[int]:
+    return [offset["seq"]] if "seq" in offset else [offset[str(number)] for number in range(len(offset))]
+
+
+def _within(begins: Sequence[int], ends: Sequence[int], most: int) -> list[int]:
+    """The ends of a batch of at most so many rows: each receiver's share, and what the others leave of theirs."""
+    left, found = most, []
+    for number, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        share = max(left // (len(begins) - number), 0)
+        found.append(min(end, begin + share))
+        left -= max(found[-1] - begin, 0)
+    return found
 
 
 def divided(slices: Sequence[Slice], most: int) -> list[SpoolPartition]:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
+from pipeline.errors import MisuseError, PipelineError
+from pipeline.mqtt.parts import Elsewhere, Here
 from pipeline.mqtt.rows import spark_schema
 from pipeline.mqtt.source import MqttStreamReader
 from pipeline.mqtt.spool import SpoolError
@@ -73,9 +75,14 @@ def numbered(count: int) -> list[bytes]:
     return [b"%04d" % each + b"x" * 2000 for each in range(count)]
 
 
+def only(reader: MqttStreamReader) -> Here:
+    part = reader._open()[0]
+    assert isinstance(part, Here)
+    return part
+
+
 def full(reader: MqttStreamReader) -> bool:
-    assert reader._receiver is not None
-    return reader._receiver.full
+    return only(reader).receiver.full
 
 
 def test_a_full_spool_whose_rows_are_all_read_makes_room(brokers: Callable[[str], int], tmp_path: Path) -> None:
@@ -83,8 +90,7 @@ def test_a_full_spool_whose_rows_are_all_read_makes_room(brokers: Callable[[str]
     log = Checkpoint()
     with reading(port, tmp_path) as reader:
         reader.initialOffset()
-        assert reader._receiver is not None
-        until("SUBACK", lambda: reader._receiver is not None and reader._receiver._subscribed)
+        until("SUBACK", lambda: only(reader).receiver._subscribed)
         publish(port, f"{tmp_path.name}/x", numbered(200))
         until("the spool is full", lambda: full(reader))
         assert log.plan(reader)
@@ -119,7 +125,7 @@ def test_available_now_takes_what_a_full_spool_kept_out(brokers: Callable[[str],
         assert log.plan(reader)
         log.run(reader)
         # The run ends here; all that fills the spool is done with, and only the checkpoint knows.
-        assert log.planned == [reader._open().next]
+        assert log.planned == [only(reader).spool.next]
     with reading(port, tmp_path) as reader:
         reader.prepareForTriggerAvailableNow()
         while log.plan(reader, ReadMaxRows(30)):
@@ -127,7 +133,7 @@ def test_available_now_takes_what_a_full_spool_kept_out(brokers: Callable[[str],
         assert log.numbers() == list(range(200))
         # What comes later is for the next run.
         publish(port, f"{tmp_path.name}/x", [b"0200"])
-        until("a row more", lambda: reader._open().next == 201)
+        until("a row more", lambda: only(reader).spool.next == 201)
         assert not log.plan(reader)
 
 
@@ -151,7 +157,7 @@ def test_available_now_ends_where_messages_never_cease(
 def test_a_start_that_is_not_the_spools_unlinks_nothing(brokers: Callable[[str], int], tmp_path: Path) -> None:
     port = brokers("canopy")
     with reading(port, tmp_path) as reader:
-        spool = reader._open()
+        spool = only(reader).spool
         while spool.bytes < SMALL:
             spool.append(rows(spool.next, 500))
         assert full(reader)
@@ -159,3 +165,90 @@ def test_a_start_that_is_not_the_spools_unlinks_nothing(brokers: Callable[[str],
         with pytest.raises(SpoolError, match="they do not belong together"):
             reader.latestOffset({"seq": spool.next + 1}, ALL)
         assert sorted((tmp_path / "spool").glob("seg-*")) == segments
+
+
+@contextmanager
+def sharing(port: int, folder: Path, **options: str) -> Iterator[MqttStreamReader]:
+    said = {
+        "url": f"mqtt://127.0.0.1:{port}",
+        "filters": "shared/#",
+        "client_id": f"shared-{folder.name}",
+        "spool": str(folder / "spool"),
+        "receivers": "2",
+        "available_now_wait": "0.5",
+    } | options
+    reader = MqttStreamReader(said, spark_schema())
+    try:
+        yield reader
+    finally:
+        reader.stop()
+
+
+def taken(reader: MqttStreamReader, start: dict[str, int], end: dict[str, int]) -> list[tuple[int, int, int]]:
+    """Payload, receiver and sequence number of each row."""
+    return [
+        (int(row["payload"]), row["receiver"], row["seq"])
+        for part in reader.partitions(start, end)
+        for found in reader.read(part)
+        for row in found.to_pylist()
+    ]
+
+
+def test_two_receivers_share_what_comes_and_each_message_is_one_row(
+    brokers: Callable[[str], int], tmp_path: Path
+) -> None:
+    port = brokers("canopy")
+    with sharing(port, tmp_path) as reader:
+        start = reader.initialOffset()
+        assert start == {"0": 0, "1": 0}
+        # Both have subscribed when they are still.
+        reader.prepareForTriggerAvailableNow()
+        publish(port, "shared/x", [b"%d" % each for each in range(200)])
+        reader.prepareForTriggerAvailableNow()
+        end = reader.latestOffset(start, ALL)
+        rows = taken(reader, start, end)
+        assert sorted(payload for payload, _, _ in rows) == list(range(200))
+        assert {receiver for _, receiver, _ in rows} == {0, 1}
+        for number in (0, 1):
+            assert [seq for _, receiver, seq in rows if receiver == number] == list(range(end[str(number)]))
+        assert sum(reader.latestOffset(start, ReadMaxRows(51)).values()) == 51
+        reader.commit(end)
+        assert reader.reportLatestOffset() == end | {"lost": 0, "session": 1}
+    # Away: the sessions keep what comes, and the numbers go on.
+    publish(port, "shared/x", [b"%d" % each for each in range(200, 300)])
+    with sharing(port, tmp_path) as reader:
+        reader.prepareForTriggerAvailableNow()
+        rest = reader.latestOffset(end, ALL)
+        assert sorted(payload for payload, _, _ in taken(reader, end, rest)) == list(range(200, 300))
+
+
+def test_a_receiver_that_is_killed_ends_the_query_and_loses_nothing(
+    brokers: Callable[[str], int], tmp_path: Path
+) -> None:
+    port = brokers("canopy")
+    with sharing(port, tmp_path) as reader:
+        start = reader.initialOffset()
+        reader.prepareForTriggerAvailableNow()
+        part = reader._open()[0]
+        assert isinstance(part, Elsewhere)
+        part._process.kill()
+        part._process.wait()
+        with pytest.raises(PipelineError, match="receiver 0 has ended"):
+            reader.latestOffset(start, ALL)
+        publish(port, "shared/x", [b"%d" % each for each in range(50)])
+    with sharing(port, tmp_path) as reader:
+        reader.prepareForTriggerAvailableNow()
+        end = reader.latestOffset(start, ALL)
+        assert sorted(payload for payload, _, _ in taken(reader, start, end)) == list(range(50))
+
+
+def test_what_several_receivers_refuse(brokers: Callable[[str], int], tmp_path: Path) -> None:
+    port = brokers("canopy")
+    with sharing(port, tmp_path) as reader:
+        with pytest.raises(MisuseError, match="option 'receivers' is 2, and the checkpoint is of 1"):
+            reader.latestOffset({"seq": 0}, ALL)
+        with sharing(port, tmp_path, receivers="3") as other, pytest.raises(SpoolError, match="another query uses"):
+            other.initialOffset()
+    for wrong, why in (({"version": "3.1.1"}, "shared subscriptions"), ({"client_id": "a/b"}, "without / ")):
+        with sharing(port, tmp_path, **wrong) as reader, pytest.raises(MisuseError, match=why):
+            reader.initialOffset()
