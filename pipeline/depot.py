@@ -99,7 +99,7 @@ class Depot:
         try:
             self._place = storage(None, path)
             there = self._place.is_folder()
-        except (OSError, ValueError) as error:
+        except OSError as error:
             raise MisuseError(f"--input {path}: {error}") from error
         if not there:
             raise MisuseError(f"--input {path}: no such folder")

@@ -63,7 +63,7 @@ def storage(spark: SparkSession | None, path: str) -> Storage:
     """The storage that a path names; without a scheme it is this machine's.
 
     Raises:
-        OSError, ValueError: nothing here reaches such a place.
+        OSError: nothing here reaches such a place.
     """
     local = local_path(path)
     return Local(local) if local is not None else Storage(path, *_system(spark, path))
@@ -82,7 +82,10 @@ def _system(spark: SparkSession | None, path: str) -> tuple[Any, str]:
 
         address, root = parts(path)
         return fs.PyFileSystem(HadoopHandler(spark, address)), root.rstrip("/") or "/"
-    system, root = fs.FileSystem.from_uri(path)
+    try:
+        system, root = fs.FileSystem.from_uri(path)
+    except ValueError as error:
+        raise OSError(f"{path}: nothing here reaches such a place ({error})") from error
     return system, root
 
 

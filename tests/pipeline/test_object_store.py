@@ -240,3 +240,6 @@ def test_what_is_not_there_is_one_line(server: Server) -> None:
         )
         assert (told.exit_code, told.stderr.count("\n")) == (2, 1)
         assert "no such folder" in told.stderr
+    told = CliRunner().invoke(app, ["compact", "--input", "nosuch://plant/record"])
+    assert (told.exit_code, told.stderr.count("\n")) == (2, 1)
+    assert "nothing here reaches such a place" in told.stderr
