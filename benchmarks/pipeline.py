@@ -207,6 +207,7 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=10_000_000)
     parser.add_argument("--folder", type=Path, help="kept between runs; otherwise everything goes in the end")
     parser.add_argument("--job", action="append")
+    parser.add_argument("--engine", choices=("Spark", "duckdb", "DuckDB"), default="", help="these runs alone")
     parser.add_argument("--memory", default="4g")
     wanted = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="canopy-bench-") as name:
@@ -226,10 +227,15 @@ def main() -> int:
             out = folder / "out" / job
             shutil.rmtree(out, ignore_errors=True)
             out.mkdir(parents=True)
-            spark = [sys.executable, "-P", "-m", "broker", "pipeline", job, *jobs[job](out)]
-            runs = [(job, [*spark, "--master", "local[2]", "--driver-memory", wanted.memory])]
+            command = [sys.executable, "-P", "-m", "broker", "pipeline", job, *jobs[job](out)]
+            command += ["--driver-memory", wanted.memory]
+            runs = [
+                (f"{job}, Spark", [*command, "--engine", "spark", "--master", "local[2]"]),
+                (f"{job}, --engine duckdb", [*command, "--engine", "duckdb"]),
+            ]
             if job in DUCK:
-                runs.append((f"{job}, DuckDB", duck(job, recorded, out)))
+                runs.append((f"{job}, its sums alone in DuckDB", duck(job, recorded, out)))
+            runs = [each for each in runs if wanted.engine in ("", *each[0].split())]
             for title, command in runs:
                 seconds, peak, code = measured(command)
                 rate = wanted.messages / seconds
