@@ -70,6 +70,9 @@ def read(payload: bytes, items: int) -> Any:
     # Whatever the library says of hostile bytes: it stays with these bytes.
     except Exception as error:
         raise BadPayloadError(MALFORMED, f"no Sparkplug payload: {type(error).__name__}: {error}") from error
+    # The library gives the bytes of a text that is no UTF-8, in messages of proto2.
+    if any(isinstance(text, bytes) for metric in made.metrics for text in (metric.name, metric.string_value)):
+        raise BadPayloadError(MALFORMED, "no Sparkplug payload: a text that is no UTF-8")
     return made
 
 

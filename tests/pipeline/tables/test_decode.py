@@ -97,6 +97,8 @@ HOSTILE: dict[str, tuple[str, bytes | None, str]] = {
     "an alias without birth": ("metrics", sparkplug({"alias": 9, "int_value": 1}), "no-birth"),
     "a metric without a name": ("metrics", sparkplug({"int_value": 1}), "malformed"),
     "an alias beyond int64": ("metrics", metric(alias=1 << 63), "out-of-range"),
+    "a name that is no UTF-8": ("metrics", b"\x12\x03\x0a\x01\xff", "malformed"),
+    "a value that is no UTF-8": ("metrics", b"\x12\x06\x0a\x01n\x7a\x01\xff", "malformed"),
     "a million metrics": ("metrics", b"\x12\x00" * 500_000, "too-many-fields"),
     "NaN in Sparkplug": ("metrics", metric(double_value=float("nan")), "not-finite"),
 }
@@ -163,6 +165,32 @@ def test_so_are_payloads_with_bits_that_flipped(batches: Batches, good: bytes, t
     assert bool(found.get(table)) != bool(found.get(DEAD_LETTERS))
 
 
+KINDS = [(1, 2), (2, 0), (3, 0), (4, 0), (5, 0), (7, 0), (10, 0), (11, 0), (12, 5), (13, 1), (14, 0), (15, 2), (16, 2)]
+FIELDS = st.tuples(st.sampled_from([*KINDS, (17, 2), (18, 2)]), st.binary(max_size=9))
+"""Number and wire type of a metric's field, and what its value is made of."""
+
+
+def field_of(number: int, wire: int, content: bytes) -> bytes:
+    """A field as Protobuf has it, whatever its bytes mean."""
+    tag = bytes([number << 3 | wire]) if number < 16 else bytes([(number << 3 | wire) & 0x7F | 0x80, number >> 4])
+    if wire == 2:
+        return tag + bytes([len(content)]) + content
+    if wire == 0:
+        return tag + bytes(byte | 0x80 for byte in content) + b"\x01"
+    return tag + content.ljust(8, b"\xff")[: 8 if wire == 1 else 4]
+
+
+@settings(max_examples=examples(1000), deadline=None)
+@given(st.lists(st.lists(FIELDS, max_size=6), max_size=3))
+def test_metrics_of_any_fields_are_rows_or_a_dead_letter(
+    batches: Batches, metrics: list[list[tuple[tuple[int, int], bytes]]]
+) -> None:
+    whole = [b"".join(field_of(*kind, content) for kind, content in metric) for metric in metrics]
+    payload = b"".join(b"\x12" + bytes([len(each)]) + each for each in whole)
+    found = decode(batches, "metrics", payload)
+    assert bool(found.get("metrics")) != bool(found.get(DEAD_LETTERS))
+
+
 LEVELS = st.sampled_from(["a", "b", "", "$x"])
 
 
@@ -198,6 +226,8 @@ def test_births_name_aliases_from_their_number_on_and_stay_within_their_bound() 
     births.take("spBv1.0/g/NBIRTH/other", birth, 30)
     assert (births.names, births.refused) == (6, 1)
     assert births.name("g", "other", None, 1, 31) is None
+    births.take("spBv1.0/g/NBIRTH/n", b"\x12\x05\x0a\x01\xff\x10\x01", 31)
+    assert births.name("g", "n", None, 1, 32) == ("speed", 3)
     births.settle()
     assert births.names == 5
     assert Births.of(json.loads(json.dumps(births.state())), Limits()).name("g", "n", None, 1, 40) == ("speed", 3)

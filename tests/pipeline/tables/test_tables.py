@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,10 @@ from pipeline.storage import Local
 from pipeline.tables.job import DELTA, Options, Outcome, run
 from tests.pipeline.folder import NOW
 from tests.pipeline.recorded import Story
-from tests.pipeline.rollup.test_stream import NONE
 from tests.pipeline.tables.fleet import MAPPING, mapping, power, story
 from tests.support.runs import LONG
 
+NONE = timedelta(0)
 TABLES = ("power", "notes", "temperature", "valves", "pumps", "metrics")
 
 
