@@ -114,6 +114,7 @@ def test_a_commit_says_what_the_manifests_say(folder: Path) -> None:
     assert 1 not in held(folder)
 
 
+@pytest.mark.long
 def test_a_merge_that_is_killed_anywhere_changes_nothing_in_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -110,9 +111,10 @@ def test_each_event_is_in_one_of_them_wherever_a_merge_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After each step of it: while it goes on, and where it was killed there."""
+    before = numbers([str(path) for path in record(tmp_path / "whole", hours=2, segments=3)])
     for steps in range(100):
         folder = tmp_path / str(steps)
-        before = numbers([str(path) for path in record(folder, hours=2, segments=3)])
+        shutil.copytree(tmp_path / "whole", folder)
         killed = False
         with down_after(monkeypatch, steps) as made:
             try:
