@@ -71,7 +71,8 @@ def test_imports_are_written_anew_and_nothing_else() -> None:
         assert not OURS.search(text), name
 
 
-def _poisoned(folder: Path) -> Path:
+def poisoned(folder: Path) -> Path:
+    """Modules of the names that Canopy has, in a folder of the user's; the folder."""
     for name in ("pipeline", "broker", "loadtest", "canopy_pages", "mypy_extensions"):
         (folder / f"{name}.py").write_text(POISON)
     return folder
@@ -87,7 +88,7 @@ def test_the_zip_beside_modules_of_the_same_names(tmp_path: Path) -> None:
     )
     told = subprocess.run(
         [sys.executable, "-P", "-c", code],
-        env={"PYTHONPATH": f"{_poisoned(tmp_path / 'own')}{os.pathsep}{tmp_path / 'canopy_spark.zip'}"},
+        env={"PYTHONPATH": f"{poisoned(tmp_path / 'own')}{os.pathsep}{tmp_path / 'canopy_spark.zip'}"},
         capture_output=True,
         text=True,
         timeout=60,
@@ -118,7 +119,7 @@ def test_spark_submit_with_the_zip_alone(tmp_path: Path) -> None:
             ],
             env=os.environ
             | {
-                "PYTHONPATH": str(_poisoned(tmp_path / "own")),
+                "PYTHONPATH": str(poisoned(tmp_path / "own")),
                 "PYSPARK_PYTHON": sys.executable,
                 "SPARK_LOCAL_IP": "127.0.0.1",
             },

@@ -47,14 +47,15 @@ def mosquitto(folder: Path) -> Iterator[int]:
     )
     with subprocess.Popen([MOSQUITTO, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as it:
         try:
-            until("mosquitto listens", lambda: it.poll() is not None or _listens(port))
+            until("mosquitto listens", lambda: it.poll() is not None or listens(port))
             yield port
         finally:
             it.terminate()
             it.wait(PATIENCE)
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
+    """Whether somebody takes connections there."""
     try:
         socket.create_connection(("127.0.0.1", port), 1).close()
     except OSError:
