@@ -87,7 +87,8 @@ def write_segment(folder: Path, events: list[dict[str, Any]], manifest: bool = T
     path = folder / place
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = [{name: event.get(name) for name in SCHEMA.names} for event in events]
-    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path, compression="zstd")
+    # As the recorder writes it: a checksum beside every page.
+    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path, compression="zstd", write_page_checksum=True)
     if manifest:
         write_manifest(folder, place, describe(folder, place))
     return path
