@@ -1,4 +1,6 @@
-"""One Spark for all tests of the pipeline, tuned to start quickly; without Java they are skipped, with the reason."""
+"""One Spark for all tests of the pipeline, tuned to start quickly; without Java they are skipped, with the reason.
+DuckDB for those that any engine does for.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,13 @@ import os
 import sys
 from collections.abc import Iterator
 from importlib.resources import as_file, files
+from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
 
+from pipeline.duck.session import connected
+from pipeline.engine import DUCKDB, at_work
 from pipeline.session import LOCAL, MEANING, java
 
 
@@ -43,3 +48,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         )
         yield session
         session.stop()
+
+
+@pytest.fixture
+def duck() -> Iterator[SparkSession]:
+    """DuckDB in Spark's place, for what does not depend on the engine: tests/pipeline/test_engines.py holds the two
+    against each other."""
+    with connected("1g") as session, at_work(DUCKDB):
+        yield cast("SparkSession", session)

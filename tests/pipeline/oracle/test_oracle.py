@@ -185,8 +185,7 @@ def test_the_command_says_what_it_found_and_ends_with_1(spark: SparkSession, tmp
     assert [(row["topic"], row["client_id"], row["topic_filter"]) for row in missing] == [("a", "s", "a")]
 
 
-def test_what_is_not_there_is_misuse(spark: SparkSession, tmp_path: Path) -> None:
-    assert spark.version
+def test_what_is_not_there_is_misuse(tmp_path: Path) -> None:
     said = CliRunner().invoke(app, ["oracle", "--input", str(tmp_path / "none"), "--output", str(tmp_path)])
     assert said.exit_code == 2
 

@@ -39,8 +39,7 @@ def branch(name: str, run_id: str) -> Story:
     return story
 
 
-def test_two_brokers_and_their_plans(spark: SparkSession, tmp_path: Path) -> None:
-    assert spark.version
+def test_two_brokers_and_their_plans(duck: SparkSession, tmp_path: Path) -> None:
     for name, run_id in (("line", "0000000a"), ("plant", "0000000b")):
         branch(name, run_id).write(tmp_path / "edge" / name)
     output = tmp_path / "out"
@@ -57,7 +56,7 @@ def test_two_brokers_and_their_plans(spark: SparkSession, tmp_path: Path) -> Non
     [link] = load_settings(output / "plan-plant.toml", environ={}).upstream
     assert list(link.aggregate) == chosen
     assert chosen == ['odd/"\\/ü', "plant/+/temperature", "plant/alarms/#"]
-    curve = spark.read.parquet(str(output / "curve")).where("broker = 'line'").orderBy("filters").collect()
+    curve = duck.read.parquet(str(output / "curve")).where("broker = 'line'").orderBy("filters").collect()
     assert [row["filters"] for row in curve if row["recommended"]] == [3]
     assert curve[-1]["over_bytes"] == 0
     # At one filter all of both brokers' other traffic comes along.
@@ -67,20 +66,20 @@ def test_two_brokers_and_their_plans(spark: SparkSession, tmp_path: Path) -> Non
 
 
 def test_above_the_limits_it_says_so_and_still_covers(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    duck: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     story = branch("line", "0000000a")
     story.write(tmp_path / "line")
     monkeypatch.setattr(job, "FILTERS", 3)
     monkeypatch.setattr(job, "TOPICS", 1)
-    [plan] = job.run(spark, [str(tmp_path / "line")], str(tmp_path / "out")).plans
+    [plan] = job.run(duck, [str(tmp_path / "line")], str(tmp_path / "out")).plans
     assert len(plan.filters) <= 3
     originals = [f"line/{at}/temperature" for at in range(6)] + ["line/alarms/#", 'odd/"\\/ü']
     assert all(any(covers(wide, narrow) for wide in plan.filters) for narrow in originals)
     # Exactly, though only one topic priced the curve.
     assert plan.over_bytes == 30 + len("line/7/temperature") + 1000 + len("line/0/noise")
     assert len(plan.notes) == 3
-    ended = events(spark, [str(tmp_path / "line")])
+    ended = events(duck, [str(tmp_path / "line")])
     assert subscribed(ended, at_end=True).where("filter like 'odd%'").count() == 0
     assert sorted(row["filter"] for row in cut(subscribed(ended, at_end=False), 1).collect()) == [
         "$SYS/#",
@@ -89,11 +88,11 @@ def test_above_the_limits_it_says_so_and_still_covers(
     ]
 
 
-def test_what_makes_no_sense_is_said(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_makes_no_sense_is_said(duck: SparkSession, tmp_path: Path) -> None:
     story = Story()
     story.publish("p", "a")
     story.write(tmp_path / "in")
     with pytest.raises(MisuseError, match="--max-filters 0"):
-        job.run(spark, [str(tmp_path / "in")], str(tmp_path), max_filters=0)
+        job.run(duck, [str(tmp_path / "in")], str(tmp_path), max_filters=0)
     with pytest.raises(PipelineError, match="in: nobody subscribed"):
-        job.run(spark, [str(tmp_path / "in")], str(tmp_path))
+        job.run(duck, [str(tmp_path / "in")], str(tmp_path))

@@ -44,7 +44,7 @@ def broken() -> job.Found:
     raise PipelineError("segment X: cannot be read")
 
 
-def test_the_verdict_is_that_of_all_jobs(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_verdict_is_that_of_all_jobs(duck: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "out" / "oracle").mkdir(parents=True)
     (tmp_path / "out" / "oracle" / "index.html").write_text(Page("Oracle").html())
     made: dict[str, Made] = {
@@ -53,7 +53,7 @@ def test_the_verdict_is_that_of_all_jobs(spark: SparkSession, tmp_path: Path, mo
     }
     monkeypatch.setattr(job, "_jobs", lambda *_: made)
     out = tmp_path / "out"
-    assert job.run(spark, ["x"], str(out)).fine
+    assert job.run(duck, ["x"], str(out)).fine
     page = (out / "index.html").read_text()
     assert "Every message went where it should" in page
     assert 'href="oracle/index.html"' in page
@@ -65,7 +65,7 @@ def test_the_verdict_is_that_of_all_jobs(spark: SparkSession, tmp_path: Path, mo
     made["tree"] = broken
     made["plan"] = lambda: job.Found("3 filters")
     said: list[str] = []
-    assert not job.run(spark, ["x"], str(out), say=said.append).fine
+    assert not job.run(duck, ["x"], str(out), say=said.append).fine
     assert said[-2:] == ["tree: segment X: cannot be read", "plan: 3 filters"]
     assert "see tree." in (out / "index.html").read_text()
     jobs = json.loads((out / "summary.json").read_text())["jobs"]
@@ -80,20 +80,20 @@ def test_the_verdict_is_that_of_all_jobs(spark: SparkSession, tmp_path: Path, mo
     assert CliRunner().invoke(app, ["report", "--input", str(source), "--output", str(out)]).exit_code == 1
 
 
-def test_what_is_misuse_is_said_before_any_job(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_is_misuse_is_said_before_any_job(duck: SparkSession, tmp_path: Path) -> None:
     record = story(tmp_path / "record", False)
     with pytest.raises(MisuseError, match="--load none: no such folder"):
-        job.run(spark, [record], str(tmp_path / "out"), load="none")
+        job.run(duck, [record], str(tmp_path / "out"), load="none")
     assert not (tmp_path / "out").exists()
     with pytest.raises(MisuseError, match="lies in --input"):
-        job.run(spark, [record], f"{record}/out")
+        job.run(duck, [record], f"{record}/out")
 
 
-def test_what_was_not_recorded_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_was_not_recorded_is_left_out(duck: SparkSession, tmp_path: Path) -> None:
     said: list[str] = []
 
     def jobs(source: str, load: str | None) -> list[str]:
-        return [*job._jobs(spark, [source], str(tmp_path), load, False, said.append, job.Outcome())]
+        return [*job._jobs(duck, [source], str(tmp_path), load, False, said.append, job.Outcome())]
 
     assert jobs(story(tmp_path / "with", True), "load") == ["rollup", "tree", "oracle", "loadtest", "plan"]
     assert not said
@@ -102,8 +102,7 @@ def test_what_was_not_recorded_is_left_out(spark: SparkSession, tmp_path: Path) 
 
 
 @pytest.mark.timeout(400)
-def test_the_headline_says_what_was_lost_by_whom_and_what_is_missing(spark: SparkSession, tmp_path: Path) -> None:
-    assert spark.version
+def test_the_headline_says_what_was_lost_by_whom_and_what_is_missing(tmp_path: Path) -> None:
     told = Story()
     told.subscribe("healthy", "a/#", qos=1)
     told.subscribe("slow", "a/#", qos=1)
