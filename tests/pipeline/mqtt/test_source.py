@@ -10,7 +10,10 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
 from pipeline.errors import MisuseError, PipelineError
+from pipeline.mqtt.message import Message
+from pipeline.mqtt.options import sink_options
 from pipeline.mqtt.parts import Elsewhere, Here
+from pipeline.mqtt.publisher import Publisher
 from pipeline.mqtt.rows import spark_schema
 from pipeline.mqtt.source import MqttStreamReader
 from pipeline.mqtt.spool import SpoolError
@@ -252,3 +255,29 @@ def test_what_several_receivers_refuse(brokers: Callable[[str], int], tmp_path: 
     for wrong, why in (({"version": "3.1.1"}, "shared subscriptions"), ({"client_id": "a/b"}, "without / ")):
         with sharing(port, tmp_path, **wrong) as reader, pytest.raises(MisuseError, match=why):
             reader.initialOffset()
+
+
+@pytest.mark.long
+def test_what_the_default_queue_drops_while_the_query_is_away_stands_in_its_progress(
+    brokers: Callable[[str], int], tmp_path: Path
+) -> None:
+    port = brokers("canopy")
+    said = {"filters": f"{tmp_path.name}/#", "receivers": "1", "available_now_wait": "2"}
+    with sharing(port, tmp_path, **said) as reader:
+        start = reader.initialOffset()
+        reader.prepareForTriggerAvailableNow()
+    sent = 10_000 + 500
+    publisher = Publisher(sink_options({"url": f"mqtt://127.0.0.1:{port}"}), "much")
+    for number in range(sent):
+        publisher.publish(Message(f"{tmp_path.name}/x", b"%d" % number, 1, False, [], {}))
+    publisher.finish()
+    publisher.close()
+    with sharing(port, tmp_path, **said) as reader:
+        reader.prepareForTriggerAvailableNow()
+        end = reader.latestOffset(start, ALL)
+        rows = [row for p in reader.partitions(start, end) for b in reader.read(p) for row in b.to_pylist()]
+        progress = reader.reportLatestOffset()
+    lost = sum(row["lost"] for row in rows)
+    assert lost > 0
+    assert len({row["payload"] for row in rows}) + lost == sent
+    assert progress == end | {"lost": lost, "session": 1}
