@@ -14,7 +14,7 @@
 #   make crash    kill -9 and power cuts under a broker with a store, again and again   ARGS="-k power"
 #   make bench-store  what it costs to keep what is acknowledged, beside mosquitto   ARGS="offline --quick"
 #   make attack  hostile clients of every kind beside 100 pairs of good ones   ARGS="flood --seconds 3" or "--list"
-#   make demo    a recorded broker, an IoT fleet for 20 seconds, and what Spark makes of it   ARGS="--scale 2"
+#   make demo    a recorded broker, an IoT fleet for 20 seconds, and what the pipeline makes of it   ARGS="--scale 2"
 #   make fuzz    random and mutated packets for FUZZ_SECONDS (default 60)
 #   make setup   only the environment, in .venv, with everything the tests need
 #   make clean   remove what the targets built

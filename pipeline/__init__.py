@@ -1,10 +1,10 @@
-"""Spark jobs over recorded segments, and MQTT as a source and a sink of Spark.
+"""Jobs over recorded segments, on Spark or DuckDB, and MQTT as a source and a sink of Spark.
 
 Owns: the meaning of recorded events for those who read them. The recorder writes Parquet segments (`broker.record`);
 this package reads them by their columns, and nothing else is shared: it imports nothing of `broker`.
 
 In the order in which one meets them: `cli`, `options` (the command `canopy pipeline`, importable without pyspark) ·
-`session`, `progress`, `errors` · `schema`, `storage`, `segments` (the table of events) · a package for each job ·
-`pages` (what is for people to look at) · `mqtt` (the data source). Its dependencies are the optional extra
-`canopy-mqtt[pipeline]`; nothing that serves MQTT needs them.
+`engine`, `session`, `duck` (who computes), `progress`, `errors` · `schema`, `storage`, `segments` (the table of
+events) · a package for each job · `pages` (what is for people to look at) · `mqtt` (the data source). Its
+dependencies are the optional extra `canopy-mqtt[pipeline]`; nothing that serves MQTT needs them.
 """

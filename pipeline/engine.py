@@ -29,9 +29,9 @@ SPARK: Final = "spark"
 DUCKDB: Final = "duckdb"
 ENGINES: Final = (AUTO, SPARK, DUCKDB)
 
-SMALL: Final = 2 << 30
-"""Bytes of segments up to which `auto` takes DuckDB: about 20 million events, some 30 s of two cores; Spark's start and
-its cores, where there are many, pay off beyond."""
+SMALL: Final = 1 << 30
+"""Bytes of segments up to which `auto` takes DuckDB: about 20 million events with small payloads, of which it judges
+all deliveries in a minute of two cores, and in 2 GB. Beyond that Spark's start no longer counts, and its cores may."""
 
 _SPARK: Final = ("pyspark.sql.functions", "pyspark.sql.window")
 _DUCKDB: Final = ("pipeline.duck.functions", "pipeline.duck.columns")

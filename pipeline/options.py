@@ -56,7 +56,7 @@ EngineOption = Annotated[
         "--engine",
         metavar="ENGINE",
         help="spark, duckdb (this machine alone; extra `duckdb`), or auto: duckdb where it is installed and the "
-        "segments are 2 GiB or less.",
+        "segments are 1 GiB or less.",
     ),
 ]
 MasterOption = Annotated[

@@ -1,4 +1,4 @@
-"""A recorded broker, a fleet of devices for 20 seconds, and what Spark makes of it: what `make demo` shows.
+"""A recorded broker, a fleet of devices for 20 seconds, and what the pipeline makes of it: what `make demo` shows.
 
 It starts a broker on a free port with its recorder on, a small plant (plant.py) and `canopy load run mixed-fleet`
 beside it, and then `canopy pipeline tables` and `report` on what they wrote. The exit code is 0 only when nothing was
