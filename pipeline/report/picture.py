@@ -131,7 +131,11 @@ def _plot(key: str, title: str, about: str, shown: Picture, unit: str) -> Plot:
 
 
 def _every(shown: Picture) -> str:
-    return "each second" if shown.step == 1 else f"each {shown.step:,} seconds"
+    for unit, seconds in (("day", 86_400), ("hour", 3600), ("minute", 60)):
+        if shown.step >= seconds:
+            many = shown.step // seconds
+            return f"each {unit}" if many == 1 else f"each {many} {unit}s"
+    return "each second" if shown.step == 1 else f"each {shown.step} seconds"
 
 
 def _over(name: str, shown: Picture, values: Mapping[int, float], colour: str, **more: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from canopy_pages import Page
 from pipeline.cli import app
 from pipeline.errors import MisuseError, PipelineError
 from pipeline.report import job
+from pipeline.report.picture import STEPS, Picture, _every
 from tests.pipeline.recorded import Story, write_segment
 
 Made = Callable[[], job.Found]
@@ -141,3 +142,12 @@ def test_the_headline_says_what_was_lost_by_whom_and_what_is_missing(tmp_path: P
         about = json.loads((out / name / "summary.json").read_text())["coverage"]
         assert (about["complete"], about["kinds"], about["missing_events"]) == (False, {"missing": 1}, 3)
         assert gone.name in (out / name / "index.html").read_text()
+
+
+def test_pieces_of_time_are_told_in_their_unit() -> None:
+    told = [_every(Picture(step=step)) for step in STEPS]
+    assert told == [
+        "each second", "each 2 seconds", "each 5 seconds", "each 10 seconds", "each 30 seconds", "each minute",
+        "each 2 minutes", "each 5 minutes", "each 10 minutes", "each 30 minutes", "each hour", "each 3 hours",
+        "each 6 hours", "each day", "each 7 days", "each 30 days",
+    ]  # fmt: skip
