@@ -117,10 +117,12 @@ def batch(packets: Sequence[Publish], reads: Sequence[Read]) -> Any:
         "qos": [each.qos for each in packets],
         "retain": [each.retain for each in packets],
         "dup": [each.dup for each in packets],
-        "ts": [read.ts for read in reads for _ in range(read.messages)],
-        "recv_ns": [read.recv_ns for read in reads for _ in range(read.messages)],
-        "session": [read.session for read in reads for _ in range(read.messages)],
     }
+    for name in ("ts", "recv_ns", "session"):
+        # One value for each read, not for each message.
+        kind = SPOOLED.field(name).type
+        pieces = [pa.repeat(pa.scalar(getattr(read, name), kind), read.messages) for read in reads]
+        values[name] = pa.concat_arrays(pieces) if pieces else pa.nulls(0, kind)
     sections = [each.properties for each in packets]
     if any(sections):
         values |= _properties(sections)
