@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.tables.births import Births
-from pipeline.tables.payloads.bad import AHEAD, LATE, NOT_RECORDED, OUT_OF_RANGE, TOO_LARGE, BadPayloadError
+from pipeline.tables.payloads.bad import AHEAD, LATE, MALFORMED, NOT_RECORDED, OUT_OF_RANGE, TOO_LARGE, BadPayloadError
 from pipeline.tables.plans import DEAD, DEAD_LETTERS, SEQ, TS, Plan
 
 TOPICS: Final = 100_000
@@ -128,7 +128,9 @@ class Batches:
             time = self._times[table]
             # All rows of a payload or none: each is checked before one is kept.
             times = [self._moment(at if time is None else each[time], at, plan) for each in rows]
-        except BadPayloadError as bad:
+        # Whatever a decoder did not foresee: one payload stops no other.
+        except Exception as error:
+            bad = error if isinstance(error, BadPayloadError) else BadPayloadError(MALFORMED, repr(error))
             about = (columns["run_id"][row], columns["client_id"][row], columns["topic"][row], plan.name)
             dead.append((seq, at, *about, bad.reason, bad.detail, payload, _day(at)))
             return

@@ -21,6 +21,7 @@ from pipeline.errors import MisuseError
 from pipeline.options import seconds
 from pipeline.tables.patterns import NAME, pattern
 from pipeline.tables.payloads import sparkplug
+from pipeline.tables.payloads.sparkplug_message import payload_class
 from pipeline.tables.plans import DATE, DEAD_LETTERS, EVENT_TIME, ITEM, KEPT, SEQ, TS, Column, Limits, Plan
 
 EXTRA: Final = "which Canopy's extra `tables` brings: pip install './canopy[tables]' (in a clone: make setup)"
@@ -269,6 +270,8 @@ class _Loader:
         elif isinstance(table, ProtobufModel):
             schema, message = self._beside("descriptor", table.descriptor), table.message
             columns = self._described("message", columns, lambda: _protobuf_columns(schema, message, columns))
+        elif isinstance(table, SparkplugModel):
+            self._described("format", columns, _sparkplug_columns)
         plan = Plan(
             self.name, pattern(table.filter), table.format, columns, tuple(dict.fromkeys(table.keep)), table.event_time,
             self._span("late", table.late), self._span("ahead", table.ahead), schema, message, framing, self.limits,
@@ -324,6 +327,12 @@ class _Loader:
         times = [each.name for each in plan.columns if each.type == "timestamp"]
         if plan.event_time is not None and plan.event_time not in times:
             raise self._wrong("event_time", f"{plan.event_time} is no column of type timestamp ({', '.join(times)})")
+
+
+def _sparkplug_columns() -> tuple[Column, ...]:
+    # What reads them is there.
+    payload_class()
+    return sparkplug.COLUMNS
 
 
 def _avro_columns(schema: bytes) -> tuple[Column, ...]:

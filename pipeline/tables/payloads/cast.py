@@ -128,9 +128,10 @@ def _counted(found: float, column: Column) -> int:
     unit = column.unit
     if isinstance(found, int):
         return found // 1_000 if unit == "ns" else found * int(UNITS[unit])
-    if not math.isfinite(found):
-        raise BadPayloadError(NOT_FINITE, f"{column.name}: {found} is no time")
-    return round(found * UNITS[unit])
+    made = found * UNITS[unit]
+    if not math.isfinite(made):
+        raise BadPayloadError(NOT_FINITE, f"{column.name}: {found} {unit} is no time")
+    return round(made)
 
 
 def micros(at: datetime) -> int:

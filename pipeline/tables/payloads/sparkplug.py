@@ -11,7 +11,7 @@ from typing import Any, Final
 from pipeline.tables.births import Births
 from pipeline.tables.payloads.bad import MALFORMED, NO_BIRTH, NOT_FINITE, OUT_OF_RANGE, BadPayloadError
 from pipeline.tables.payloads.cast import value
-from pipeline.tables.payloads.sparkplug_message import NAMESPACE, place, read
+from pipeline.tables.payloads.sparkplug_message import NAMESPACE, payload_class, place, read
 from pipeline.tables.plans import Column, Plan
 
 COLUMNS: Final = tuple(
@@ -48,6 +48,8 @@ class SparkplugDecoder:
     def __init__(self, plan: Plan, births: Births) -> None:
         self.items = plan.limits.items
         self.births = births
+        # What is not installed is told now, and not of each payload.
+        payload_class()
 
     def rows(self, payload: bytes, topic: str, seq: int) -> list[tuple[Any, ...]]:
         """The metrics of one message, with the names that the births before `seq` gave them."""

@@ -19,8 +19,10 @@ from pipeline.tables.births import Births
 from pipeline.tables.decode import PART, Batches, parts
 from pipeline.tables.mapping import load
 from pipeline.tables.patterns import pattern
-from pipeline.tables.payloads.bad import REASONS
-from pipeline.tables.plans import DEAD_LETTERS, NEEDED, Limits
+from pipeline.tables.payloads.bad import REASONS, BadPayloadError
+from pipeline.tables.payloads.cast import value
+from pipeline.tables.payloads.plain import NumberDecoder
+from pipeline.tables.plans import DEAD_LETTERS, NEEDED, Column, Limits
 from tests.pipeline.recorded import BEGIN, Story
 from tests.pipeline.tables.fleet import mapping, power, pump, sparkplug, valve
 from tests.support.runs import examples
@@ -123,6 +125,23 @@ def test_a_hostile_payload_is_a_dead_letter_and_costs_little(batches: Batches, w
     # The one behind it is not harmed.
     assert [row["seq"] for row in found[table]] == [2]
     assert peak < 8 * len(payload or b"") + (1 << 20)
+
+
+def test_a_number_of_seconds_beyond_float64_is_no_time() -> None:
+    with pytest.raises(BadPayloadError) as told:
+        value(1e305, Column("at", "timestamp", ("at",), unit="s"))
+    assert told.value.reason == "not-finite"
+
+
+def test_what_a_decoder_did_not_foresee_stops_no_other_payload(
+    batches: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NumberDecoder, "rows", lambda _self, _payload, _topic, seq: [(1 / (seq - 1),)])
+    found = decode(batches, "temperature", b"1", b"2")
+    assert [row["value"] for row in found["temperature"]] == [1.0]
+    assert [(dead["reason"], dead["detail"]) for dead in found[DEAD_LETTERS]] == [
+        ("malformed", "ZeroDivisionError('division by zero')")
+    ]
 
 
 def test_of_large_payloads_a_part_is_rows_at_a_time() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.errors import MisuseError
 from pipeline.tables.mapping import load
+from pipeline.tables.payloads.sparkplug_message import payload_class
 from tests.pipeline.tables.fleet import MAPPING, mapping
 
 TABLE = '[tables.t]\nfilter = "a/{b}"\n'
@@ -73,6 +74,14 @@ def test_a_library_that_is_not_there_is_named_with_the_extra(
     with pytest.raises(MisuseError, match=rf"{format_}|needs {package}") as told:
         load(str(file))
     assert "'./canopy[tables]'" in str(told.value)
+
+
+def test_so_is_that_of_sparkplug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = mapping(tmp_path, '[tables.m]\nfilter = "spBv1.0/#"\nformat = "sparkplug"')
+    payload_class.cache_clear()
+    monkeypatch.setitem(sys.modules, "google.protobuf", None)
+    with pytest.raises(MisuseError, match=r"tables\.m\.format: needs google\.protobuf, .*canopy\[tables\]"):
+        load(str(file))
 
 
 def test_a_mapping_without_avro_and_protobuf_needs_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from broker.record.folder import describe
+from broker.record.segment import write_manifest
 from pipeline.cli import app
 from pipeline.compact import job as compact
 from pipeline.errors import MisuseError, PipelineError, UnreadError
@@ -225,9 +227,18 @@ def test_output_and_mapping_belong_together(plant: Path) -> None:
 
 
 def test_a_damaged_segment_is_named(plant: Path) -> None:
-    segment = sorted((plant / "record").rglob("seg-*.parquet"))[2]
+    record = plant / "record"
+    segment = sorted(record.rglob("seg-*.parquet"))[2]
+    place = segment.relative_to(record).as_posix()
+    # With checksums in its pages, as the recorder writes them.
+    pq.write_table(pq.ParquetFile(segment).read(), segment, write_page_checksum=True)
+    write_manifest(record, place, describe(record, place))
+    with pq.ParquetFile(segment) as opened:
+        payload = opened.schema_arrow.names.index("payload")
+        chunk = opened.metadata.row_group(0).column(payload)
     content = bytearray(segment.read_bytes())
-    content[len(content) // 3] ^= 0xFF
+    begin = chunk.dictionary_page_offset or chunk.data_page_offset
+    content[begin + chunk.total_compressed_size - 2] ^= 0xFF
     segment.write_bytes(content)
     with pytest.raises(PipelineError, match=segment.name):
         tables(plant)
