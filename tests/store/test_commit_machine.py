@@ -135,11 +135,12 @@ class Kills(RuleBasedStateMachine):
         qos=st.integers(1, 2),
         turns=st.lists(st.sampled_from(["one more", "close", "commit"]), max_size=8),
         lost=st.booleans(),
+        back=st.lists(everybody, unique=True),
     )
-    def publish_in_turns(self, name: str, topic: str, qos: int, turns: list[str], lost: bool) -> None:
-        """It goes to one after another, groups end between them, and something else happens before all have had it.
+    def publish_in_turns(self, name: str, topic: str, qos: int, turns: list[str], lost: bool, back: list[str]) -> None:
+        """It goes to one after another, groups end between them, and the broker is killed before all have had it.
 
-        `lost`: the publisher's connection ends meanwhile.
+        `lost`: the publisher's connection ends before that.
         """
         client = self.online(name)
         if client is None or len(client.outgoing) >= self.limits.receive_maximum:
@@ -156,6 +157,7 @@ class Kills(RuleBasedStateMachine):
                 self.store.commit()
         if lost:
             client.cut()
+        self.kill(back, 0)
 
     @rule(name=st.sampled_from(sorted(SUBSCRIBERS)), answering=st.booleans())
     def answer_or_not(self, name: str, answering: bool) -> None:
