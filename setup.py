@@ -47,6 +47,7 @@ BROKER = [
     "broker/store/sqlite/group.py",
     "broker/store/sqlite/journal.py",
     "broker/store/sqlite/reading.py",
+    "broker/store/sqlite/shell.py",
     "broker/upstream/filters/*.py",
     "broker/upstream/protocol/*.py",
 ]

@@ -149,6 +149,7 @@ class Acknowledger:
         held = self._held
         if held is not None:
             self._told_before = held.commits.told
+            held.commits.begin()
 
     # -- what is answered ----------------------------------------------------------------------------------------------
 

@@ -52,6 +52,9 @@ class Commits:
     def __init__(self) -> None:
         self.told: i64 = 0
         self.committed: i64 = 0
+        # How much had been told when the first QoS 1 or 2 publish came after everything that has to be kept whatever
+        # becomes of it; -1: none came since. The journal's, which may leave what is told from there on out of a group.
+        self.cut: i64 = -1
         # The store cannot write now: nothing more is committed until `recover`.
         self.failed = False
         # The store's: it can take no more notes of messages than it has, whatever the settings say of failures.
@@ -69,10 +72,18 @@ class Commits:
         """Whether anything that was told is not safe yet."""
         return self.told > self.committed
 
+    def begin(self) -> None:
+        """A publish of QoS 1 or 2 came: what was told before it is one thing, and what comes is another."""
+        if self.cut < 0:
+            self.cut = self.told
+
     # -- the store's side ----------------------------------------------------------------------------------------------
 
     def advance(self, number: i64) -> None:
-        """All notes up to `number` are safe. A number that is not above the last one says nothing new."""
+        """All notes up to `number` are safe, or stand for nothing any more.
+
+        A number that is not above the last one says nothing new.
+        """
         if number <= self.committed:
             return
         self.committed = number

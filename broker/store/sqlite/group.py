@@ -62,8 +62,10 @@ class SubscriptionRow:
 class Row:
     """A delivery that the open group writes anew; `message` None: released."""
 
-    def __init__(self, kept: Kept, delivery: Delivery) -> None:
+    def __init__(self, kept: Kept, delivery: Delivery, note: i64) -> None:
         self.kept = kept
+        # The number of the note that told of it.
+        self.note: i64 = note
         self.delivery = delivery
         self.message: Message | None = delivery.message
         self.state: i64 = i64(delivery.state)
@@ -87,8 +89,10 @@ class Batch:
     def __init__(self, number: int) -> None:
         # All notes up to this number.
         self.number = number
-        # And all deliveries up to this one.
+        # And all deliveries up to this one, but for those that the next group has.
         self.last = 0
+        # Whether somebody may wait for it: what is over is all that it has otherwise.
+        self.awaited = False
         self.size = 0
         # When its first note came, by the clock of the event loop (s).
         self.began = 0.0
@@ -144,7 +148,7 @@ class Batch:
         )
 
 
-def lasting(message: Message, offset: float) -> float | None:
+def _lasting(message: Message, offset: float) -> float | None:
     return None if message.expires_at == 0.0 else message.expires_at + offset
 
 
@@ -199,7 +203,7 @@ def of_deliveries(batch: Batch, rows: dict[int, Row], last: i64, offset: float) 
     before: i64 = last
     shared: dict[int, i64] = {}
     for row in rows.values():
-        row.kept.rows = 0
+        row.kept.rows -= 1
         message = row.message
         if message is None or row.kept.gone:
             continue
@@ -227,7 +231,7 @@ def of_deliveries(batch: Batch, rows: dict[int, Row], last: i64, offset: float) 
         ):
             plain += (
                 number, row.kept.id, delivery.qos, message.topic.decode(), message.payload(), message.qos,
-                message.properties or None, message.publisher or None, lasting(message, offset), row.size,
+                message.properties or None, message.publisher or None, _lasting(message, offset), row.size,
             )  # fmt: skip
             continue
         share = share_name(delivery) if delivery.group is not None else None
@@ -247,12 +251,33 @@ def of_deliveries(batch: Batch, rows: dict[int, Row], last: i64, offset: float) 
                 batch.messages += (
                     message.record, shared[message.record], message.topic.decode(), message.payload(), message.qos,
                     message.retain, message.properties or None, message.publisher or None,
-                    lasting(message, offset),
+                    _lasting(message, offset),
                 )  # fmt: skip
         else:
             values += (
                 number, row.kept.id, None, row.state, row.packet_id, row.attempts, delivery.qos, delivery.retain,
                 identifiers, share, message.topic.decode(), message.payload(), message.qos, message.retain,
-                message.properties or None, message.publisher or None, lasting(message, offset), row.size,
+                message.properties or None, message.publisher or None, _lasting(message, offset), row.size,
             )  # fmt: skip
     return last
+
+
+def of_retained(batch: Batch, retained: dict[str, Message | None], offset: float) -> None:
+    """The retained messages that the group sets, and the topics that it clears (None)."""
+    for topic, message in retained.items():
+        if message is None:
+            batch.retained_cleared.append(topic)
+        else:
+            batch.retained += (
+                topic, message.payload(), message.qos, message.properties or None, message.publisher or None,
+                _lasting(message, offset),
+            )  # fmt: skip
+
+
+def of_broadcasts(batch: Batch, broadcasts: dict[int, Message], offset: float) -> None:
+    """The messages for very many that the group begins with."""
+    for number, message in broadcasts.items():
+        batch.broadcasts += (
+            number, message.topic.decode(), message.payload(), message.qos, message.retain,
+            message.properties or None, message.publisher or None, _lasting(message, offset),
+        )  # fmt: skip

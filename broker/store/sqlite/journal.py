@@ -3,22 +3,22 @@
 Owns `SqliteJournal`, which runs on the event loop for every QoS 1 or 2 delivery: it takes notes in dictionaries, and
 `take` makes a `Batch` of them for the writer's thread. Promises: a delivery that is queued and finished in one group
 leaves no trace; a group is bounded by what the broker keeps anyway and by what stands in the file, however long the
-disk takes. It writes nothing itself, and knows no files, threads or event loop.
+disk takes. After each group the file has all that was told up to some point between two calls of the core, and what was
+acknowledged later may be missing: see `take` and `safe`. It writes nothing itself, and knows no files or threads.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Final
 
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import i64
 
 from broker.core.codec.packets import Will
 from broker.core.persistence.commits import Commits
 from broker.core.persistence.journal import Fetch, Journal
 from broker.core.persistence.pages import Page, Pages
 from broker.core.principal import Principal
-from broker.core.queues.delivery import RELEASED, SENT, Delivery
+from broker.core.queues.delivery import DONE, RELEASED, SENT, Delivery
 from broker.core.queues.message import Message
 from broker.core.topics.subscription import Subscription
 from broker.store.base import Times
@@ -29,34 +29,18 @@ from broker.store.sqlite.group import (
     Kept,
     Row,
     SubscriptionRow,
-    lasting,
+    of_broadcasts,
     of_deliveries,
+    of_retained,
     of_session,
 )
+from broker.store.sqlite.shell import Shell
 
 ROW_BYTES: Final = 100
 """What a row of a session or a subscription counts for in a group, or one of a session that has had a message."""
 
 ENDED_ROWS: Final = 1_024
 """Deliveries of ended sessions that stay in the open group; more of them go when they are half of all."""
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Shell(ABC):
-    """Who gives the groups their time: the store, which knows the event loop."""
-
-    @abstractmethod
-    def begun(self) -> None:
-        """A group got its first note."""
-
-    @abstractmethod
-    def fetch(self, session: int, fetch: Fetch) -> None:
-        """Something of the session with that number is to be read."""
-
-    @abstractmethod
-    def due(self) -> None:
-        """The group has its size, or once more of it, or nothing is left of it: it need not wait for its window. Not
-        to be ended in here, in the middle of a call of the core, but in a turn of the event loop of its own."""
 
 
 class SqliteJournal(Journal):
@@ -81,6 +65,11 @@ class SqliteJournal(Journal):
         self._size: i64 = 0
         self._next: i64 = size
         self._before: i64 = 0
+        # The first note that has to be written whatever becomes of it, 0: none; how much had been told when the last
+        # group was taken; whether the shell knows that deliveries are over.
+        self._binding: i64 = 0
+        self._taken: i64 = 0
+        self._eased = False
         self._sessions_before: i64 = 0
         self._rows: dict[int, Row] = {}
         self._ended_rows: i64 = 0
@@ -111,6 +100,16 @@ class SqliteJournal(Journal):
         return self._commits
 
     def _note(self, size: i64) -> None:
+        """Of what has to be written: it is in the file with all that was told before it."""
+        self._bind(self._commits.told + 1)
+        self._count(size)
+
+    def _bind(self, note: i64) -> None:
+        self._commits.cut = -1
+        if self._binding == 0 or note < self._binding:
+            self._binding = note
+
+    def _count(self, size: i64) -> None:
         self._commits.told += 1
         self._size += size
         if not self.noted:
@@ -174,8 +173,10 @@ class SqliteJournal(Journal):
         for number, row in self._rows.items():
             if not row.kept.gone:
                 rows[number] = row
-            elif row.message is not None:
-                self._size -= row.message.size()
+            else:
+                self._bind(row.note)
+                if row.message is not None:
+                    self._size -= row.message.size()
         self._rows = rows
         self._ended_rows = 0
 
@@ -235,13 +236,19 @@ class SqliteJournal(Journal):
         delivery.record = self._number
         kept = self.kept[client_id]
         kept.rows += 1
-        row = Row(kept, delivery)
+        row = Row(kept, delivery, self._commits.told + 1)
         self._rows[self._number] = row
-        self._note(delivery.message.size())
+        if delivery.qos == 1 and kept.disconnected_at == UNSET:
+            # Its client may acknowledge it before it is written.
+            self._count(delivery.message.size())
+        else:
+            self._note(delivery.message.size())
         return row
 
     def paged(self, client_id: str, delivery: Delivery) -> None:
-        self._add(client_id, delivery).size = delivery.message.size()
+        row = self._add(client_id, delivery)
+        row.size = delivery.message.size()
+        self._bind(row.note)
 
     def unpaged(self, client_id: str, page: Page) -> None:
         kept = self.kept[client_id]
@@ -272,11 +279,15 @@ class SqliteJournal(Journal):
             self._changed.pop(record, None)
         earlier = self._rows.get(record)
         kept = self.kept[client_id]
+        # It takes the earlier one's place among the rows, which stand in the order of their notes.
+        note: i64 = self._commits.told + 1
         if earlier is None:
             kept.rows += 1
-        elif earlier.message is not None:
-            self._size -= earlier.message.size()
-        self._rows[record] = Row(kept, delivery)
+        else:
+            note = earlier.note
+            if earlier.message is not None:
+                self._size -= earlier.message.size()
+        self._rows[record] = Row(kept, delivery, note)
         self._note(delivery.message.size())
 
     def in_flight(self, client_id: str, delivery: Delivery) -> None:
@@ -299,7 +310,10 @@ class SqliteJournal(Journal):
             row.attempts = attempts
         else:
             self._changed[record] = Change(i64(delivery.packet_id), attempts)
-        self._note(0)
+        if delivery.qos == 2:
+            self._note(0)
+        else:
+            self._count(0)
 
     def released(self, client_id: str, delivery: Delivery) -> None:  # noqa: ARG002 (the interface)
         record = delivery.record
@@ -322,10 +336,20 @@ class SqliteJournal(Journal):
             row.kept.rows -= 1
             if row.message is not None:
                 self._size -= row.message.size()
-        if record <= self._before:
+        elif record <= self._before:
+            # It stands in the file; one with a row does not, or goes from there already (`renewed`).
             self._changed.pop(record, None)
             self._released.pop(record, None)
             self._finished.append(record)
+        if delivery.qos == 1 and delivery.state == DONE:
+            self._count(0)
+            if not self._eased:
+                self._eased = True
+                self._shell.eased()
+            return
+        # The message may be another client's now, or the answer to an acknowledgement may wait for this.
+        if row is not None:
+            self._bind(row.note)
         self._note(0)
         if not self._rows and not self._finished and not self._touched and not self._retained and not self._changed:
             self._shell.due()
@@ -404,9 +428,40 @@ class SqliteJournal(Journal):
         """Bytes of the open group, about."""
         return self._size
 
+    def safe(self) -> int:
+        """Up to which note nothing of the open group has to be written, as all that they told of is acknowledged.
+
+        Whoever waits for one of them may go on when the groups before are committed: there is nothing to lose.
+        """
+        self._eased = False
+        first: i64 = self._binding
+        for row in self._rows.values():
+            # They stand in the order of their notes.
+            if first == 0 or row.note < first:
+                first = row.note
+            break
+        return self._commits.told if first == 0 else first - 1
+
+    def _limit(self) -> i64:
+        """Up to which note the group has to be written."""
+        commits = self._commits
+        if commits.cut < 0 or self._size >= self._most:
+            return commits.told
+        return max(commits.cut, self._taken)
+
     def take(self) -> Batch:
-        """End the open group, and begin another with the next note. Between two calls of the core."""
-        batch = Batch(self._commits.told)
+        """End the open group, and begin another. Between two calls of the core.
+
+        Young deliveries stay out of it, and are the next one's if they are not acknowledged by then: those that were
+        told of since the last group was taken, after a publish came (`Commits.cut`) behind which nothing but such
+        deliveries was told. So the file has everything up to a point between two calls, and beyond it only the end of
+        deliveries that were acknowledged, and what was handed out of those that it has: a crash leaves a state that
+        there was, but that less comes again. Whoever waits for a young delivery goes on waiting (`Batch.number`).
+        """
+        limit: i64 = self._limit()
+        rows, young = self._split(limit)
+        batch = Batch(limit)
+        batch.awaited = self._binding > 0 or len(rows) > 0
         batch.size = self._size
         batch.last = self._number
         # What is to be added to a time of the broker's clock to make it last.
@@ -419,30 +474,43 @@ class SqliteJournal(Journal):
         batch.finished = self._finished
         batch.unpaged = self._unpaged
         batch.read_back = list(self._read_back.items())
-        self._message = of_deliveries(batch, self._rows, self._message, offset)
+        self._message = of_deliveries(batch, rows, self._message, offset)
         for number, change in self._changed.items():
             batch.changed.append((number, SENT, change.packet_id, change.attempts))
         batch.released = list(self._released)
-        for topic, message in self._retained.items():
-            if message is None:
-                batch.retained_cleared.append(topic)
-            else:
-                batch.retained += (
-                    topic, message.payload(), message.qos, message.properties or None, message.publisher or None,
-                    lasting(message, offset),
-                )  # fmt: skip
-        for number, message in self._broadcasts.items():
-            batch.broadcasts += (
-                number, message.topic.decode(), message.payload(), message.qos, message.retain,
-                message.properties or None, message.publisher or None, lasting(message, offset),
-            )  # fmt: skip
+        of_retained(batch, self._retained, offset)
+        of_broadcasts(batch, self._broadcasts, offset)
         batch.passed = self._passed
         batch.broadcasts_over = self._broadcasts_over
         self._clear()
+        self._keep(young)
         return batch
+
+    def _split(self, limit: i64) -> tuple[dict[int, Row], dict[int, Row]]:
+        """The rows up to a note, and those behind it."""
+        rows: dict[int, Row] = {}
+        young: dict[int, Row] = {}
+        if limit >= self._commits.told:
+            return self._rows, young
+        for number, row in self._rows.items():
+            if row.note > limit:
+                young[number] = row
+            else:
+                rows[number] = row
+        return rows, young
+
+    def _keep(self, young: dict[int, Row]) -> None:
+        """Begin the next group with these."""
+        self._rows = young
+        for row in young.values():
+            self.noted = True
+            if row.message is not None:
+                self._size += row.message.size()
 
     def _clear(self) -> None:
         self.noted = False
+        self._binding = 0
+        self._taken = self._commits.told
         self._size = 0
         self._next = self._most
         self._before = self._number

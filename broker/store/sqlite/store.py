@@ -22,11 +22,12 @@ from broker.core.persistence.pages import Pages
 from broker.store.base import Store, StoreError, Times
 from broker.store.sqlite.beginning import begin, damaged, let_go
 from broker.store.sqlite.group import Batch
-from broker.store.sqlite.journal import Shell, SqliteJournal
+from broker.store.sqlite.journal import SqliteJournal
 from broker.store.sqlite.opening import SYNCHRONOUS, Opened, told
 from broker.store.sqlite.principals import Principals, RuleTexts
 from broker.store.sqlite.reading import Damaged, Loaded, read, read_on_disk
 from broker.store.sqlite.schema import DELIVERIES, PLAIN, RETAINED
+from broker.store.sqlite.shell import Shell
 from broker.store.sqlite.writer import Writer, Written
 
 WINDOW: Final = 0.002
@@ -95,6 +96,7 @@ class SqliteStore(Store):
         self._began = 0.0
         self._timer: asyncio.Handle | None = None
         self._soon: asyncio.Handle | None = None
+        self._ease: asyncio.Handle | None = None
         self._ripe = False
         # The group that is being written, large ones that wait behind it, and, after a failure, when it is tried again.
         self._air: Batch | None = None
@@ -195,10 +197,10 @@ class SqliteStore(Store):
         try:
             await self.flush()
         finally:
-            for handle in (self._timer, self._soon, self._retry, self._watch, self._reread):
+            for handle in (self._timer, self._soon, self._ease, self._retry, self._watch, self._reread):
                 if handle is not None:
                     handle.cancel()
-            self._timer = self._soon = self._retry = self._watch = self._reread = None
+            self._timer = self._soon = self._ease = self._retry = self._watch = self._reread = None
             writer.end()
             ended = await asyncio.to_thread(writer.join, self._stall_timeout or None)
             self._opened = self._writer = self._loop = None
@@ -244,6 +246,21 @@ class SqliteStore(Store):
         if self._soon is None:
             self._soon = loop.call_soon(self._window_over)
 
+    def eased(self) -> None:
+        """Deliveries are over: perhaps nobody need wait for the open group."""
+        loop = self._loop
+        if loop is not None and self._ease is None:
+            self._ease = loop.call_soon(self._let_go)
+
+    def _let_go(self) -> None:
+        """Let those go on who wait for what nothing is left to keep of, with no group before that they wait for."""
+        if self._ease is not None:
+            self._ease.cancel()
+            self._ease = None
+        number = self._journal.safe()
+        if not self._line and (self._air is None or not self._air.awaited):
+            self._commits.advance(number)
+
     def _window_over(self) -> None:
         if self._soon is not None:
             self._soon.cancel()
@@ -269,6 +286,9 @@ class SqliteStore(Store):
         batch.began = self._began
         batch.clock = self._times.note()
         self._notice_jump()
+        if self._journal.noted:
+            # Young deliveries: their window begins.
+            self.begun()
         return batch
 
     def _end_group(self) -> None:
@@ -277,6 +297,7 @@ class SqliteStore(Store):
         if batch.empty():
             self._last = batch.last
             self._commits.advance(batch.number)
+            self._let_go()
             self._tell("")
             self._read_again()
             return
@@ -333,6 +354,7 @@ class SqliteStore(Store):
             if self.listener is not None:
                 self.listener.recovered()
         self._commits.advance(batch.number)
+        self._let_go()
         self._tell("")
         if self._line:
             self._air = self._line.popleft()
@@ -475,6 +497,9 @@ class _Ends(Shell):
 
     def due(self) -> None:
         self._store.due()
+
+    def eased(self) -> None:
+        self._store.eased()
 
     def fetch(self, session: int, fetch: Fetch) -> None:
         self._store.fetch(session, fetch)

@@ -17,11 +17,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from mypy_extensions import i64
 
 from broker.core.codec.packets import Will
+from broker.core.persistence.commits import Waiter
 from broker.core.persistence.journal import Saved, SessionRecord
 from broker.core.principal import Principal
-from broker.core.queues.delivery import SENT, Delivery
+from broker.core.queues.delivery import DONE, SENT, Delivery
 from broker.core.topics.subscription import Subscriber, Subscription
 from broker.store import MemoryStore, StoreError
 from broker.store.sqlite import RuleTexts, SqliteStore, beginning
@@ -701,3 +703,40 @@ async def test_a_principal_that_no_hook_should_give_is_written(tmp_path: Path) -
     [session] = (await store.load()).sessions
     assert session.principal.rules == ("a\udc00",)
     await store.close()
+
+
+async def test_what_is_acknowledged_in_time_costs_no_group(tmp_path: Path) -> None:
+    """Whoever waits for it goes on then, and not when the window is over."""
+    store = await opened(tmp_path, commit_window=60.0)
+    journal, commits = store.journal, store.journal.commits
+    assert commits is not None
+    journal.session_kept("c", Principal("u"), 300, 0.0)
+    await store.flush()
+    written = dict(store.figures())
+    commits.begin()
+    one = delivery()
+    one.packet_id, one.state = 1, SENT
+    journal.in_flight("c", one)
+    one.state = DONE
+    journal.finished("c", one)
+    waiter = Released(asyncio.get_running_loop().create_future())
+    commits.wait(waiter)
+    await waiter.gone
+    assert not commits.pending()
+    await store.close()
+    assert {name: dict(store.figures())[name] for name in ("groups", "rows")} == {
+        name: written[name] for name in ("groups", "rows")
+    }
+
+
+class Released(Waiter):
+    """Says when it may go on."""
+
+    def __init__(self, gone: asyncio.Future[None]) -> None:
+        super().__init__()
+        self.gone = gone
+
+    def committed(self, number: i64) -> i64:
+        del number
+        self.gone.set_result(None)
+        return 1
