@@ -182,10 +182,8 @@ class Kills(RuleBasedStateMachine):
             elif not self.store.gate.failed:
                 self.store.commit()
         for each in SUBSCRIBERS:
-            # What was written arrives: what is sent again is known to their judges.
-            there = self.online(each)
-            if there is not None:
-                there.wire.to_client()
+            # What is on its way, and is sent again if the connection ends now, they have not seen.
+            self.clients[each].judge.enabled = False
         if lost:
             client.cut()
         self.kill(back, 0)
