@@ -181,9 +181,6 @@ class Kills(RuleBasedStateMachine):
                 self.store.close_group()
             elif not self.store.gate.failed:
                 self.store.commit()
-        for each in SUBSCRIBERS:
-            # What is on its way, and is sent again if the connection ends now, they have not seen.
-            self.clients[each].judge.enabled = False
         if lost:
             client.cut()
         self.kill(back, 0)
