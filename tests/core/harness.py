@@ -564,7 +564,8 @@ class _Ghost(Client):
 
     def __init__(self, client: Client) -> None:
         super().__init__(client.network, client.client_id, client.wire.version)
-        self.judge.enabled = False
+        # Until the broker has read the new CONNECT, what it reads and writes here is the session's.
+        self.judge = client.judge
         self.link = client.link
         # Set by what came already.
         self._aliases = client._aliases

@@ -161,12 +161,14 @@ class Kills(RuleBasedStateMachine):
         qos=st.integers(1, 2),
         turns=st.lists(st.sampled_from(["one more", "close", "commit"]), max_size=8),
         lost=st.booleans(),
-        back=st.lists(everybody, unique=True),
+        killed=st.none() | st.lists(everybody, unique=True),
     )
-    def publish_in_turns(self, name: str, topic: str, qos: int, turns: list[str], lost: bool, back: list[str]) -> None:
-        """It goes to one after another, groups end between them, and the broker is killed before all have had it.
+    def publish_in_turns(
+        self, name: str, topic: str, qos: int, turns: list[str], lost: bool, killed: list[str] | None
+    ) -> None:
+        """It goes to one after another, groups end between them, and others act, before all have had it.
 
-        `lost`: the publisher's connection ends before that.
+        `lost`: the publisher's connection ends before that; `killed`: so does the broker, and these come back.
         """
         client = self.online(name)
         if client is None or len(client.outgoing) >= self.limits.receive_maximum:
@@ -181,9 +183,13 @@ class Kills(RuleBasedStateMachine):
                 self.store.close_group()
             elif not self.store.gate.failed:
                 self.store.commit()
+            self.network.wake()
+            for link in list(self.network.links):
+                link.to_client()
         if lost:
             client.cut()
-        self.kill(back, 0)
+        if killed is not None:
+            self.kill(killed, 0)
 
     @rule(name=st.sampled_from(sorted(SUBSCRIBERS)), answering=st.booleans())
     def answer_or_not(self, name: str, answering: bool) -> None:
