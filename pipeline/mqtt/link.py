@@ -14,6 +14,7 @@ import random
 import ssl
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from broker.core.codec import encoder, packets, reasons
@@ -225,6 +226,16 @@ class Link:
             raise RefusedError(f"{self.broker.url}: the broker ends the connection: {told(self._ended)}{hint}")
         why = told(self._ended) if self._ended is not None else self._why
         raise LostError(f"{self.broker.url}: the connection is lost{f' ({why})' if why else ''}")
+
+    def stay(self) -> None:
+        """Stay connected without reading: PINGREQ where one is due. A failure shows at the next ``step``."""
+        if self._wire is None:
+            return
+        # Nobody listens: that nothing is heard says nothing of the broker.
+        self._heard = time.monotonic()
+        self._stay_alive()
+        with suppress(OSError):
+            self._wire.flush()
 
     def publish(self, packet: Publish) -> int:
         """Send a message; with QoS 1 and 2 it is kept until it is done, and sent on the next connection too. Its packet

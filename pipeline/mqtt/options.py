@@ -23,7 +23,7 @@ from pipeline.errors import MisuseError
 MAX_FILTER: Final = 65_535
 """Bytes of a topic filter or topic name [MQTT-4.7.3-3]."""
 MAX_RECEIVERS: Final = 64
-"""Processes of one query: each has about 60 MB, a session at the broker and a folder."""
+"""Processes of one query: each is a Python with pyarrow, and has a session at the broker and a folder."""
 MAX_EXPIRY: Final = 0xFFFFFFFF
 """Seconds; as Session Expiry Interval it means: never."""
 

@@ -196,6 +196,7 @@ class Receiver:
             self._note_full()
             if len(self._pending) > self._options.receive_maximum:
                 # QoS 0, or a broker of 3.1.1 with a large window: only not reading holds them back.
+                self._link.stay()
                 self._stopping.wait(TICK)
                 return
         wait = TICK

@@ -51,7 +51,7 @@ class Wire:
         Raises:
             OSError: the connection is over.
         """
-        self._flush()
+        self.flush()
         if self._tls is None or not self._tls.pending():
             ready = select.poll()
             ready.register(self._socket, select.POLLIN | (select.POLLOUT if self._out else 0))
@@ -59,7 +59,7 @@ class Wire:
             if not found:
                 return b""
             if found[0][1] & select.POLLOUT:
-                self._flush()
+                self.flush()
             if not found[0][1] & ~select.POLLOUT:
                 return b""
         try:
@@ -70,7 +70,12 @@ class Wire:
             raise ConnectionResetError("closed by the broker")
         return data
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what the socket takes now.
+
+        Raises:
+            OSError: the connection is over.
+        """
         try:
             while self._out:
                 del self._out[: self._socket.send(self._out)]

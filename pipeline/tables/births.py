@@ -2,7 +2,7 @@
 
 Promises: a lookup goes by the sequence number of the message, so that it is the same in any order and on any executor.
 An NBIRTH ends what the births of the node's devices said before it. What is kept is bounded (`Limits.births`, names);
-beyond that births are not taken, and the data after them are dead letters.
+beyond that births are not taken, and the data after them are dead letters: what was said before them does not hold.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from pipeline.tables.plans import Limits
 Named = dict[int, tuple[str, int | None]]
 """alias → name, datatype."""
 LONGEST: Final = 1_024
-"""Bytes of a metric's name that are kept; a longer one names nothing."""
+"""Characters of a metric's name that are kept; a longer one names nothing."""
+SHORT: Final = 64
+"""Characters of a name that count as one: a longer one counts as several."""
 
 
 class Births:
@@ -54,11 +56,14 @@ class Births:
             made = told[-1][1]
             cost = 1
         else:
-            cost = 1 + len(made)
+            cost = _cost(made)
         if self.names + cost > self.limits.births:
             self.refused += 1
             if not told:
                 del self._said[whose]
+            elif told[-1][1]:
+                # At most one of these for each that was kept.
+                told.append((seq, {}))
             return
         self.names += cost
         told.append((seq, made))
@@ -85,7 +90,7 @@ class Births:
         for whose, told in self._said.items():
             del told[:-1]
             self._said[whose] = told
-            self.names += 1 + len(told[-1][1])
+            self.names += _cost(told[-1][1])
 
     def state(self) -> list[Any]:
         """The last births, as JSON keeps them."""
@@ -101,3 +106,8 @@ class Births:
         for group, node, device, seq, named in state:
             made._keep((group, node, device), seq, {alias: (name, datatype) for alias, name, datatype in named})
         return made
+
+
+def _cost(made: Named) -> int:
+    """What a birth takes of `Limits.births`."""
+    return 1 + sum(1 + len(name) // SHORT for name, _ in made.values())

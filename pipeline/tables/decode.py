@@ -19,6 +19,8 @@ from pipeline.tables.plans import DEAD, DEAD_LETTERS, SEQ, TS, Plan
 
 TOPICS: Final = 100_000
 """Topics whose tables are remembered."""
+TOPIC: Final = 256
+"""Characters of a topic that is remembered: together they are some tens of megabytes."""
 PART: Final = 2 << 20
 """Bytes of payloads that are rows at the same time: of Sparkplug's smallest metrics that is half a million rows."""
 _DAY: Final = 86_400_000_000
@@ -97,14 +99,15 @@ class Batches:
         """Which tables a topic is for, and its named levels in each."""
         found = self._matches.get(topic)
         if found is None:
-            if len(self._matches) >= TOPICS:
-                self._matches.clear()
             found = [
                 (number, levels)
                 for number, plan in enumerate(self.plans)
                 if (levels := plan.pattern.values(topic)) is not None
             ]
-            self._matches[topic] = found
+            if len(topic) <= TOPIC:
+                if len(self._matches) >= TOPICS:
+                    self._matches.clear()
+                self._matches[topic] = found
         return found
 
     def _row(

@@ -126,7 +126,7 @@ def run(
         raise MisuseError(f"--input {source}: no such folder")
     check([source], output)
     with alone(output, place.local):
-        found = _pinned(load(mapping), recorded, say)
+        found = _pinned(load(mapping), Unread(source, recorded, chosen.skip_corrupt), say)
         out = Output(output, place)
         identity = out.belongs({"mapping": found.fingerprint(), "table_format": chosen.format})
         job = _Job(
@@ -151,14 +151,14 @@ def _engine(spark: SparkSession | None, recorded: Storage, place: Storage) -> En
     return SparkEngine(spark, place)
 
 
-def _pinned(mapping: Mapping, recorded: Storage, say: Say) -> Mapping:
+def _pinned(mapping: Mapping, unread: Unread, say: Say) -> Mapping:
     """The mapping with all columns: those that nobody has said are inferred and pinned."""
     if not mapping.open:
         return mapping
     sampled = {plan.name: (plan, Inferred(plan)) for plan in mapping.plans if plan.name in mapping.open}
     wanted = set(sampled)
-    look = Unread(mapping.path.name, recorded).look(0, begun=False)
-    for batch in publishes(recorded, look.files if look else [], 0, look.to if look else 0):
+    look = unread.look(0, begun=False)
+    for batch in publishes(unread.recorded, look.files if look else [], 0, look.to if look else 0):
         columns = (batch.column(name).to_pylist() for name in ("topic", "payload"))
         for topic, payload in zip(*columns, strict=True):
             for name in [*wanted]:
@@ -216,8 +216,8 @@ class _Job:
                 time.sleep(max(0.0, begun + self.options.every - time.monotonic()))
         except KeyboardInterrupt:
             say("stopped")
-        finally:
-            self.out.tidy()
+            # What was committed and not moved yet is moved now.
+            self.out.load(self.sink)
         return self._finish()
 
     def _batch(self, say: Say) -> bool:

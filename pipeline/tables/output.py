@@ -97,8 +97,8 @@ class Output:
             return str(identity["stream"])
         try:
             found = dict(json.loads(text))
-        except ValueError as error:
-            raise PipelineError(f"{self.output}/{IDENTITY}: no JSON; give another --output") from error
+        except (ValueError, TypeError) as error:
+            raise PipelineError(f"{self.output}/{IDENTITY}: no JSON object; give another --output") from error
         for name, value in about.items():
             if found.get(name) != value:
                 raise MisuseError(
@@ -107,8 +107,13 @@ class Output:
         return str(found["stream"])
 
     def load(self, sink: Sink) -> None:
-        """How far the tables are; a batch that was committed and not published is published."""
-        for name in sorted(self.place.names(COMMITS), reverse=True):
+        """How far the tables are; a batch that was committed and not published is published.
+
+        Raises:
+            PipelineError: no commit can be read, and rows are in the tables.
+        """
+        names = sorted(self.place.names(COMMITS), reverse=True)
+        for name in names:
             try:
                 said = json.loads(self.place.text(f"{COMMITS}/{name}"))
             except ValueError:
@@ -126,6 +131,10 @@ class Output:
             )  # fmt: skip
             self._publish(sink, said)
             break
+        else:
+            # The first may be half written: nothing is in the tables then.
+            if any(name.endswith(".json") and name != f"{1:012d}.json" for name in names):
+                raise PipelineError(f"{self.output}/{COMMITS}: no commit can be read; give another --output")
         self.tidy()
 
     def staging(self) -> str:

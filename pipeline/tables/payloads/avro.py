@@ -35,6 +35,8 @@ _LOGICAL: Final[Mapping[str, str]] = {
     "decimal": "float64",
     "uuid": "string",
 }
+_DECIMAL: Final = 1_000
+"""Bytes of a decimal: what makes a number of them takes time with the square of that."""
 _TIMES: Final = ("time-millis", "time-micros", "local-timestamp-millis", "local-timestamp-micros")
 
 
@@ -55,6 +57,7 @@ class AvroDecoder:
         elif plan.framing == "confluent":
             self.head = b"\0"
         self.schema = fastavro.parse_schema(parsed)
+        _bounded(fastavro.read.LOGICAL_READERS)
         self._read = fastavro.schemaless_reader
 
     def rows(self, payload: bytes, topic: str, seq: int) -> list[tuple[Any, ...]]:
@@ -74,6 +77,21 @@ class AvroDecoder:
         if left:
             raise BadPayloadError(MALFORMED, f"{left:,} bytes are left over")
         return [fields(found, self.columns)]
+
+
+def _bounded(readers: dict[str, Any]) -> None:
+    """Have the library refuse long decimals."""
+    plain = readers["bytes-decimal"]
+    if getattr(plain, "bounded", False):
+        return
+
+    def read(data: bytes, *schemas: Any) -> Any:
+        if len(data) > _DECIMAL:
+            raise ValueError(f"a decimal of {len(data):,} bytes")
+        return plain(data, *schemas)
+
+    read.bounded = True  # type: ignore[attr-defined]
+    readers["bytes-decimal"] = read
 
 
 def columns(text: bytes) -> tuple[Column, ...]:
@@ -117,9 +135,9 @@ def _least(schema: Any, named: dict[str, int], inside: tuple[str, ...]) -> int:
     if isinstance(schema, list):
         return 1 + min((_least(each, named, inside) for each in schema), default=0)
     if isinstance(schema, str):
-        if schema in inside or any(each.endswith(f".{schema}") for each in inside):
+        if _last(schema) in inside:
             raise ValueError(f"the type {schema} is part of itself: its depth has no bound")
-        return named.get(schema, 0 if schema == "null" else 4 if schema == "float" else 8 if schema == "double" else 1)
+        return named.get(_last(schema), {"null": 0, "float": 4, "double": 8}.get(schema, 1))
     kind = schema["type"]
     if isinstance(kind, (dict, list)):
         return _least(kind, named, inside)
@@ -130,12 +148,17 @@ def _least(schema: Any, named: dict[str, int], inside: tuple[str, ...]) -> int:
     if kind == "map":
         _least(schema["values"], named, inside)
         return 1
-    name = str(schema.get("name", ""))
+    # Without its namespace, which a reference may leave out or not: two types of one last name are the smaller one.
+    name = _last(str(schema.get("name", "")))
     if kind in ("record", "error"):
         size = sum(_least(each["type"], named, (*inside, name)) for each in schema["fields"])
     elif kind == "fixed":
         size = int(schema["size"])
     else:
         return _least(kind, named, inside) if kind != "enum" else named.setdefault(name, 1)
-    named[name] = size
+    named[name] = min(size, named.get(name, size))
     return size
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]

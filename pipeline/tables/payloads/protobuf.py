@@ -38,7 +38,8 @@ class ProtobufDecoder:
         found = self._class()
         try:
             found.ParseFromString(payload)
-            return [tuple(value(_at(found, column.path), column) for column in self.columns)]
+            said: dict[tuple[str, ...], dict[str, Any]] = {}
+            return [tuple(value(_at(found, column.path, said), column) for column in self.columns)]
         except BadPayloadError:
             raise
         # Whatever the library says of hostile bytes: it stays with these bytes.
@@ -98,7 +99,8 @@ def _type(field: Any) -> str:
     return _TYPES[field.type]
 
 
-def _at(found: Any, path: tuple[str, ...]) -> Any:
+def _at(found: Any, path: tuple[str, ...], said: dict[tuple[str, ...], dict[str, Any]]) -> Any:
+    """`said`: messages of this payload as JSON has them, by path: each is made once for all columns."""
     for number, name in enumerate(path):
         field = found.DESCRIPTOR.fields_by_name[name]
         if not field.is_repeated and field.has_presence and not found.HasField(name):
@@ -106,18 +108,20 @@ def _at(found: Any, path: tuple[str, ...]) -> Any:
         if number < len(path) - 1:
             found = getattr(found, name)
         else:
-            return _value(found, field)
+            return _value(found, field, path[:-1], said)
     return None
 
 
-def _value(found: Any, field: Any) -> Any:
+def _value(found: Any, field: Any, above: tuple[str, ...], said: dict[tuple[str, ...], dict[str, Any]]) -> Any:
     made = getattr(found, field.name)
     if field.is_repeated or field.type in _MESSAGE:
         from google.protobuf import json_format
 
         if not field.is_repeated and field.message_type.full_name == _TIME:
             return made.ToDatetime(UTC)
-        return json_format.MessageToDict(found, preserving_proto_field_name=True).get(field.name)
+        if above not in said:
+            said[above] = json_format.MessageToDict(found, preserving_proto_field_name=True)
+        return said[above].get(field.name)
     if field.type == _ENUM:
         known = field.enum_type.values_by_number.get(made)
         return str(made) if known is None else known.name

@@ -16,6 +16,7 @@ import trustme
 from broker.core.codec.packets import Publish
 from pipeline.mqtt.link import Link, LostError, RefusedError
 from pipeline.mqtt.options import Broker, batch_options
+from tests.pipeline.mqtt.conftest import until
 from tests.pipeline.mqtt.scripted import Peer, scripted
 from tests.pipeline.mqtt.scripted import publish as sent
 
@@ -80,6 +81,29 @@ def test_a_silent_broker_is_left_and_asked_before(monkeypatch: pytest.MonkeyPatc
         assert not link.connected
         monkeypatch.undo()
         link.close()
+    assert asked == [b"\xc0\x00"]
+
+
+def test_who_does_not_read_blames_no_broker_for_its_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+
+    def script(peer: Peer) -> None:
+        peer.welcome()
+        asked.append(peer.receive())
+
+    with scripted(script) as port:
+        link = Link(broker(port, keep_alive="60"), "c")
+        link.connect()
+        begun = time.monotonic()
+        monkeypatch.setattr("pipeline.mqtt.link.time.monotonic", lambda: begun + 600)
+        link.stay()
+        assert link.connected
+        monkeypatch.undo()
+        # Broken is told by the next step, and not here.
+        until("it is over", lambda: asked)
+        link.stay()
+        link.close()
+        link.stay()
     assert asked == [b"\xc0\x00"]
 
 

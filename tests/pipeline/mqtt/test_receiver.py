@@ -224,6 +224,31 @@ def test_no_broker_at_the_start(tmp_path: Path) -> None:
         assert str(receiver.error) == "mqtt://127.0.0.1:1: no connection (Connection refused)"
 
 
+class Full(Spool):
+    """For ever."""
+
+    @property
+    def bytes(self) -> int:
+        return 1 << 62
+
+
+def test_the_broker_hears_of_a_receiver_that_reads_nothing(tmp_path: Path) -> None:
+    asked: list[bytes] = []
+
+    def script(peer: Peer) -> None:
+        # Server Keep Alive: a second.
+        peer.welcome(b"\x20\x06\x00\x00\x03\x13\x00\x01")
+        peer.subscribed()
+        for _ in range(3):
+            peer.send(sent(0, 0))
+        # The first may be from before they came.
+        asked.extend(peer.receive() for _ in range(2))
+
+    with scripted(script) as port, receiving(port, tmp_path, Full, receive_maximum="1") as (receiver, _):
+        until("it is asked for", lambda: len(asked) == 2 or receiver.error)
+    assert asked == [b"\xc0\x00"] * 2
+
+
 def test_a_failing_disk_ends_the_receiver_and_acknowledges_nothing(tmp_path: Path) -> None:
     def script(peer: Peer) -> None:
         peer.welcome(CONNACK)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import tracemalloc
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -19,10 +20,13 @@ from pipeline.tables.births import Births
 from pipeline.tables.decode import PART, Batches, parts
 from pipeline.tables.mapping import load
 from pipeline.tables.patterns import pattern
+from pipeline.tables.payloads import avro
+from pipeline.tables.payloads.avro import AvroDecoder
 from pipeline.tables.payloads.bad import REASONS, BadPayloadError
 from pipeline.tables.payloads.cast import value
 from pipeline.tables.payloads.plain import NumberDecoder
-from pipeline.tables.plans import DEAD_LETTERS, NEEDED, Column, Limits
+from pipeline.tables.payloads.protobuf import ProtobufDecoder
+from pipeline.tables.plans import DEAD_LETTERS, NEEDED, Column, Limits, Plan
 from tests.pipeline.recorded import BEGIN, Story
 from tests.pipeline.tables.fleet import mapping, power, pump, sparkplug, valve
 from tests.support.runs import examples
@@ -65,6 +69,7 @@ HOSTILE: dict[str, tuple[str, bytes | None, str]] = {
     "no JSON": ("power", b"{", "malformed"),
     "deep JSON": ("power", b"[" * 500_000, "too-deep"),
     "deep JSON behind texts": ("power", b'{"[":"\\"[",' + b'"a":{' * 40 + b"}" * 41, "too-deep"),
+    "deep JSON in a text that does not end": ("power", b"[" * 40 + b'"' + b'\\"' * 500_000, "too-deep"),
     "no object": ("power", b"[1]", "wrong-type"),
     "a key twice": ("power", b'{"at": 1, "at": 2}', "duplicate-key"),
     "NaN": ("power", b'{"power": {"watts": NaN}}', "not-finite"),
@@ -102,6 +107,7 @@ HOSTILE: dict[str, tuple[str, bytes | None, str]] = {
     "a name that is no UTF-8": ("metrics", b"\x12\x03\x0a\x01\xff", "malformed"),
     "a value that is no UTF-8": ("metrics", b"\x12\x06\x0a\x01n\x7a\x01\xff", "malformed"),
     "a million metrics": ("metrics", b"\x12\x00" * 500_000, "too-many-fields"),
+    "many metrics with long tags": ("metrics", b"\x92\x00\x02\x10\x00" * 10_001, "too-many-fields"),
     "NaN in Sparkplug": ("metrics", metric(double_value=float("nan")), "not-finite"),
 }
 
@@ -250,6 +256,76 @@ def test_births_name_aliases_from_their_number_on_and_stay_within_their_bound() 
     births.settle()
     assert births.names == 5
     assert Births.of(json.loads(json.dumps(births.state())), Limits()).name("g", "n", None, 1, 40) == ("speed", 3)
+
+
+def test_a_birth_that_does_not_fit_ends_what_was_said_before() -> None:
+    births = Births(Limits(births=3))
+    births.take("spBv1.0/g/NBIRTH/n", sparkplug({"name": "speed", "alias": 1}), 10)
+    for seq in (20, 21):
+        births.take("spBv1.0/g/NBIRTH/n", sparkplug({"name": "heat", "alias": 1}, {"name": "x", "alias": 2}), seq)
+    assert births.name("g", "n", None, 1, 19) == ("speed", None)
+    assert births.name("g", "n", None, 1, 22) is None
+    births.settle()
+    kept = Births.of(json.loads(json.dumps(births.state())), Limits())
+    assert kept.name("g", "n", None, 1, 30) is None
+
+
+def test_long_names_count_as_several() -> None:
+    births = Births(Limits(births=17))
+    births.take("spBv1.0/g/NBIRTH/n", sparkplug({"name": "x" * 1_024, "alias": 1}), 1)
+    assert (births.names, births.refused) == (0, 1)
+    births.take("spBv1.0/g/NBIRTH/n", sparkplug({"name": "x" * 1_023, "alias": 1}), 2)
+    assert (births.names, births.refused) == (17, 1)
+    births.settle()
+    assert births.names == 17
+
+
+def test_long_topics_are_not_remembered(batches: Batches) -> None:
+    before = len(batches._matches)
+    assert batches._tables(f"{'x' * 256}") == batches._tables(f"{'x' * 257}") == []
+    assert len(batches._matches) == before + 1
+
+
+def test_a_message_of_protobuf_is_made_json_once(monkeypatch: pytest.MonkeyPatch, batches: Batches) -> None:
+    from google.protobuf import json_format
+
+    made: list[str] = []
+    plain = json_format.MessageToDict
+
+    def counted(message: Any, **flags: Any) -> Any:
+        made.append(message.DESCRIPTOR.full_name)
+        return plain(message, **flags)
+
+    monkeypatch.setattr(json_format, "MessageToDict", counted)
+    [plan] = [plan for plan in batches.plans if plan.name == "pumps"]
+    twice = replace(plan, columns=tuple(Column(name, "json", ("alarms",)) for name in ("alarms", "again")))
+    [row] = ProtobufDecoder(twice).rows(pump(serial="p", alarms=["x"]), "", 1)
+    assert row == ('["x"]', '["x"]')
+    assert made == ["plant.Pump"]
+
+
+DECIMAL: Any = {"type": "record", "name": "R", "fields": [
+    {"name": "d", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}}]}  # fmt: skip
+
+
+def test_a_decimal_of_many_bytes_is_not_reckoned_with() -> None:
+    schema = json.dumps(DECIMAL).encode()
+    decoder = AvroDecoder(Plan("t", pattern("t"), "avro", avro.columns(schema), schema=schema))
+    assert decoder.rows(b"\x04\x04\xd2", "t", 1) == [(12.34,)]
+    with pytest.raises(BadPayloadError, match="a decimal of 1,001 bytes"):
+        decoder.rows(b"\xd2\x0f" + b"\x7f" * 1_001, "t", 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [(["null", "ns.Rec"], "is part of itself"), ({"type": "array", "items": "ns.E"}, "take no bytes")],
+)
+def test_names_of_avro_with_their_namespace_are_found(kind: Any, said: str) -> None:
+    empty = {"type": "record", "name": "E", "fields": []}
+    schema = {"type": "record", "name": "Rec", "namespace": "ns", "fields": [
+        {"name": "e", "type": empty}, {"name": "next", "type": kind}]}  # fmt: skip
+    with pytest.raises(ValueError, match=said):
+        avro.columns(json.dumps(schema).encode())
 
 
 def test_what_is_good_becomes_the_row_that_it_says(batches: Batches) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -38,8 +39,16 @@ def wait(running: subprocess.Popen[bytes], log: Path, until: Callable[[], bool])
 
 def something_new(out: Path, pattern: str) -> Callable[[], bool]:
     """Whether there are files of that pattern that are not there now."""
-    before = set(out.glob(pattern))
-    return lambda: bool(set(out.glob(pattern)) - before)
+
+    def there() -> set[Path]:
+        found: set[Path] = set()
+        # A folder may go while it is looked at.
+        with suppress(FileNotFoundError):
+            found.update(out.glob(pattern))
+        return found
+
+    before = there()
+    return lambda: bool(there() - before)
 
 
 @pytest.mark.timeout(600)

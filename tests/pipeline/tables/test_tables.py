@@ -181,6 +181,46 @@ def test_killed_at_every_step_each_row_is_there_once(plant: Path, monkeypatch: p
     assert steps > 20
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_what_is_committed_and_not_moved_outlives_ctrl_c_and_errors(
+    plant: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    tables(plant, "whole")
+    expected = numbers(plant / "whole")
+    move, parts = Local.move, list[str]()
+
+    def once(self: Local, place: str, to: str) -> None:
+        if "/part-" in to:
+            parts.append(to)
+            if len(parts) == 2:
+                raise error
+        move(self, place, to)
+
+    with monkeypatch.context() as patch, suppress(OSError):
+        patch.setattr(Local, "move", once)
+        # Ctrl-C is how a stream ends: it leaves nothing undone.
+        assert tables(plant).rows["power"] == 3
+        assert numbers(plant / "out") == expected
+    tables(plant)
+    assert numbers(plant / "out") == expected
+    assert not list((plant / "out").glob("_staging-*"))
+
+
+def test_commits_that_cannot_be_read_do_not_begin_the_tables_again(plant: Path) -> None:
+    tables(plant, options=Options(batch=13))
+    for commit in (plant / "out/_commits").iterdir():
+        commit.write_text("{")
+    with pytest.raises(PipelineError, match="no commit can be read"):
+        tables(plant)
+
+
+def test_a_damaged_identity_is_a_line(plant: Path) -> None:
+    tables(plant)
+    (plant / "out/_tables.json").write_text("[1]")
+    with pytest.raises(PipelineError, match=r"_tables\.json: no JSON object"):
+        tables(plant)
+
+
 def test_a_delta_table_gets_each_batch_once(plant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = Options(DELTA, batch=8)
     steps = 0
@@ -275,6 +315,17 @@ def test_columns_are_inferred_once_and_pinned(tmp_path: Path) -> None:
     later.write(tmp_path / "record")
     assert tables(tmp_path).done.dead == {("power", "wrong-type"): 1}
     assert (tmp_path / "maps/power.columns.toml").read_text() == pinned
+
+
+def test_columns_are_inferred_without_a_segment_that_is_left_out(plant: Path) -> None:
+    mapping(plant / "maps", INFERRED)
+    segment = sorted((plant / "record").rglob("seg-*.parquet"))[0]
+    segment.write_bytes(segment.read_bytes()[:100])
+    with pytest.raises(PipelineError, match=segment.name):
+        tables(plant)
+    outcome = tables(plant, options=Options(skip_corrupt=True))
+    assert outcome.rows["power"]
+    assert list(outcome.coverage.kinds) == ["left out"]
 
 
 def test_the_command(plant: Path) -> None:
