@@ -22,7 +22,7 @@ from broker.core.codec.packets import Publish
 from pipeline.errors import PipelineError
 from pipeline.mqtt.link import Link, LostError, backoff
 from pipeline.mqtt.options import StreamOptions
-from pipeline.mqtt.rows import Read, batch, told_lost
+from pipeline.mqtt.rows import MOST_LOST, Read, batch, told_lost
 from pipeline.mqtt.spool import Spool
 
 TICK: Final = 0.05
@@ -264,7 +264,7 @@ class Receiver:
     def _note_loss(self) -> None:
         lost = sum(told_lost(each) for each in self._pending if each.properties)
         if lost:
-            self.lost += lost
+            self.lost = min(self.lost + lost, MOST_LOST)
             self._spool.note_lost(self.lost)
             _log.warning("%s: the broker lost %d messages for this client", self._options.broker.url, lost)
 

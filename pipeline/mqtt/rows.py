@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 LOST: Final = "canopy-lost"
 """The user property by which Canopy tells a client what it lost: `count;cause`, one for each cause."""
+MOST_LOST: Final = 1 << 53
+"""Where counts of losses end: anybody may publish a message that tells of more, and it must not end the stream."""
 
 _PAIR: Final = pa.struct([("key", pa.string()), ("value", pa.string())])
 ARROW: Final = pa.schema(
@@ -97,7 +99,7 @@ def told_lost(packet: Publish) -> int:
 
 def _lost(pairs: Sequence[tuple[str, str]]) -> int:
     counts = [value.partition(";")[0] for name, value in pairs if name == LOST]
-    return sum(int(each) for each in counts if each.isdecimal() and len(each) < 19)
+    return min(sum(int(each) for each in counts if each.isdecimal() and len(each) < 19), MOST_LOST)
 
 
 def _decoded(section: bytes) -> names.Properties:

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from broker.core.codec import encoder, packets
 from broker.core.codec.packets import Publish
 from pipeline.mqtt.link import Link, LostError
 from pipeline.mqtt.options import stream_options
 from pipeline.mqtt.receiver import Receiver
+from pipeline.mqtt.rows import MOST_LOST
 from pipeline.mqtt.spool import Spool, read
 from tests.pipeline.mqtt.conftest import client, publish, until
 from tests.pipeline.mqtt.scripted import CONNACK, SESSION_PRESENT, Peer, scripted
@@ -321,6 +323,26 @@ def test_an_abandoned_link_takes_no_session_over(tmp_path: Path) -> None:
         with pytest.raises(LostError, match="is not wanted any more"):
             link.connect()
         link.close()
+
+
+def test_a_count_of_losses_that_fits_no_column_does_not_end_the_stream(tmp_path: Path) -> None:
+    packet = Publish(b"t", b"x", 0, False)
+    packet.properties = (b"\x26\x00\x0bcanopy-lost\x00\x12" + b"9" * 18) * 10
+
+    def script(peer: Peer) -> None:
+        peer.welcome()
+        peer.subscribed()
+        for _ in range(2):
+            peer.send(encoder.publish(packet, packets.V5))
+        peer.receive()
+
+    with scripted(script) as port, receiving(port, tmp_path) as (receiver, spool):
+        until("they are rows", lambda: spool.next == 2 or receiver.error)
+        assert receiver.error is None
+        until("they are counted", lambda: spool.lost)
+        assert spool.lost == MOST_LOST
+        found = [each for piece in spool.slices(0, 2) for got in read(piece) for each in got.column("lost").to_pylist()]
+        assert found == [MOST_LOST, MOST_LOST]
 
 
 def test_what_the_broker_lost_is_in_the_rows_and_counted_over_restarts(tmp_path: Path) -> None:
