@@ -188,7 +188,7 @@ def mend(root: Path) -> int:
             draft.unlink(missing_ok=True)
     merges = [read_manifest(path) for path in manifests(root) if path.name.startswith("merged-")]
     # Whoever removes a segment begins with its manifest, and may be at it.
-    going = {str(place) for about in merges for place in about.get("replaces", ())}
+    going = {str(place) for about in merges for place in about.get("replaces") or ()}
     going.update(str(entry.get("segment")) for entry in removed(root))
     for place in segments(root):
         # A merged one is not there before its manifest is: that is the business of who merges.

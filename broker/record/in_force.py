@@ -112,7 +112,10 @@ def _merges(root: Path) -> dict[str, list[str]]:
     found = {}
     for path in _merged(root):
         with suppress(FileNotFoundError):
-            found[_segment_of(root, path)] = [str(place) for place in _read(path).get("replaces", ())]
+            names = _read(path).get("replaces")
+            if not isinstance(names, list):
+                raise RecorderError(f"{path}: not a manifest of a merged segment: it does not say what that replaces")
+            found[_segment_of(root, path)] = [str(place) for place in names]
     return found
 
 

@@ -88,7 +88,7 @@ def _marked() -> Column:
 def _sent(name: str) -> Column:
     """A user property as microseconds since 1970: its magnitude tells seconds from milli-, micro- and nanoseconds."""
     value = f.get(f.filter("properties", lambda pair: pair["key"] == f.lit(name)), f.lit(0))["value"]
-    number = f.when(value.rlike(r"^\d{1,19}(\.\d{1,9})?$"), value).cast("decimal(28,9)")
+    number = f.when(value.rlike(r"^\d{1,19}(\.\d{1,9})?\z"), value).cast("decimal(28,9)")
     micros = (
         f.when(number < 100_000_000_000, number * 1_000_000)
         .when(number < 100_000_000_000_000, number * 1_000)

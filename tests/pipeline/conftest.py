@@ -56,3 +56,9 @@ def duck() -> Iterator[SparkSession]:
     against each other."""
     with connected("1g") as session, at_work(DUCKDB):
         yield cast("SparkSession", session)
+
+
+@pytest.fixture(params=["duck", pytest.param("spark", marks=pytest.mark.long)])
+def either(request: pytest.FixtureRequest) -> SparkSession:
+    """DuckDB, and where there is time Spark."""
+    return cast("SparkSession", request.getfixturevalue(request.param))

@@ -142,6 +142,7 @@ def test_the_recorder_s_bundles_are_what_is_read(server: Server, tmp_path: Path)
     assert requests < 18 * 2
 
 
+@pytest.mark.long
 def test_segments_are_merged_and_removed_there(server: Server, tmp_path: Path) -> None:
     record(tmp_path)
     path = put(server, "merged", of(tmp_path))

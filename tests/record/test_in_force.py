@@ -106,6 +106,21 @@ class TestFiles:
         assert result.exit_code == 1
         assert "no manifest says what they hold; copy _manifests too" in result.stderr
 
+    @pytest.mark.parametrize("says", [{}, {"replaces": None}], ids=["nothing", "null"])
+    def test_a_merged_one_that_does_not_say_what_it_replaces_is_an_error(
+        self, tmp_path: Path, says: dict[str, None]
+    ) -> None:
+        """What it was made of would be counted twice."""
+        record(tmp_path)
+        merge(tmp_path, HOUR)
+        manifest = next((tmp_path / "_manifests").rglob("merged-*.json"))
+        about = json.loads(manifest.read_text())
+        del about["replaces"]
+        manifest.write_text(json.dumps({**about, **says}))
+        result = files(tmp_path)
+        assert result.exit_code == 1
+        assert f"{manifest}: not a manifest of a merged segment" in result.stderr
+
 
 def test_each_event_is_in_one_of_them_wherever_a_merge_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -53,6 +53,7 @@ def told_by(result: Any) -> dict[tuple[str, str], dict[str, int]]:
     }
 
 
+@pytest.mark.long
 def test_whatever_happened_is_found_in_the_rows(spark: SparkSession, tmp_path: Path) -> None:
     truth = Histories(tmp_path / "records", seed=6)
     found = tables.records(spark, str(tmp_path))

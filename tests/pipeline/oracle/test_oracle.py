@@ -28,7 +28,13 @@ pytestmark = pytest.mark.timeout(400)
 RUNS = 12
 
 
-def table(spark: SparkSession, stories: Iterable[Story]) -> DataFrame:
+def table(spark: SparkSession, stories: Iterable[Story], folder: Path | None = None) -> DataFrame:
+    """Their events; by files in a folder, which any engine reads."""
+    if folder is not None:
+        files = [
+            write_segment(folder / str(number), story.events, manifest=False) for number, story in enumerate(stories)
+        ]
+        return spark.read.schema(EVENTS).parquet(*map(str, files))
     rows = [tuple(event.get(name) for name in EVENTS.names) for story in stories for event in story.events]
     return spark.createDataFrame(rows, EVENTS)
 
@@ -38,8 +44,10 @@ def findings(found: DataFrame) -> list[Difference]:
     return [tuple(row) for row in named if row["outcome"] != "unjudged"]
 
 
-def judge(spark: SparkSession, stories: list[Story] | list[Toy]) -> tuple[Outcome, list[Difference]]:
-    outcome, found = judged(table(spark, stories))
+def judge(
+    spark: SparkSession, stories: list[Story] | list[Toy], folder: Path | None = None
+) -> tuple[Outcome, list[Difference]]:
+    outcome, found = judged(table(spark, stories, folder))
     return outcome, findings(found)
 
 
@@ -93,7 +101,7 @@ def hole() -> Story:
     return story
 
 
-def test_every_fault_is_found_and_named_and_nothing_else(spark: SparkSession) -> None:
+def test_every_fault_is_found_and_named_and_nothing_else(either: SparkSession, tmp_path: Path) -> None:
     right = toys("a", faults=False)
     wrong = toys("c", faults=True)
     torn = toys("d", faults=True)
@@ -123,7 +131,7 @@ def test_every_fault_is_found_and_named_and_nothing_else(spark: SparkSession) ->
     second.gap(first.seq, first.seq + 40, "crash+state")
     second.live(60)
     right += [first, second]
-    outcome, found = judge(spark, [*right, *wrong, *torn, hole()])
+    outcome, found = judge(either, [*right, *wrong, *torn, hole()], tmp_path)
     assert Counter(found) - Counter(perhaps) == Counter(clear)
     assert outcome.verdict == "disagrees"
     assert outcome.unjudged > 0
@@ -154,9 +162,11 @@ def small(run_id: str = "0a1b2c3d", deliveries: bool = True, first_seq: int = 1)
         (small(first_seq=7), r"no publish can be judged: 1 runs are not judged: their beginning"),
     ],
 )
-def test_what_cannot_be_judged_is_said_in_one_line(spark: SparkSession, story: Story, error: str) -> None:
+def test_what_cannot_be_judged_is_said_in_one_line(
+    either: SparkSession, story: Story, error: str, tmp_path: Path
+) -> None:
     with pytest.raises(PipelineError, match=error):
-        judge(spark, [story])
+        judge(either, [story], tmp_path)
 
 
 @pytest.mark.long

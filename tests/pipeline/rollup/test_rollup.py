@@ -58,7 +58,7 @@ def test_a_property_says_when_a_message_was_sent(spark: SparkSession) -> None:
         f"{second}": 10_250_000, f"{second}.5": 9_750_000, f"{second}.000001": 10_249_999,
         f"{second}250": 10_000_000, f"{second}250125": 9_999_875, f"{second}250125999": 9_999_875,
         f"{second + 11}": None, "": None, "soon": None, "-5": None, "1e9": None, "12": None, "9" * 19: None,
-        f" {second}": None,
+        f" {second}": None, f"{second}\n": None,
     }  # fmt: skip
     schema = StructType([StructField("name", StringType()), StructField("properties", PAIRS)])
     pairs: list[Any] = [(said, [("other", "1"), ("sent", said), ("sent", "1")]) for said in cases]
