@@ -371,6 +371,21 @@ def test_memory_keeps_no_more_after_a_kill_while_a_client_takes_it(reading: Page
     assert count(reading.folder, "delivery") == 0
 
 
+def test_numbers_go_on_behind_what_was_read_back_and_taken(reading: Paged) -> None:
+    """Or what waits on disk alone would have been in memory again, as the file says."""
+    client = reading.clients["x"]
+    taken(reading, client)
+    client.cut()
+    reading.commit()
+    assert count(reading.folder, "delivery") == 0
+    reading.kill()
+    publish(reading, *range(10))
+    reading.commit()
+    reading.kill()
+    queue = reading.network.session("x").queue
+    assert (queue.messages, queue.in_memory) == (10, IN_MEMORY)
+
+
 def test_what_is_noted_of_a_session_that_has_read_goes_with_it(reading: Paged) -> None:
     assert count(reading.folder, "read_back") == 1
     reading.clients["x"].connect(clean=True)

@@ -33,7 +33,8 @@ from broker.store.sqlite.principals import Principals
 
 NUMBERS: Final = (
     "SELECT max((SELECT ifnull(max(id), 0) FROM session), (SELECT ifnull(max(id), 0) FROM gone_session)),"
-    " max((SELECT ifnull(max(number), 0) FROM delivery), (SELECT ifnull(max(id), 0) FROM broadcast)),"
+    " max((SELECT ifnull(max(number), 0) FROM delivery), (SELECT ifnull(max(id), 0) FROM broadcast),"
+    " (SELECT ifnull(max(number), 0) FROM read_back)),"
     " (SELECT ifnull(max(id), 0) FROM message)"
 )
 
