@@ -340,6 +340,12 @@ class GuardedJournal(Journal):
         except Exception as error:
             self._reporter.failed(JOURNAL, error)
 
+    def read_back(self, client_id: str, number: int) -> None:
+        try:
+            self._hook.read_back(client_id, number)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+
     def renewed(self, client_id: str, delivery: Delivery) -> None:
         try:
             self._hook.renewed(client_id, delivery)
@@ -385,6 +391,25 @@ class GuardedJournal(Journal):
     def completed(self, client_id: str, packet_id: int) -> None:
         try:
             self._hook.completed(client_id, packet_id)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+
+    def broadcast(self, message: Message) -> int:
+        try:
+            return self._hook.broadcast(message)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+            return 0
+
+    def passed(self, number: int, client_id: str) -> None:
+        try:
+            self._hook.passed(number, client_id)
+        except Exception as error:
+            self._reporter.failed(JOURNAL, error)
+
+    def broadcast_over(self, number: int) -> None:
+        try:
+            self._hook.broadcast_over(number)
         except Exception as error:
             self._reporter.failed(JOURNAL, error)
 

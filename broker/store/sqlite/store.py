@@ -111,6 +111,8 @@ class SqliteStore(Store):
         self._fetches: dict[Fetch, int] = {}
         self._unread: list[Fetch] = []
         self._last = 0
+        # Up to which note the file has everything.
+        self._filed = 0
         self._reread: asyncio.TimerHandle | None = None
         # Those who wait for the next outcome of a group.
         self._flushing: list[asyncio.Future[str]] = []
@@ -174,7 +176,8 @@ class SqliteStore(Store):
     async def flush(self) -> None:
         """Return when what was told is in the file."""
         number = self._commits.told
-        while self._commits.committed < number:
+        # Acknowledged deliveries, too, go from the file, for which nobody waits.
+        while self._filed < number:
             loop = self._loop
             if loop is None:
                 raise StoreError("the store is closed")
@@ -296,6 +299,7 @@ class SqliteStore(Store):
         batch = self._take()
         if batch.empty():
             self._last = batch.last
+            self._filed = batch.number
             self._commits.advance(batch.number)
             self._let_go()
             self._tell("")
@@ -345,6 +349,7 @@ class SqliteStore(Store):
             return
         self._air = None
         self._last = batch.last
+        self._filed = batch.number
         self._pause = FIRST_RETRY
         self._groups += 1
         self._rows += _rows(batch)

@@ -729,6 +729,27 @@ async def test_what_is_acknowledged_in_time_costs_no_group(tmp_path: Path) -> No
     }
 
 
+async def test_what_was_acknowledged_is_not_in_the_file_of_a_broker_that_stopped(tmp_path: Path) -> None:
+    """Nobody waits for its end, which is written all the same."""
+    store = await opened(tmp_path, commit_window=60.0)
+    store.journal.session_kept("c", Principal("u"), 300, 0.0)
+    one = delivery()
+    store.journal.queued("c", one)
+    await store.flush()
+    one.packet_id, one.state = 1, SENT
+    store.journal.in_flight("c", one)
+    await store.flush()
+    one.state = DONE
+    store.journal.finished("c", one)
+    waiter = Released(asyncio.get_running_loop().create_future())
+    store.journal.commits_kept().wait(waiter)
+    await waiter.gone
+    await store.close()
+    store = await opened(tmp_path)
+    assert (await store.load()).sessions[0].deliveries == []
+    await store.close()
+
+
 class Released(Waiter):
     """Says when it may go on."""
 
