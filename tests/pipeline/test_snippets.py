@@ -90,8 +90,6 @@ def test_pandas(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_polars(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Where it is installed: nothing of Canopy needs it."""
-    pytest.importorskip("polars")
     run("Polars", files)
     assert counts(capsys.readouterr().out) == COUNTS
 

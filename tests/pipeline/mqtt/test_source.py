@@ -245,6 +245,7 @@ def test_a_receiver_that_is_killed_ends_the_query_and_loses_nothing(
         assert sorted(payload for payload, _, _ in taken(reader, start, end)) == list(range(50))
 
 
+@pytest.mark.long
 def test_what_several_receivers_refuse(brokers: Callable[[str], int], tmp_path: Path) -> None:
     port = brokers("canopy")
     with sharing(port, tmp_path) as reader:
@@ -252,8 +253,11 @@ def test_what_several_receivers_refuse(brokers: Callable[[str], int], tmp_path: 
             reader.latestOffset({"seq": 0}, ALL)
         with sharing(port, tmp_path, receivers="3") as other, pytest.raises(SpoolError, match="another query uses"):
             other.initialOffset()
+
+
+def test_options_that_several_receivers_refuse(tmp_path: Path) -> None:
     for wrong, why in (({"version": "3.1.1"}, "shared subscriptions"), ({"client_id": "a/b"}, "without / ")):
-        with sharing(port, tmp_path, **wrong) as reader, pytest.raises(MisuseError, match=why):
+        with sharing(1, tmp_path, **wrong) as reader, pytest.raises(MisuseError, match=why):
             reader.initialOffset()
 
 

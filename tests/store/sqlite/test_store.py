@@ -741,8 +741,10 @@ async def test_what_was_acknowledged_is_not_in_the_file_of_a_broker_that_stopped
     await store.flush()
     one.state = DONE
     store.journal.finished("c", one)
+    commits = store.journal.commits
+    assert commits is not None
     waiter = Released(asyncio.get_running_loop().create_future())
-    store.journal.commits_kept().wait(waiter)
+    commits.wait(waiter)
     await waiter.gone
     await store.close()
     store = await opened(tmp_path)
