@@ -380,6 +380,17 @@ class Client:
         self.wire.lose()
         self.unanswered = []
 
+    def killed(self) -> None:
+        """The broker is gone with all its connections to this client; another one may follow."""
+        for one in (self, *self.ghosts):
+            if one.link is not None and not one.link.cut:
+                one.wire.lose()
+        self.ghosts = []
+        self.unanswered = []
+        self.answering = True
+        # It knows what the last broker knew, which is more than the next one does.
+        self.judge.enabled = False
+
     def disconnect(self, reason_code: int = 0, properties: Properties | None = None) -> None:
         """Say goodbye."""
         self.send(Disconnect(reason_code, properties or Properties()))

@@ -252,14 +252,7 @@ class Kills(RuleBasedStateMachine):
         `shift`: how far the next one's packet identifiers are from those of the last.
         """
         for client in self.clients.values():
-            for one in (client, *client.ghosts):
-                if one.link is not None and not one.link.cut:
-                    one.wire.lose()
-            client.ghosts = []
-            client.unanswered = []
-            client.answering = True
-            # It knows what the last broker knew, which is more than the next one does.
-            client.judge.enabled = False
+            client.killed()
         saved = self.restart()
         self.network.router = restored(saved, self.limits, self.network.now, self.store)
         self.network.router.delivery.at_once = self.at_once

@@ -110,13 +110,7 @@ class Paged:
     def kill(self, shift: int = 0) -> None:
         """The broker is gone, and another one begins."""
         for client in self.clients.values():
-            for one in (client, *client.ghosts):
-                if one.link is not None and not one.link.cut:
-                    one.wire.lose()
-            client.ghosts = []
-            client.unanswered = []
-            client.answering = True
-            client.judge.enabled = False
+            client.killed()
         self.stop_writing()
         self.store = self.begin()
         self.network.router = restored(self.do(self.store.load()), self.limits, self.network.now, self.store)
